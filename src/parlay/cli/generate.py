@@ -1,0 +1,165 @@
+"""`parlay generate`: answer one prompt, show what speculation did.
+
+Turns options into calls of `Parlay`; knows nothing below it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import Enum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from parlay.cli import show
+from parlay.errors import BadRequest
+from parlay.parlay import Parlay, Stream
+
+EXAMPLE = """
+Example: parlay generate "Write a haiku about rain" --draft suffix --window 4
+
+PROMPT - reads standard input. Text goes to standard output, the summary to standard error.
+"""
+
+
+class ModeName(str, Enum):
+    exact = "exact"
+    faithful = "faithful"
+
+
+class VerificationName(str, Enum):
+    coupled = "coupled"
+    rejection = "rejection"
+
+
+class FullName(str, Enum):
+    stop = "stop"
+    slide = "slide"
+
+
+class FlashName(str, Enum):
+    auto = "auto"
+    on = "on"
+    off = "off"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("generate", help="Answer a prompt with live acceptance.", epilog=EXAMPLE)(generate)
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads standard input.")],
+    model: Annotated[str, typer.Option("--model", "-m", help="GGUF file, or default.")] = "default",
+    draft: Annotated[
+        str, typer.Option(help="none, ngram, suffix, PATH of a drafter, or several: suffix,PATH.")
+    ] = "suffix",
+    window: Annotated[int, typer.Option("--window", "-k", min=0, help="Tokens to draft.")] = 4,
+    mode: Annotated[
+        ModeName | None, typer.Option(help="Default: exact where it allows a window of 3.")
+    ] = None,
+    verification: VerificationName = VerificationName.coupled,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=1)] = 256,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    raw: Annotated[bool, typer.Option(help="No chat template.")] = False,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    temperature: Annotated[float, typer.Option(min=0)] = 0.0,
+    top_k: Annotated[int, typer.Option(min=0)] = 0,
+    top_p: Annotated[float, typer.Option(min=0, max=1)] = 1.0,
+    min_p: Annotated[float, typer.Option(min=0, max=1)] = 0.0,
+    typical_p: Annotated[float, typer.Option(min=0, max=1)] = 1.0,
+    repeat_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    penalty_last_n: Annotated[int, typer.Option(min=0)] = 64,
+    logit_bias: Annotated[
+        list[str] | None, typer.Option(help="TOKEN_ID=BIAS; may be repeated.")
+    ] = None,
+    logprobs: Annotated[int | None, typer.Option(min=0, help="Best tokens to score.")] = None,
+    context_size: Annotated[int, typer.Option("--context-size", "-c")] = 4096,
+    context_full: FullName = FullName.stop,
+    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0,
+    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1,
+    device: Annotated[list[str] | None, typer.Option(help="Such as CUDA0; may repeat.")] = None,
+    flash_attention: FlashName = FlashName.auto,
+    cache_type_k: str = "auto",
+    cache_type_v: str = "auto",
+    drafter_gpu_layers: int = -1,
+    drafter_cache_type_k: str = "auto",
+    drafter_cache_type_v: str = "auto",
+    mmap: bool = True,
+    mlock: bool = False,
+    batch: Annotated[int, typer.Option(help="Most rows in one pass.")] = 512,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Answer one prompt."""
+    biases = _parse_biases(logit_bias or [])
+    text = sys.stdin.read() if prompt == "-" else prompt
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": text})
+    with Parlay(
+        model,
+        draft=draft,
+        window=window,
+        mode=mode.value if mode else None,
+        context_size=context_size,
+        threads=threads,
+        gpu_layers=gpu_layers,
+        devices=device or (),
+        flash_attention=flash_attention.value,
+        cache_type_k=cache_type_k,
+        cache_type_v=cache_type_v,
+        drafter_gpu_layers=drafter_gpu_layers,
+        drafter_cache_type_k=drafter_cache_type_k,
+        drafter_cache_type_v=drafter_cache_type_v,
+        mmap=mmap,
+        mlock=mlock,
+        batch=batch,
+    ) as parlay:
+        plain_text = raw or parlay.template is None
+        stream = parlay.stream(
+            text if plain_text else messages,
+            raw=raw,
+            max_tokens=max_tokens,
+            stop=stop or (),
+            verification=verification.value,
+            context_full=context_full.value,
+            logprobs=logprobs,
+            seed=seed,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            typical_p=typical_p,
+            repeat_penalty=repeat_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            penalty_last_n=penalty_last_n,
+            logit_bias=biases,
+        )
+        _print(stream, json_output)
+
+
+def _print(stream: Stream, json_output: bool) -> None:
+    if json_output:
+        typer.echo(json.dumps(stream.answer.as_dict(), ensure_ascii=False))
+        return
+    out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+    show.stream(stream, out)
+    if out.is_terminal and stream.answer.speculation.n_drafted:
+        err.print(show.LEGEND, style="dim")
+    err.print(show.summary(stream.answer))
+
+
+def _parse_biases(given: list[str]) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for item in given:
+        token, _, bias = item.partition("=")
+        try:
+            biases[int(token)] = float(bias)
+        except ValueError:
+            raise BadRequest(f"--logit-bias {item!r} is not TOKEN_ID=BIAS; try 42=-5") from None
+    return biases

@@ -1,0 +1,73 @@
+"""The `parlay` command: its verbs, and how errors become one line and an exit code.
+
+Exit codes: 0 yes, 1 the answer is no, 2 bad use or bad input.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import typer
+from typer.exceptions import TyperException
+
+from parlay import __version__
+from parlay.cli import generate
+from parlay.errors import ParlayError
+
+app = typer.Typer(
+    name="parlay",
+    help="Local language models, faster, without changing a word of what they say.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+generate.register(app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"parlay {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Show llama.cpp's log."),
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.ERROR, format="%(levelname)s %(message)s"
+    )
+
+
+def app_main() -> None:
+    """Run the command line; a user's mistake is one line, never a traceback."""
+    try:
+        code = app(standalone_mode=False)
+    except ParlayError as error:
+        code = _complain(error.message)
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except TyperException as error:
+        code = _complain(f"{_message(error)} (see --help)")
+    except BrokenPipeError:
+        # Whoever read our output has gone; leave quietly, as other tools do.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code or 0)
+
+
+def _message(error: TyperException) -> str:
+    """A usage error knows which option was wrong; its plain text does not say."""
+    describe = getattr(error, "format_message", None)
+    return str(describe() if describe else error)
+
+
+def _complain(message: str) -> int:
+    line = " ".join(message.split())
+    print(f"parlay: {line}", file=sys.stderr)
+    return 2

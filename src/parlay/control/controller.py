@@ -1,0 +1,88 @@
+"""What a controller is: it sees each sequence as numbers and chooses a proposer and a window.
+
+Knows neither tokens' meaning nor models. The fixed window is the simplest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from parlay.decoding.draft import Draft
+from parlay.decoding.round import Fallback, Round
+from parlay.proposers.proposer import KeepGoing, always
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One sequence about to decode, as a controller may see it."""
+
+    seq_id: int
+    n_context: int  # tokens in the target's cache
+    n_prompt: int
+    n_generated: int
+    max_window: int  # by room, request, remaining tokens and exact shapes
+    sources: tuple[str, ...]  # proposers this request may use, in order of preference
+    offers: Mapping[str, Draft]  # what the free proposers (no model behind them) would draft now
+    window: int | None = None  # a window fixed by the request
+    greedy: bool = True
+    thinking: bool = False
+    fallback: Fallback | None = None  # the request may not speculate now, and why
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A controller's decision for one sequence and round."""
+
+    source: str
+    window: int
+    fallback: Fallback | None = None  # set where the window is 0
+    keep_going: KeepGoing = always  # optimal stopping inside the draft
+    expected_gain: float | None = None  # predicted tokens per second over plain decoding's
+    reason: str = ""
+
+
+class Controller(Protocol):
+    """Chooses before a pass, learns after it."""
+
+    def choose(self, views: Sequence[View]) -> list[Choice]:
+        """One choice per sequence of the coming pass; the cost is shared, so they come together."""
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """The rounds of one finished pass."""
+
+
+def plain(reason: Fallback) -> Choice:
+    """Decode this round without a draft."""
+    return Choice("none", 0, reason)
+
+
+class FixedWindow:
+    """Always the same window, with the first proposer that has something to say."""
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+
+    def choose(self, views: Sequence[View]) -> list[Choice]:
+        return [self._choose(view) for view in views]
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """A fixed window learns nothing."""
+
+    def _choose(self, view: View) -> Choice:
+        if view.fallback is not None:
+            return plain(view.fallback)
+        if not view.sources:
+            return plain(Fallback.REQUEST)
+        wanted = self._window if view.window is None else view.window
+        if wanted == 0:
+            return plain(Fallback.REQUEST)
+        window = min(wanted, view.max_window)
+        if window == 0:
+            return plain(Fallback.EXACT)
+        for source in view.sources:
+            offer = view.offers.get(source)
+            if offer is None or offer.tokens:  # a model always has something to say
+                return Choice(source, window)
+        return plain(Fallback.NO_DRAFT)

@@ -1,0 +1,60 @@
+"""A round: one target pass for one sequence, as the controller and the counts see it.
+
+Holds numbers only, never text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Fallback(str, Enum):
+    """Why a round decoded plainly in a request that could have speculated."""
+
+    REQUEST = "request"
+    POLICY = "policy"
+    GRAMMAR = "grammar"
+    REASONING = "reasoning"
+    PROMPT_HEAVY = "prompt_heavy"
+    MEMORY = "memory"
+    VOCAB = "vocab"
+    LOW_ACCEPTANCE = "low_acceptance"
+    UNPROFITABLE = "unprofitable"
+    DRAFTER_LOADING = "drafter_loading"
+    DRAFT_ERROR = "draft_error"
+    NO_DRAFT = "no_draft"  # the proposer was asked and had nothing to say
+    EXACT = "exact"  # the window would have left the shapes that are exact
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where the wall time of one step went; shared by every sequence in it."""
+
+    draft_s: float = 0.0
+    verify_s: float = 0.0  # inside llama.cpp, the target's pass
+    overhead_s: float = 0.0  # everything else
+
+    @property
+    def total_s(self) -> float:
+        return self.draft_s + self.verify_s + self.overhead_s
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One finished round of one sequence."""
+
+    seq_id: int
+    source: str  # the proposer's name, or "none"
+    window: int  # what the controller asked for
+    n_drafted: int
+    n_accepted: int
+    n_generated: int
+    confidence: tuple[float, ...]  # of the drafted tokens
+    n_rows: int  # rows of this sequence in the target's pass
+    n_sequences: int  # sequences that shared the pass
+    n_pass_rows: int  # rows of all of them, prefill included
+    n_context: int  # tokens in the target's cache before the pass
+    timing: Timing
+    fallback: Fallback | None = None
+    exact: bool = True  # whether the pass kept to shapes that equal single passes bit for bit

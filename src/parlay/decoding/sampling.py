@@ -1,0 +1,181 @@
+"""From a row of logits to one token: bias, penalties, filters, temperature, draw.
+
+Knows nothing of drafts. The same row, history, seed and position always give the same token.
+
+The order is llama.cpp's: logit_bias, penalties (repeat, frequency, presence), top_k, typical_p,
+top_p, min_p, temperature, draw. Each filter sees what the one before it left over, renormalised;
+each keeps at least one token.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.decoding.draft import Distribution
+from parlay.decoding.noise import GUMBEL_SPAN, gumbel
+from parlay.errors import BadRequest
+
+Row = NDArray[np.float32]
+
+_RANGES = {
+    "temperature": (0.0, 100.0),
+    "top_k": (0, 1 << 31),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "typical_p": (0.0, 1.0),
+    "repeat_penalty": (1e-3, 100.0),
+    "presence_penalty": (-100.0, 100.0),
+    "frequency_penalty": (-100.0, 100.0),
+    "penalty_last_n": (0, 1 << 31),
+    "seed": (0, (1 << 64) - 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the target's token is drawn. The default is greedy: its most likely token."""
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_last_n: int = 64  # how far back, prompt included, the penalties look
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            if item.name in _RANGES:
+                _check_range(item.name, getattr(self, item.name))
+        if any(token < 0 for token in self.logit_bias):
+            raise BadRequest("logit_bias names a negative token id; use ids of the vocabulary")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def penalised(self) -> bool:
+        return (self.repeat_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether the most likely token is simply the largest logit."""
+        return self.greedy and not self.penalised and not self.logit_bias
+
+
+def _check_range(name: str, value: float) -> None:
+    low, high = _RANGES[name]
+    if not low <= value <= high:  # also refuses NaN
+        raise BadRequest(f"{name} is {value}; give a value from {low:g} to {high:g}")
+
+
+def draw(row: Row, sampling: Sampling, history: Sequence[int], position: int) -> int:
+    """The token of this row; `history` is the text before it, `position` its place in it."""
+    if sampling.untouched:
+        return int(row.argmax())
+    if sampling.greedy:
+        return int(_adjusted(row, sampling, history).argmax())
+    ids, scores = _candidates(row, sampling, history)
+    return _gumbel_draw(ids, scores, sampling.seed, position)
+
+
+def distribution(row: Row, sampling: Sampling, history: Sequence[int]) -> Distribution:
+    """What `draw` draws from, as probabilities (rejection sampling needs both sides' numbers)."""
+    if sampling.greedy:
+        token = draw(row, sampling, history, 0)
+        return Distribution(np.array([token]), np.ones(1))
+    ids, scores = _candidates(row, sampling, history)
+    return Distribution(ids, _softmax(scores))
+
+
+def _gumbel_draw(
+    ids: NDArray[np.int64], scores: NDArray[np.float64], seed: int, position: int
+) -> int:
+    near = scores >= scores.max() - GUMBEL_SPAN
+    ids, scores = ids[near], scores[near]
+    return int(ids[int((scores + gumbel(seed, position, ids)).argmax())])
+
+
+def _adjusted(row: Row, sampling: Sampling, history: Sequence[int]) -> NDArray[np.float64]:
+    """A copy of the row with bias and penalties applied."""
+    logits = row.astype(np.float64)
+    for token, bias in sampling.logit_bias.items():
+        if token < len(logits):
+            logits[token] += bias
+    if sampling.penalised and sampling.penalty_last_n > 0:
+        _penalise(logits, sampling, history[-sampling.penalty_last_n :])
+    return logits
+
+
+def _penalise(logits: NDArray[np.float64], sampling: Sampling, recent: Sequence[int]) -> None:
+    counts = Counter(recent)
+    ids = np.fromiter(counts.keys(), dtype=np.int64, count=len(counts))
+    n = np.fromiter(counts.values(), dtype=np.float64, count=len(counts))
+    values = logits[ids]
+    # A penalty must push down whichever the sign: divide what is positive, multiply the rest.
+    factor = sampling.repeat_penalty
+    values = np.where(values > 0, values / factor, values * factor)
+    logits[ids] = values - n * sampling.frequency_penalty - sampling.presence_penalty
+
+
+def _candidates(
+    row: Row, sampling: Sampling, history: Sequence[int]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The tokens that survive every filter, and their logits over the temperature."""
+    logits = _adjusted(row, sampling, history)
+    ids = _top_k(logits, sampling.top_k)
+    scores = logits[ids]
+    if sampling.typical_p < 1.0:
+        ids, scores = _typical_p(ids, scores, sampling.typical_p)
+    if sampling.top_p < 1.0:
+        ids, scores = _top_p(ids, scores, sampling.top_p)
+    if sampling.min_p > 0.0:
+        keep = scores >= scores.max() + np.log(sampling.min_p)
+        ids, scores = ids[keep], scores[keep]
+    return ids, scores / sampling.temperature
+
+
+def _top_k(logits: NDArray[np.float64], k: int) -> NDArray[np.int64]:
+    if 0 < k < len(logits):
+        # Ties at the edge are cut by id, so that the set never depends on the partition's order.
+        edge = np.partition(logits, len(logits) - k)[len(logits) - k]
+        above = np.flatnonzero(logits > edge)
+        tied = np.flatnonzero(logits == edge)[: k - len(above)]
+        return np.sort(np.concatenate([above, tied]))
+    return np.flatnonzero(logits > -np.inf)
+
+
+def _top_p(
+    ids: NDArray[np.int64], scores: NDArray[np.float64], p: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    order = np.argsort(-scores, kind="stable")
+    before = np.cumsum(_softmax(scores[order])) - _softmax(scores[order])
+    kept = np.sort(order[: max(1, int((before < p).sum()))])
+    return ids[kept], scores[kept]
+
+
+def _typical_p(
+    ids: NDArray[np.int64], scores: NDArray[np.float64], p: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Keep the tokens whose surprise is closest to the expected one, up to mass p."""
+    probs = _softmax(scores)
+    surprise = -np.log(np.maximum(probs, 1e-300))
+    order = np.argsort(np.abs(surprise - (probs * surprise).sum()), kind="stable")
+    mass = np.cumsum(probs[order])
+    kept = np.sort(order[: int(np.searchsorted(mass, p)) + 1])
+    return ids[kept], scores[kept]
+
+
+def _softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(scores - scores.max())
+    return np.asarray(weights / weights.sum(), dtype=np.float64)

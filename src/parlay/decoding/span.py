@@ -1,0 +1,64 @@
+"""A span: a run of one sequence's tokens in one pass, and the model that passes run on.
+
+Knows neither drafts nor llama.cpp; `Passes` is what a target or a drafter must be able to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens of one sequence for one pass; logits are read for the last `n_logits` of them."""
+
+    seq_id: int
+    start: int  # position of the first token
+    tokens: Sequence[int]
+    n_logits: int
+
+
+class Passes(Protocol):
+    """A model with a cache of several sequences."""
+
+    @property
+    def context_size(self) -> int:
+        """Tokens that each sequence can hold."""
+
+    @property
+    def n_vocab(self) -> int:
+        """Columns of a row of logits."""
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds spent inside the model so far."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether a pass costs more when its shape differs from the last one (GPU graphs)."""
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        """One pass over all spans; per span its last `n_logits` rows, valid until the next pass."""
+
+    def length(self, seq_id: int) -> int:
+        """Tokens of the sequence in the cache."""
+
+    def truncate(self, seq_id: int, length: int) -> None:
+        """Forget everything from position `length` on."""
+
+    def reusable(self, seq_id: int, length: int) -> int:
+        """How many of the first `length` cached tokens can be kept."""
+
+    def clear(self, seq_id: int) -> None:
+        """Forget a sequence."""
+
+    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        """Drop positions [keep, keep + discard) and move what follows down."""
+
+    def close(self) -> None:
+        """Free it."""

@@ -1,0 +1,106 @@
+"""Check a draft against the target's logits: one row per draft token and one more.
+
+Knows neither models nor sequences. p is the target, q the draft, here and everywhere.
+
+`coupled` draws the target's token at every row, exactly as plain decoding would, and goes on while
+the draft guessed it: the text is plain decoding's by construction. `rejection` is the classic
+alternative (accept with probability min(1, p/q), else draw from the rest): the distribution is the
+target's, but the text depends on the draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.decoding.draft import Distribution, Draft
+from parlay.decoding.noise import gumbel, uniform
+from parlay.decoding.sampling import Sampling, distribution, draw
+from parlay.decoding.verdict import Verdict
+
+Verify = Callable[
+    [Draft, NDArray[np.float32], Sampling, Sequence[int], int, Container[int]], Verdict
+]
+
+# Rejection sampling draws three independent numbers at one position; coupled drawing uses stream 0.
+_ACCEPT, _RESIDUAL, DRAFT_STREAM = 1, 2, 3
+
+
+def coupled(
+    draft: Draft,
+    p: NDArray[np.float32],
+    sampling: Sampling,
+    history: Sequence[int],
+    position: int,
+    ends: Container[int],
+) -> Verdict:
+    """Accept the draft as far as it guessed the target's own draws."""
+    tokens: list[int] = []
+    for j, guess in enumerate(draft.tokens):
+        token = draw(p[j], sampling, _after(history, tokens, sampling), position + j)
+        tokens.append(token)
+        if token != guess:
+            return Verdict(tuple(tokens), len(draft.tokens), j)
+        if token in ends:
+            return Verdict(tuple(tokens), j + 1, j + 1)
+    k = len(tokens)
+    tokens.append(draw(p[k], sampling, _after(history, tokens, sampling), position + k))
+    return Verdict(tuple(tokens), k, k)
+
+
+def rejection(
+    draft: Draft,
+    p: NDArray[np.float32],
+    sampling: Sampling,
+    history: Sequence[int],
+    position: int,
+    ends: Container[int],
+) -> Verdict:
+    """Accept each draft token with probability min(1, p/q); after a rejection draw from p - q."""
+    tokens: list[int] = []
+    for j, guess in enumerate(draft.tokens):
+        target = distribution(p[j], sampling, _after(history, tokens, sampling))
+        q = draft.q[j] if draft.q is not None else _certain(guess)
+        if uniform(sampling.seed, position + j, _ACCEPT) * q.of(guess) >= target.of(guess):
+            own = draw_from(residual(target, q), sampling.seed, position + j, _RESIDUAL)
+            return Verdict((*tokens, own), len(draft.tokens), j)
+        tokens.append(guess)
+        if guess in ends:
+            return Verdict(tuple(tokens), j + 1, j + 1)
+    k = len(tokens)
+    tokens.append(draw(p[k], sampling, _after(history, tokens, sampling), position + k))
+    return Verdict(tuple(tokens), k, k)
+
+
+def residual(p: Distribution, q: Distribution) -> Distribution:
+    """What is left of p where q proposed too little."""
+    q_of = dict(zip(q.ids.tolist(), q.probs.tolist(), strict=True))
+    q_at = np.array([q_of.get(token, 0.0) for token in p.ids.tolist()])
+    left = np.maximum(p.probs - q_at, 0.0)
+    total = left.sum()
+    # Rounding can leave nothing where p and q agree; p itself is then the right answer.
+    return Distribution(p.ids, left / total) if total > 0 else p
+
+
+def draw_from(given: Distribution, seed: int, position: int, stream: int) -> int:
+    """One token of a distribution, by noise of its own stream."""
+    live = given.probs > 0
+    ids = given.ids[live]
+    scores = np.log(given.probs[live]) + gumbel(seed, position, ids, stream)
+    return int(ids[int(scores.argmax())])
+
+
+def _certain(token: int) -> Distribution:
+    return Distribution(np.array([token]), np.ones(1))
+
+
+def _after(history: Sequence[int], tokens: Sequence[int], sampling: Sampling) -> Sequence[int]:
+    """The text before the next row; built only when the penalties will read it."""
+    if not sampling.penalised:
+        return ()
+    return (*history[-sampling.penalty_last_n :], *tokens)
+
+
+VERIFICATIONS: dict[str, Verify] = {"coupled": coupled, "rejection": rejection}

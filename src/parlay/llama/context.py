@@ -1,0 +1,259 @@
+"""A context: the cache of several sequences, and one pass over rows of any of them.
+
+Knows nothing of drafts: a span is a run of tokens of one sequence, logits are asked for its end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.decoding.span import Span
+from parlay.errors import BadRequest, DecodeError, LoadError
+from parlay.llama import library
+from parlay.llama.library import C
+from parlay.llama.model import Model
+from parlay.llama.settings import CACHE_TYPES, ContextSettings
+
+_FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+# Only what cannot be removed by position: recurrent state, sliding windows.
+_PARTIAL_ONLY = 1
+
+
+class Rollback(str, Enum):
+    """How a cache forgets rejected tokens. Probed at load, never assumed."""
+
+    PARTIAL = "partial"  # positions can be removed from the end
+    CHECKPOINT = "checkpoint"  # state is saved before a draft, restored and replayed after it
+    NONE = "none"  # neither works: no speculation on this model
+
+
+@dataclass(slots=True)
+class _Checkpoint:
+    """A sequence's state at `start`, and the tokens decoded since."""
+
+    start: int
+    state: ctypes.Array[ctypes.c_uint8]
+    tokens: list[int]
+
+
+class Context:
+    """One llama.cpp context. Logits are views: valid until the next pass."""
+
+    def __init__(self, model: Model, settings: ContextSettings) -> None:
+        self.model = model
+        self.settings = settings
+        self.n_vocab = model.vocabulary.size
+        self.busy_s = 0.0
+        self.steady = model.on_gpu
+        self.cache_types = _cache_types(model, settings)
+        self._handle: int | None = _create(model, settings, self.cache_types)
+        self._memory: int = C.llama_get_memory(self._handle)
+        self.context_size: int = C.llama_n_ctx_seq(self._handle)
+        self._batch = _Batch(settings.n_batch)
+        self._view: NDArray[np.float32] = np.empty((0, self.n_vocab), np.float32)
+        self._view_address = 0
+        self._checkpoints: dict[int, _Checkpoint] = {}
+        self.rollback = Rollback.PARTIAL  # until the probe says otherwise
+        self.rollback = self._probe_rollback()
+        self.can_shift: bool = C.llama_memory_can_shift(self._memory)
+
+    # -- passes ---------------------------------------------------------------
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        """One pass over all spans. Returns, per span, its last `n_logits` rows as a view."""
+        if self.rollback is Rollback.CHECKPOINT:
+            self._save_checkpoints(spans)
+        n_outputs = self._batch.fill(spans)
+        library.forget_errors()
+        started = time.perf_counter()
+        library.check(C.llama_decode(self._handle, self._batch.struct), "llama_decode")
+        rows = self._logits(n_outputs)
+        self.busy_s += time.perf_counter() - started
+        found, at = [], 0
+        for span in spans:
+            found.append(rows[at : at + span.n_logits])
+            at += span.n_logits
+        return found
+
+    def _logits(self, n: int) -> NDArray[np.float32]:
+        """The logits of the last pass, without a copy. Waits for a GPU to finish."""
+        if n == 0:
+            C.llama_synchronize(self._handle)
+            return self._view[:0]
+        pointer = C.llama_get_logits(self._handle)
+        if not pointer:
+            raise DecodeError("llama.cpp returned no logits for this pass", code=-1)
+        address = ctypes.addressof(pointer.contents)
+        if address != self._view_address or n > len(self._view):
+            flat = (ctypes.c_float * (n * self.n_vocab)).from_address(address)
+            self._view = np.ctypeslib.as_array(flat).reshape(n, self.n_vocab)
+            self._view_address = address
+        return self._view[:n]
+
+    # -- the cache ------------------------------------------------------------
+
+    def length(self, seq_id: int) -> int:
+        """Tokens of the sequence in the cache."""
+        return int(C.llama_memory_seq_pos_max(self._memory, seq_id)) + 1
+
+    def truncate(self, seq_id: int, length: int) -> None:
+        """Forget everything from position `length` on."""
+        if self.rollback is Rollback.CHECKPOINT and 0 < length < self.length(seq_id):
+            self._restore(seq_id, length)
+        elif not C.llama_memory_seq_rm(self._memory, seq_id, length, -1):
+            raise DecodeError(f"the cache could not be cut to {length} tokens", code=-1)
+
+    def reusable(self, seq_id: int, length: int) -> int:
+        """How many of the first `length` cached tokens can be kept: all, or none of them."""
+        cached = self.length(seq_id)
+        if self.rollback is Rollback.PARTIAL or length >= cached:
+            return min(length, cached)
+        return 0
+
+    def clear(self, seq_id: int) -> None:
+        """Forget a sequence."""
+        self._checkpoints.pop(seq_id, None)
+        C.llama_memory_seq_rm(self._memory, seq_id, -1, -1)
+
+    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        """Drop positions [keep, keep + discard) and move what follows down."""
+        if not self.can_shift or self.rollback is not Rollback.PARTIAL:
+            raise BadRequest("this model's cache cannot slide; let the answer stop with length")
+        C.llama_memory_seq_rm(self._memory, seq_id, keep, keep + discard)
+        C.llama_memory_seq_add(self._memory, seq_id, keep + discard, -1, -discard)
+
+    def close(self) -> None:
+        """Free the context; safe to call twice."""
+        if self._handle is not None:
+            C.llama_free(self._handle)
+            self._handle = None
+
+    # -- rollback by checkpoint -----------------------------------------------
+
+    def _save_checkpoints(self, spans: Sequence[Span]) -> None:
+        for span in spans:
+            if span.n_logits > 1:  # a draft: some of it may have to go again
+                state = self._save_state(span.seq_id)
+                self._checkpoints[span.seq_id] = _Checkpoint(span.start, state, list(span.tokens))
+            else:
+                self._checkpoints.pop(span.seq_id, None)
+
+    def _save_state(self, seq_id: int) -> ctypes.Array[ctypes.c_uint8]:
+        size = C.llama_state_seq_get_size_ext(self._handle, seq_id, _PARTIAL_ONLY)
+        state: ctypes.Array[ctypes.c_uint8] = (ctypes.c_uint8 * size)()
+        if C.llama_state_seq_get_data_ext(self._handle, state, size, seq_id, _PARTIAL_ONLY) != size:
+            raise DecodeError("the sequence's state could not be saved", code=-1)
+        return state
+
+    def _restore(self, seq_id: int, length: int) -> None:
+        saved = self._checkpoints.get(seq_id)
+        if saved is None or not saved.start <= length <= saved.start + len(saved.tokens):
+            raise DecodeError(f"no checkpoint reaches position {length}", code=-1)
+        state = saved.state
+        if not C.llama_state_seq_set_data_ext(
+            self._handle, state, len(state), seq_id, _PARTIAL_ONLY
+        ):
+            raise DecodeError("the sequence's state could not be restored", code=-1)
+        # Attention layers of a hybrid model still hold the positions after the checkpoint.
+        C.llama_memory_seq_rm(self._memory, seq_id, saved.start, -1)
+        again = saved.tokens[: length - saved.start]
+        if again:
+            self.decode([Span(seq_id, saved.start, again, 0)])
+
+    def _probe_rollback(self) -> Rollback:
+        """Try it: decode a few tokens and take the last ones back, one way and then the other."""
+        tokens = list(range(4))
+        try:
+            self.decode([Span(0, 0, tokens, 1)])
+            if C.llama_memory_seq_rm(self._memory, 0, 2, -1) and self.length(0) == 2:
+                return Rollback.PARTIAL
+            self.clear(0)
+            self.decode([Span(0, 0, tokens[:2], 1)])
+            self.rollback = Rollback.CHECKPOINT
+            self.decode([Span(0, 2, tokens[:2], 2)])
+            self.truncate(0, 3)
+            return Rollback.CHECKPOINT if self.length(0) == 3 else Rollback.NONE
+        except DecodeError as error:
+            library.log.info("no rollback on this model: %s", error)
+            return Rollback.NONE
+        finally:
+            self.clear(0)
+
+
+class _Batch:
+    """llama.cpp's batch structure over numpy memory, filled without a Python loop per row."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._tokens = np.zeros(capacity, np.int32)
+        self._positions = np.zeros(capacity, np.int32)
+        self._seq_ids = np.zeros(capacity, np.int32)
+        self._n_seq_ids = np.ones(capacity, np.int32)
+        self._wanted = np.zeros(capacity, np.int8)
+        # Row i belongs to the one sequence named in _seq_ids[i].
+        base = self._seq_ids.ctypes.data
+        self._seq_id_pointers = (base + 4 * np.arange(capacity)).astype(np.uintp)
+        self._counting = np.arange(capacity, dtype=np.int32)
+        self.struct = C.llama_batch()
+        for name, array in (
+            ("token", self._tokens),
+            ("pos", self._positions),
+            ("n_seq_id", self._n_seq_ids),
+            ("seq_id", self._seq_id_pointers),
+            ("logits", self._wanted),
+        ):
+            kind = dict(C.llama_batch._fields_)[name]
+            setattr(self.struct, name, ctypes.cast(array.ctypes.data, kind))
+
+    def fill(self, spans: Sequence[Span]) -> int:
+        """Write the spans; returns how many rows of logits they ask for."""
+        at, n_outputs = 0, 0
+        for span in spans:
+            n = len(span.tokens)
+            end = at + n
+            if end > self.capacity:
+                raise BadRequest(f"a pass holds {self.capacity} rows; lower the window or chunk")
+            self._tokens[at:end] = span.tokens
+            self._positions[at:end] = self._counting[:n]
+            self._positions[at:end] += span.start
+            self._seq_ids[at:end] = span.seq_id
+            self._wanted[at : end - span.n_logits] = 0
+            self._wanted[end - span.n_logits : end] = 1
+            at, n_outputs = end, n_outputs + span.n_logits
+        self.struct.n_tokens = at
+        return n_outputs
+
+
+def _cache_types(model: Model, settings: ContextSettings) -> tuple[str, str]:
+    k, v = settings.cache_type_k, settings.cache_type_v
+    auto_k = "f16" if model.on_gpu else "bf16"
+    return (auto_k if k == "auto" else k), ("f16" if v == "auto" else v)
+
+
+def _create(model: Model, settings: ContextSettings, cache_types: tuple[str, str]) -> int:
+    params = C.llama_context_default_params()
+    params.n_ctx = settings.context_size * settings.n_sequences
+    params.n_seq_max = settings.n_sequences
+    params.n_batch = params.n_ubatch = settings.n_batch
+    params.n_outputs_max = min(settings.n_batch, settings.n_outputs)
+    params.n_threads = params.n_threads_batch = settings.threads or library.default_threads()
+    params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attention]
+    params.type_k, params.type_v = (CACHE_TYPES[name] for name in cache_types)
+    # Each sequence has cells of its own, so that its neighbours never change its sums.
+    params.kv_unified = False
+    params.no_perf = True
+    library.forget_errors()
+    handle: int | None = C.llama_init_from_model(model.handle, params)
+    if not handle:
+        raise LoadError(
+            f"no context of {settings.context_size} tokens for {settings.n_sequences} sequence(s):"
+            f" {library.last_error()}; lower the context size or the cache type"
+        )
+    return handle

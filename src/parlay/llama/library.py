@@ -1,0 +1,165 @@
+"""llama.cpp's shared library: start-up, its log, its devices, and the check of its return codes.
+
+Knows nothing of models. Everything else in this package calls the C functions through `C`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+from collections import deque
+from dataclasses import dataclass
+
+import llama_cpp.llama_cpp as C
+import psutil
+from llama_cpp._ggml import libggml
+
+from parlay.errors import DecodeError
+
+__all__ = ["C"]
+
+log = logging.getLogger("parlay.llama")
+
+# ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the last line.
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
+_CONTINUED = 5
+_last_level = logging.DEBUG
+# llama.cpp says why a call failed only in its log; the newest lines end up in our errors.
+_recent_errors: deque[str] = deque(maxlen=8)
+
+
+def _log(level: int, text: bytes, _user_data: object) -> None:
+    global _last_level  # noqa: PLW0603 - the C side has no other place to keep it
+    if level != _CONTINUED:
+        _last_level = _LEVELS.get(level, logging.DEBUG)
+    line = text.decode("utf-8", "replace").rstrip()
+    if line:
+        log.log(_last_level, line)
+        if _last_level == logging.WARNING:
+            _recent_errors.append(line)
+
+
+_on_log = C.llama_log_callback(_log)  # kept here: the C side holds no reference
+
+
+@functools.cache
+def start() -> None:
+    """Initialise llama.cpp once per process and route its log to `logging`."""
+    C.llama_log_set(_on_log, ctypes.c_void_p(0))
+    C.llama_backend_init()
+
+
+def forget_errors() -> None:
+    """Start a fresh list of what llama.cpp complains about."""
+    _recent_errors.clear()
+
+
+def last_error() -> str:
+    """The first thing llama.cpp complained about since `forget_errors`; later lines are echoes."""
+    return _recent_errors[0] if _recent_errors else "llama.cpp gave no reason"
+
+
+_DECODE_CODES = {
+    1: "no room in the cache for this batch: lower the window or raise the context size",
+    2: "the pass was aborted",
+    -1: "the batch was invalid",
+}
+
+
+def check(code: int, call: str) -> None:
+    """Raise unless a C call returned 0."""
+    if code != 0:
+        reason = _DECODE_CODES.get(code, last_error())
+        raise DecodeError(f"{call} failed with code {code}: {reason}", code=code)
+
+
+def version() -> str:
+    """llama.cpp's own version string."""
+    raw: bytes | None = C.llama_version()
+    return raw.decode() if raw else "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Something llama.cpp can compute on."""
+
+    name: str
+    description: str
+    kind: str  # cpu, gpu, igpu, accel
+    free_bytes: int
+    total_bytes: int
+
+
+_KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel"}
+
+
+@functools.cache
+def _ggml() -> ctypes.CDLL:
+    lib: ctypes.CDLL = libggml
+    pointer = ctypes.c_void_p
+    lib.ggml_backend_dev_count.restype = ctypes.c_size_t
+    lib.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+    lib.ggml_backend_dev_get.restype = pointer
+    for name in ("ggml_backend_dev_name", "ggml_backend_dev_description"):
+        getattr(lib, name).argtypes = [pointer]
+        getattr(lib, name).restype = ctypes.c_char_p
+    lib.ggml_backend_dev_type.argtypes = [pointer]
+    lib.ggml_backend_dev_type.restype = ctypes.c_int
+    lib.ggml_backend_dev_memory.argtypes = [
+        pointer,
+        ctypes.POINTER(ctypes.c_size_t),
+        ctypes.POINTER(ctypes.c_size_t),
+    ]
+    lib.ggml_backend_dev_memory.restype = None
+    return lib
+
+
+def device_handles() -> dict[str, int]:
+    """Device names and the pointers llama.cpp knows them by."""
+    start()
+    lib = _ggml()
+    handles = [lib.ggml_backend_dev_get(i) for i in range(lib.ggml_backend_dev_count())]
+    return {lib.ggml_backend_dev_name(h).decode(): h for h in handles}
+
+
+def devices() -> list[Device]:
+    """Every device this build of llama.cpp offers, with its memory now."""
+    return [_device(name, handle) for name, handle in device_handles().items()]
+
+
+def _device(name: str, handle: int) -> Device:
+    lib = _ggml()
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    lib.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
+    return Device(
+        name=name,
+        description=lib.ggml_backend_dev_description(handle).decode(),
+        kind=_KINDS.get(lib.ggml_backend_dev_type(handle), "accel"),
+        free_bytes=free.value,
+        total_bytes=total.value,
+    )
+
+
+def has_gpu() -> bool:
+    """Whether this build can put layers on a GPU that is there."""
+    return any(d.kind in ("gpu", "igpu") for d in devices())
+
+
+@functools.cache
+def default_threads() -> int:
+    """Physical cores this process may use. llama.cpp's threads spin: more than cores is ruin."""
+    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
+    return max(1, min(physical, allowed, _cgroup_cores() or physical))
+
+
+def _cgroup_cores() -> int | None:
+    """Whole cores of a container's CPU quota, if there is one."""
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = file.read().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else max(1, int(quota) // int(period))

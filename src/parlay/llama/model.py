@@ -1,0 +1,120 @@
+"""A loaded model: its weights, its vocabulary, its chat template.
+
+Knows nothing of caches or passes; contexts are made from it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from types import TracebackType
+
+from parlay.errors import BadRequest, LoadError, ModelFileError
+from parlay.llama import library
+from parlay.llama.library import C
+from parlay.llama.settings import ModelSettings
+from parlay.llama.template import ChatTemplate
+from parlay.llama.vocabulary import Vocabulary
+
+_MAGIC = b"GGUF"
+
+
+class Model:
+    """Weights in memory. Close it after the contexts made from it."""
+
+    def __init__(self, path: Path, settings: ModelSettings) -> None:
+        library.start()
+        self.path = path
+        self.settings = settings
+        _check_file(path)
+        self.handle: int | None = _load(path, settings)
+        self.vocabulary = Vocabulary(C.llama_model_get_vocab(self.handle))
+        self.n_layers: int = C.llama_model_n_layer(self.handle)
+        self.n_embd: int = C.llama_model_n_embd(self.handle)
+        self.n_ctx_train: int = C.llama_model_n_ctx_train(self.handle)
+        self.n_bytes: int = C.llama_model_size(self.handle)
+        self.n_params: int = C.llama_model_n_params(self.handle)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether any layer was put on a GPU."""
+        return self.settings.gpu_layers != 0 and library.has_gpu()
+
+    @property
+    def description(self) -> str:
+        """llama.cpp's one-line name, such as `llama 135M Q4_1`."""
+        buffer = ctypes.create_string_buffer(256)
+        C.llama_model_desc(self.handle, buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace")
+
+    def chat_template(self) -> ChatTemplate | None:
+        """The template that comes with the model, if it has one."""
+        source: bytes | None = C.llama_model_chat_template(self.handle, None)
+        if source is None:
+            return None
+        vocabulary = self.vocabulary
+        bos = vocabulary.text_of(vocabulary.bos) if vocabulary.bos >= 0 else ""
+        eos = vocabulary.text_of(vocabulary.eos) if vocabulary.eos >= 0 else ""
+        return ChatTemplate(source.decode("utf-8", "replace"), bos, eos)
+
+    def close(self) -> None:
+        """Free the weights; safe to call twice."""
+        if self.handle is not None:
+            C.llama_model_free(self.handle)
+            self.handle = None
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _check_file(path: Path) -> None:
+    """Say plainly what llama.cpp would only log."""
+    if not path.is_file():
+        raise ModelFileError(f"no model file at {path}; check the path")
+    with path.open("rb") as file:
+        if file.read(4) != _MAGIC:
+            raise ModelFileError(f"{path} is not a GGUF file; convert the model to GGUF first")
+
+
+def _load(path: Path, settings: ModelSettings) -> int:
+    params = C.llama_model_default_params()
+    params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers >= 0 else 999
+    params.load_mode = _load_mode(settings)
+    devices = _device_list(settings.devices)
+    params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
+    library.forget_errors()
+    handle: int | None = C.llama_model_load_from_file(os.fsencode(path), params)
+    if not handle:
+        raise LoadError(f"llama.cpp could not load {path.name}: {library.last_error()}")
+    return handle
+
+
+def _load_mode(settings: ModelSettings) -> int:
+    mode: int = C.LLAMA_LOAD_MODE_NONE
+    if settings.mmap:
+        mode |= C.LLAMA_LOAD_MODE_MMAP
+    if settings.mlock:
+        mode |= C.LLAMA_LOAD_MODE_MLOCK
+    return mode
+
+
+def _device_list(names: tuple[str, ...]) -> ctypes.Array[ctypes.c_void_p] | None:
+    """A NULL-terminated array of device pointers, as the C side wants it."""
+    if not names:
+        return None
+    known = library.device_handles()
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise BadRequest(f"no device {missing[0]!r}; this build has {', '.join(known)}")
+    # The CPU is always there; it is not listed among the devices to offload to.
+    offload = [known[n] for n in names if not n.startswith("CPU")]
+    return (ctypes.c_void_p * (len(offload) + 1))(*offload, None)

@@ -1,0 +1,63 @@
+"""How models are loaded and contexts are made: the settings that matter on real machines.
+
+Plain data; knows nothing of the C structures it will fill.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from parlay.errors import BadRequest
+
+FlashAttention = Literal["auto", "on", "off"]
+
+# ggml type numbers of the cache types llama.cpp accepts.
+CACHE_TYPES = {
+    "f32": 0,
+    "f16": 1,
+    "bf16": 30,
+    "q8_0": 8,
+    "q4_0": 2,
+    "q4_1": 3,
+    "q5_0": 6,
+    "q5_1": 7,
+    "iq4_nl": 20,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Where the weights go."""
+
+    gpu_layers: int = -1  # negative: all of them, if there is a GPU
+    devices: tuple[str, ...] = ()  # empty: every device of this build
+    mmap: bool = True
+    mlock: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """One context: its cache, its threads and the largest pass."""
+
+    context_size: int = 4096  # tokens of each sequence
+    n_sequences: int = 1
+    n_batch: int = 512  # most rows in one pass
+    n_outputs: int = 64  # most rows whose logits are read
+    threads: int = 0  # 0: physical cores
+    flash_attention: FlashAttention = "auto"
+    # auto: f16 on a GPU. On a CPU K is bf16 and V is f16: same size and speed, but equal types
+    # let ggml switch to another attention kernel for single tokens past 256, and then no pass
+    # over several tokens equals single ones any more (docs/exactness.md).
+    cache_type_k: str = "auto"
+    cache_type_v: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.context_size < 16:
+            raise BadRequest(f"context size {self.context_size} is too small; give at least 16")
+        if self.n_sequences < 1:
+            raise BadRequest(f"{self.n_sequences} sequences; give at least 1")
+        for name in (self.cache_type_k, self.cache_type_v):
+            if name != "auto" and name not in CACHE_TYPES:
+                known = ", ".join(("auto", *CACHE_TYPES))
+                raise BadRequest(f"unknown cache type {name!r}; use one of {known}")

@@ -1,0 +1,109 @@
+"""A model's vocabulary: text to tokens and back, and which tokens end a text.
+
+Knows nothing of contexts; it stays valid as long as its model.
+"""
+
+from __future__ import annotations
+
+import codecs
+import ctypes
+import hashlib
+
+from parlay.errors import BadRequest
+from parlay.llama.library import C
+
+# Fine-tunes pad the vocabulary to a multiple of 64 or 128.
+_MAX_PADDING = 128
+
+
+class Vocabulary:
+    """Token ids of one model."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self.size: int = C.llama_vocab_n_tokens(handle)
+        self.kind: int = C.llama_vocab_type(handle)
+        self.bos: int = C.llama_vocab_bos(handle)
+        self.eos: int = C.llama_vocab_eos(handle)
+        self.adds_bos: bool = C.llama_vocab_get_add_bos(handle)
+        self.ends: frozenset[int] = frozenset(
+            token for token in range(self.size) if C.llama_vocab_is_eog(handle, token)
+        )
+        self._pieces: dict[int, bytes] = {}
+
+    def tokenize(self, text: str, *, bos: bool | None = None, special: bool = True) -> list[int]:
+        """Tokens of a text. `special`: marks such as <|im_end|> in it become their own tokens."""
+        raw = text.encode("utf-8")
+        add = self.adds_bos if bos is None else bos
+        room = len(raw) + 8
+        buffer = (ctypes.c_int32 * room)()
+        n = C.llama_tokenize(self._handle, raw, len(raw), buffer, room, add, special)
+        if n < 0:
+            raise BadRequest("the text could not be tokenised; is it too long?")
+        return list(buffer[:n])
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; empty for control tokens."""
+        known = self._pieces.get(token)
+        if known is None:
+            known = self._pieces[token] = self._read_piece(token, special=False)
+        return known
+
+    def text_of(self, token: int) -> str:
+        """A token as a person would write it, control tokens included."""
+        return self._read_piece(token, special=True).decode("utf-8", "replace")
+
+    def detokenize(self, tokens: list[int]) -> str:
+        """The text of several tokens."""
+        return b"".join(self.piece(token) for token in tokens).decode("utf-8", "replace")
+
+    def fingerprint(self) -> str:
+        """A hash that is equal for equal vocabularies."""
+        digest = hashlib.sha256(f"{self.kind} {self.size} {self.bos} {self.eos}".encode())
+        for token in range(self.size):
+            digest.update(C.llama_vocab_get_text(self._handle, token) or b"")
+            digest.update(b"\0")
+        return digest.hexdigest()[:16]
+
+    def first_difference(self, other: Vocabulary) -> str | None:
+        """Why a draft in the other vocabulary would mean something else here; None if it would not.
+
+        Models of one family may be padded to different sizes: ids beyond the smaller one are
+        never proposed by it, so only the shared ids must agree.
+        """
+        if self.kind != other.kind:
+            return "the tokenizers are of different types"
+        if abs(self.size - other.size) > _MAX_PADDING:
+            return f"the target has {self.size} tokens and the drafter {other.size}"
+        for token in range(min(self.size, other.size)):
+            mine = C.llama_vocab_get_text(self._handle, token)
+            theirs = C.llama_vocab_get_text(other._handle, token)
+            if mine != theirs:
+                return f"token {token} is {mine!r} for the target and {theirs!r} for the drafter"
+        return None
+
+    def _read_piece(self, token: int, *, special: bool) -> bytes:
+        if not 0 <= token < self.size:
+            raise BadRequest(f"token {token} is not in the vocabulary (0 to {self.size - 1})")
+        buffer = ctypes.create_string_buffer(256)
+        n = C.llama_token_to_piece(self._handle, token, buffer, len(buffer), 0, special)
+        if n < 0:  # the piece is longer than the buffer: llama.cpp says by how much
+            buffer = ctypes.create_string_buffer(-n)
+            n = C.llama_token_to_piece(self._handle, token, buffer, len(buffer), 0, special)
+        return buffer.raw[:n]
+
+
+class Detokenizer:
+    """Tokens in, text out, never half a character."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token: int) -> str:
+        """The text that is complete once this token has come."""
+        return self._decoder.decode(self._vocabulary.piece(token))
+
+    def flush(self) -> str:
+        """Whatever is left; an unfinished character becomes a replacement mark."""
+        return self._decoder.decode(b"", final=True)

@@ -1,0 +1,188 @@
+"""Parlay in five lines: load a target, ask it, see what speculation did.
+
+The Python interface. Knows chat messages and text; all else is the engine's.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from parlay.decoding.sampling import Sampling
+from parlay.errors import BadRequest
+from parlay.llama.settings import ContextSettings, FlashAttention, ModelSettings
+from parlay.models import resolve_model
+from parlay.runtime.answer import Answer
+from parlay.runtime.engine import Engine, EngineSettings
+from parlay.runtime.request import ContextFull, Mode, Request, Verification
+from parlay.runtime.sequence import Piece, Sequence
+
+Message = Mapping[str, Any]
+
+
+class Stream:
+    """Pieces of an answer as they come; `answer` once they have all come."""
+
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
+        self._inbox: queue.SimpleQueue[list[Piece]] = queue.SimpleQueue()
+        self._pieces: list[Piece] = []
+        self.sequence: Sequence | None = None
+
+    def _take(self, _seq: Sequence, pieces: Seq[Piece]) -> None:
+        self._inbox.put(list(pieces))
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Yield every piece; leaving the loop early cancels the answer."""
+        seq = self.sequence
+        assert seq is not None
+        try:
+            while not (seq.done and self._inbox.empty()):
+                for piece in self._inbox.get():
+                    self._pieces.append(piece)
+                    yield piece
+        finally:
+            seq.cancelled = True
+        if seq.error is not None:
+            raise seq.error
+
+    @property
+    def answer(self) -> Answer:
+        """The whole answer; waits for it if need be."""
+        seq = self.sequence
+        assert seq is not None
+        if not seq.done or not self._inbox.empty():
+            for _piece in self:
+                pass
+        return Answer.of(seq, self._pieces, self._mode)
+
+
+class Parlay:
+    """A target with its drafters, ready to answer."""
+
+    def __init__(
+        self,
+        target: str | Path = "default",
+        *,
+        draft: str = "suffix",
+        window: int = 4,
+        mode: Mode | None = None,
+        context_size: int = 4096,
+        slots: int = 1,
+        threads: int = 0,
+        gpu_layers: int = -1,
+        devices: Seq[str] = (),
+        flash_attention: FlashAttention = "auto",
+        cache_type_k: str = "auto",
+        cache_type_v: str = "auto",
+        drafter_gpu_layers: int = -1,
+        drafter_cache_type_k: str = "auto",
+        drafter_cache_type_v: str = "auto",
+        mmap: bool = True,
+        mlock: bool = False,
+        batch: int = 512,
+    ) -> None:
+        """`draft`: none, ngram, suffix, the path of a drafter, or several with commas between."""
+        model = ModelSettings(gpu_layers, tuple(devices), mmap, mlock)
+        self.engine = Engine(
+            EngineSettings(
+                target=resolve_model(str(target)),
+                draft=parse_draft(draft),
+                window=window,
+                max_window=max(window, 16),
+                mode=mode,
+                model=model,
+                context=ContextSettings(
+                    context_size,
+                    slots,
+                    n_batch=batch,
+                    threads=threads,
+                    flash_attention=flash_attention,
+                    cache_type_k=cache_type_k,
+                    cache_type_v=cache_type_v,
+                ),
+                drafter_model=replace(model, gpu_layers=drafter_gpu_layers),
+                drafter_cache_type_k=drafter_cache_type_k,
+                drafter_cache_type_v=drafter_cache_type_v,
+            )
+        )
+        self.template = self.engine.model.chat_template()
+
+    def generate(self, prompt: str | Seq[Message], **options: Any) -> Answer:
+        """The whole answer to a prompt or a conversation. Options as for `stream`."""
+        return self.stream(prompt, **options).answer
+
+    def stream(
+        self,
+        prompt: str | Seq[Message],
+        *,
+        max_tokens: int = 256,
+        stop: Seq[str] = (),
+        draft: str | None = None,
+        window: int | None = None,
+        mode: Mode | None = None,
+        verification: Verification = "coupled",
+        context_full: ContextFull = "stop",
+        logprobs: int | None = None,
+        raw: bool = False,
+        **sampling: Any,
+    ) -> Stream:
+        """Start an answer. `draft`: one of the loaded proposers, or none. `raw`: the prompt goes in
+        as it is, without the chat template. Other options are those of `Sampling`."""
+        try:
+            drawn = Sampling(**sampling)
+        except TypeError as error:
+            raise BadRequest(f"unknown option: {error}") from None
+        request = Request(
+            prompt=tuple(self.tokens(prompt, raw=raw)),
+            max_tokens=max_tokens,
+            sampling=drawn,
+            stop=tuple(stop),
+            sources=None if draft is None else parse_draft(draft),
+            window=window,
+            mode=mode,
+            verification=verification,
+            context_full=context_full,
+            logprobs=logprobs,
+        )
+        stream = Stream(mode or self.engine.mode)
+        stream.sequence = self.engine.submit(request, stream._take)
+        return stream
+
+    def tokens(self, prompt: str | Seq[Message], *, raw: bool = False) -> list[int]:
+        """What the target reads: the prompt through its chat template, or as it is."""
+        vocabulary = self.engine.model.vocabulary
+        if isinstance(prompt, str) and (raw or self.template is None):
+            return vocabulary.tokenize(prompt)
+        if self.template is None:
+            raise BadRequest("this model has no chat template; give the prompt as one text")
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        tokens = vocabulary.tokenize(self.template.render(messages))
+        # Most templates write the beginning-of-text mark themselves; it must not come twice.
+        return tokens[1:] if tokens[:2] == [vocabulary.bos] * 2 else tokens
+
+    def close(self) -> None:
+        """Free the models."""
+        self.engine.close()
+
+    def __enter__(self) -> Parlay:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def parse_draft(text: str) -> tuple[str, ...]:
+    """`none` or names and paths with commas between."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    return () if names in ((), ("none",)) else names

@@ -1,0 +1,1 @@
+"""What fills a draft: one protocol, one signature. Knows neither the controller nor the round."""

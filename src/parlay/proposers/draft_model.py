@@ -1,0 +1,199 @@
+"""Draft with a small model: its own context, kept in step with each sequence by common prefix.
+
+Knows nothing of the target. Nothing has to tell it what was accepted: it compares tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from parlay.decoding.draft import NO_DRAFT, Distribution, Draft
+from parlay.decoding.sampling import Row, distribution, draw
+from parlay.decoding.span import Passes, Span
+from parlay.decoding.verification import DRAFT_STREAM, draw_from
+from parlay.errors import DecodeError
+from parlay.proposers.proposer import Ask
+
+# A steady model catches up in single-token passes as long as that beats one pass of a new shape.
+_STEADY_CATCH_UP = 4
+
+
+@dataclass(slots=True)
+class _Cached:
+    """What the drafter's cache holds for one slot."""
+
+    tokens: list[int] = field(default_factory=list)
+    n_checked: int = 0  # so many tokens are known to equal the sequence's
+
+
+@dataclass(slots=True)
+class _Drafting:
+    """A draft in the making."""
+
+    ask: Ask
+    tokens: list[int] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
+    q: list[Distribution] = field(default_factory=list)
+
+
+class DraftModel:
+    """A drafter with a cache of its own, one row per sequence and pass."""
+
+    def __init__(
+        self, model: Passes, ends: frozenset[int], n_vocab: int, n_batch: int, name: str = "model"
+    ) -> None:
+        self.name = name
+        self._model = model
+        self._ends = ends
+        self._n_vocab = n_vocab  # the target's; ids beyond it would mean nothing to it
+        self._n_batch = n_batch
+        self._cached: dict[int, _Cached] = {}
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        try:
+            return self._propose(asks)
+        except DecodeError:
+            self._reset()  # what the cache holds now is unknown
+            raise
+
+    def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        drafting = [_Drafting(ask) for ask in asks]
+        going = [d for d in drafting if self._has_room(d.ask)]
+        rows = self._catch_up([d.ask for d in going])
+        while going:
+            going = [d for d, row in zip(going, rows, strict=True) if self._extend(d, row)]
+            rows = self._advance(going)
+        return [self._draft(d) for d in drafting]
+
+    def forget(self, seq_id: int) -> None:
+        # The cache may share a prefix with what comes next: keep it, trust none of it.
+        self._slot(seq_id).n_checked = 0
+
+    def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
+        """Nothing to learn; the cache stays for the next turn."""
+
+    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        slot = self._slot(seq_id)
+        # Move the same positions the target moved; a cache that ends before them starts over.
+        if slot.n_checked >= keep + discard:
+            self._model.shift(seq_id, keep, discard)
+            del slot.tokens[keep : keep + discard]
+            slot.n_checked -= discard
+        else:
+            self._cut(seq_id, min(slot.n_checked, keep))
+
+    def close(self) -> None:
+        self._model.close()
+
+    # -- the cache ------------------------------------------------------------
+
+    def _reset(self) -> None:
+        for seq_id in self._cached:
+            self._model.clear(seq_id)
+        self._cached.clear()
+
+    def _has_room(self, ask: Ask) -> bool:
+        return ask.window > 0 and len(ask.tokens) + ask.window <= self._model.context_size
+
+    def _slot(self, seq_id: int) -> _Cached:
+        return self._cached.setdefault(seq_id, _Cached())
+
+    def _cut(self, seq_id: int, length: int) -> None:
+        slot = self._slot(seq_id)
+        kept = self._model.reusable(seq_id, length) if length < len(slot.tokens) else length
+        if kept < len(slot.tokens):
+            self._model.truncate(seq_id, kept)
+            del slot.tokens[kept:]
+        slot.n_checked = min(slot.n_checked, kept)
+
+    def _missing(self, ask: Ask) -> list[int]:
+        """Cut the cache to what it shares with the sequence; return what it lacks, at least one."""
+        slot = self._slot(ask.seq_id)
+        n, end = slot.n_checked, min(len(slot.tokens), len(ask.tokens) - 1)
+        n = min(n, end)
+        while n < end and slot.tokens[n] == ask.tokens[n]:
+            n += 1
+        self._cut(ask.seq_id, n)
+        slot.n_checked = len(slot.tokens)
+        return list(ask.tokens[len(slot.tokens) :])
+
+    def _catch_up(self, asks: Sequence[Ask]) -> list[Row]:
+        """Feed every sequence's missing tokens; return the rows of their last ones."""
+        missing = {ask.seq_id: self._missing(ask) for ask in asks}
+        share = self._n_batch // max(1, len(missing))
+        largest = 1 if self._model.steady else share  # the longest span that may carry logits
+        while any(len(rest) > largest for rest in missing.values()):
+            fed = {
+                s: rest[: self._bite(len(rest), share)] for s, rest in missing.items() if rest[1:]
+            }
+            self._decode(fed, n_logits=0)
+            missing = {s: rest[len(fed.get(s, ())) :] for s, rest in missing.items()}
+        return self._decode(missing, n_logits=1)
+
+    def _bite(self, n_missing: int, share: int) -> int:
+        """How much to feed at once before the last pass."""
+        if self._model.steady and n_missing <= _STEADY_CATCH_UP:
+            return 1
+        return min(share, n_missing - 1)
+
+    def _decode(self, fed: dict[int, list[int]], n_logits: int) -> list[Row]:
+        if not fed:
+            return []
+        spans = [
+            Span(seq_id, len(self._slot(seq_id).tokens), tokens, n_logits)
+            for seq_id, tokens in fed.items()
+        ]
+        rows = self._model.decode(spans)
+        for seq_id, tokens in fed.items():
+            self._slot(seq_id).tokens.extend(tokens)
+        return [row[-1] for row in rows] if n_logits else []
+
+    # -- drafting -------------------------------------------------------------
+
+    def _advance(self, going: Sequence[_Drafting]) -> list[Row]:
+        return self._decode({d.ask.seq_id: [d.tokens[-1]] for d in going}, n_logits=1)
+
+    def _extend(self, d: _Drafting, row: Row) -> bool:
+        """Add one token to a draft; whether to go on."""
+        token = self._choose(d, row[: self._n_vocab])
+        d.tokens.append(token)
+        d.confidence.append(confidence(row, token, d.ask.sampling.temperature))
+        return (
+            len(d.tokens) < d.ask.window
+            and token not in self._ends
+            and d.ask.keep_going(d.confidence)
+        )
+
+    def _choose(self, d: _Drafting, row: Row) -> int:
+        ask = d.ask
+        history = (*ask.tokens, *d.tokens) if ask.sampling.penalised else ()
+        position = ask.position + len(d.tokens)
+        if not ask.rejection:
+            return draw(row, ask.sampling, history, position)
+        q = distribution(row, ask.sampling, history)
+        d.q.append(q)
+        return draw_from(q, ask.sampling.seed, position, DRAFT_STREAM)
+
+    def _draft(self, d: _Drafting) -> Draft:
+        if not d.tokens:
+            return replace(NO_DRAFT, source=self.name)
+        q = tuple(d.q) if d.ask.rejection else None
+        return Draft(tuple(d.tokens), self.name, tuple(d.confidence), q)
+
+
+def confidence(row: Row, token: int, temperature: float) -> float:
+    """How far the token leads the best other one, as p / (p + p_other).
+
+    A full softmax over the vocabulary costs more than the rest of a step together; the lead over
+    the runner-up orders tokens just as well, and is calibrated against acceptance anyway.
+    """
+    own = float(row[token])
+    row[token] = -np.inf
+    other = float(row.max())
+    row[token] = own
+    lead = (own - other) / (temperature or 1.0)
+    return 1.0 / (1.0 + math.exp(-lead)) if lead > -50 else 0.0

@@ -1,0 +1,58 @@
+"""What every proposer is: asked for a draft per sequence, told when a sequence starts or ends.
+
+Knows nothing of verification; whoever follows this protocol can be bet on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from parlay.decoding.draft import Draft
+from parlay.decoding.sampling import Sampling
+
+# Given the confidences drafted so far: is the next token worth its cost?
+KeepGoing = Callable[[Sequence[float]], bool]
+
+GREEDY = Sampling()
+
+
+def always(_confidences: Sequence[float]) -> bool:
+    """Draft the whole window."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One sequence that wants a draft."""
+
+    seq_id: int
+    tokens: Sequence[int]  # every committed token; the same list grows from round to round
+    window: int  # draft at most this many
+    # A proposer that draws from a distribution draws as the target will.
+    sampling: Sampling = GREEDY
+    position: int = 0  # place in the answer of the first drafted token
+    rejection: bool = False  # keep each token's distribution; draw independently of the target
+    keep_going: KeepGoing = always
+
+
+class Proposer(Protocol):
+    """Proposes tokens cheaply."""
+
+    name: str
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        """One draft per ask, in order; empty where there is nothing to say."""
+
+    def forget(self, seq_id: int) -> None:
+        """Another sequence begins in this slot; nothing said about the last one holds."""
+
+    def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
+        """The sequence ended with these tokens."""
+
+    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        """tokens[keep : keep + discard] were removed from the sequence."""
+
+    def close(self) -> None:
+        """Free what is held."""

@@ -1,0 +1,79 @@
+"""An answer: the finished text with everything that was measured while it was made.
+
+Plain data for people and JSON; knows nothing of how it came about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from parlay.decoding.counts import Counts
+from parlay.decoding.logprobs import TokenLogprob
+from parlay.runtime.request import Mode
+from parlay.runtime.sequence import Piece, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of one request."""
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: str
+    mode: Mode
+    exact: bool  # every pass kept to shapes that equal plain decoding bit for bit
+    n_prompt: int
+    n_reused: int
+    prefill_s: float
+    decode_s: float
+    speculation: Counts
+    pieces: tuple[Piece, ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, seq: Sequence, pieces: list[Piece], mode: Mode) -> Answer:
+        ended = seq.ended or seq.started
+        first = seq.first_token or ended
+        return cls(
+            text="".join(piece.text for piece in pieces),
+            tokens=tuple(piece.token for piece in pieces),
+            finish_reason=seq.finish_reason or "error",
+            mode=mode,
+            exact=seq.exact and mode == "exact",
+            n_prompt=len(seq.request.prompt),
+            n_reused=seq.n_reused,
+            prefill_s=first - seq.started,
+            decode_s=ended - first,
+            speculation=seq.counts,
+            pieces=tuple(pieces),
+        )
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decoding speed: tokens after the first one over the time they took."""
+        n = len(self.tokens) - 1
+        return n / self.decode_s if n > 0 and self.decode_s > 0 else 0.0
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        return [piece.logprob for piece in self.pieces if piece.logprob is not None]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The public JSON form (a promise: see docs/interface.md)."""
+        return {
+            "text": self.text,
+            "finish_reason": self.finish_reason,
+            "mode": self.mode,
+            "exact": self.exact,
+            "usage": {
+                "prompt_tokens": self.n_prompt,
+                "reused_tokens": self.n_reused,
+                "completion_tokens": len(self.tokens),
+            },
+            "timings": {
+                "prefill_ms": round(self.prefill_s * 1e3, 3),
+                "decode_ms": round(self.decode_s * 1e3, 3),
+                "tokens_per_second": round(self.tokens_per_second, 3),
+            },
+            "speculation": self.speculation.as_dict(),
+        }

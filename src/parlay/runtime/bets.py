@@ -1,0 +1,153 @@
+"""Bets: for each sequence of a pass, the window the controller sets and the draft that fills it.
+
+Knows proposers and the controller; knows nothing of verification.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from parlay.control.controller import Choice, Controller, View, plain
+from parlay.decoding.draft import NO_DRAFT, Draft
+from parlay.decoding.round import Fallback
+from parlay.errors import DecodeError
+from parlay.proposers.proposer import Ask, Proposer
+from parlay.runtime.exactness import ExactShapes
+from parlay.runtime.sequence import Sequence
+
+log = logging.getLogger("parlay.runtime")
+
+_FAILED = Draft((), "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Bet:
+    """A choice and the draft that came of it."""
+
+    choice: Choice
+    draft: Draft
+
+    @property
+    def fallback(self) -> Fallback | None:
+        if self.draft.tokens:
+            return None
+        if self.draft is _FAILED:
+            return Fallback.DRAFT_ERROR
+        return self.choice.fallback or Fallback.NO_DRAFT
+
+
+class Bets:
+    """Asks the controller, then the proposers."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        proposers: Mapping[str, Proposer],
+        free: frozenset[str],
+        exact: ExactShapes,
+        context_size: int,
+        max_window: int,
+    ) -> None:
+        self.controller = controller
+        self.proposers = dict(proposers)
+        self._free = free  # proposers that cost nothing, so that they are asked before choosing
+        self._exact = exact
+        self._context_size = context_size
+        self._max_window = max_window
+
+    def place(self, sequences: Seq[Sequence], exact: bool) -> list[Bet]:
+        """One bet per sequence of the coming pass."""
+        if not self.proposers:
+            return [Bet(plain(Fallback.REQUEST), NO_DRAFT)] * len(sequences)
+        views = [self._view(seq, len(sequences), exact) for seq in sequences]
+        choices = self.controller.choose(views)
+        drafts = self._drafts(sequences, views, choices)
+        return [Bet(choice, draft) for choice, draft in zip(choices, drafts, strict=True)]
+
+    def forget(self, seq_id: int) -> None:
+        for proposer in self.proposers.values():
+            proposer.forget(seq_id)
+
+    def finish(self, seq: Sequence) -> None:
+        for proposer in self.proposers.values():
+            proposer.finish(seq.seq_id, seq.tokens)
+
+    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        for proposer in self.proposers.values():
+            proposer.shift(seq_id, keep, discard)
+
+    def close(self) -> None:
+        for proposer in self.proposers.values():
+            proposer.close()
+
+    def _view(self, seq: Sequence, n_sequences: int, exact: bool) -> View:
+        request = seq.request
+        allowed = self.proposers if request.sources is None else request.sources
+        room = self._context_size - seq.n_cached - 1
+        # One token of the round is the target's own, so the last one needs no draft.
+        most = max(0, min(self._max_window, room, seq.n_remaining - 1))
+        if request.window is not None:
+            most = min(most, request.window)
+        if exact:
+            most = self._exact.window(most, n_sequences)
+        sources = tuple(name for name in allowed if name in self.proposers)
+        offers = {
+            name: self._ask_one(name, seq, most) for name in sources if name in self._free and most
+        }
+        return View(
+            seq_id=seq.seq_id,
+            n_context=seq.n_cached,
+            n_prompt=len(request.prompt),
+            n_generated=seq.n_generated,
+            max_window=most,
+            sources=sources,
+            offers=offers,
+            window=request.window,
+            greedy=request.sampling.greedy,
+        )
+
+    def _ask_one(self, name: str, seq: Sequence, window: int) -> Draft:
+        return self.proposers[name].propose([Ask(seq.seq_id, seq.tokens, window)])[0]
+
+    def _drafts(
+        self, sequences: Seq[Sequence], views: Seq[View], choices: Seq[Choice]
+    ) -> list[Draft]:
+        drafts = [
+            _cut(view.offers.get(choice.source, NO_DRAFT), choice.window)
+            for view, choice in zip(views, choices, strict=True)
+        ]
+        for name in {c.source for c in choices if c.window and c.source not in self._free}:
+            at = [i for i, c in enumerate(choices) if c.source == name and c.window]
+            asks = [self._ask(sequences[i], choices[i]) for i in at]
+            for i, draft in zip(at, self._propose(name, asks), strict=True):
+                drafts[i] = draft
+        return drafts
+
+    def _ask(self, seq: Sequence, choice: Choice) -> Ask:
+        request = seq.request
+        return Ask(
+            seq.seq_id,
+            seq.tokens,
+            choice.window,
+            sampling=request.sampling,
+            position=seq.n_generated,
+            rejection=request.verification == "rejection" and not request.sampling.greedy,
+            keep_going=choice.keep_going,
+        )
+
+    def _propose(self, name: str, asks: Seq[Ask]) -> list[Draft]:
+        """A drafter's fault must never cost an answer: without a draft, the round is plain."""
+        try:
+            return self.proposers[name].propose(asks)
+        except DecodeError as error:
+            log.warning("the drafter %s failed, decoding plainly: %s", name, error)
+            return [_FAILED] * len(asks)
+
+
+def _cut(draft: Draft, window: int) -> Draft:
+    if len(draft.tokens) <= window:
+        return draft
+    return Draft(draft.tokens[:window], draft.source, draft.confidence[:window])

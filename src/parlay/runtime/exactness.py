@@ -1,0 +1,165 @@
+"""Which passes give bit for bit what single-token passes give, found by trying.
+
+Knows only `Passes`. llama.cpp picks kernels by shape and kernels round differently; nothing but a
+probe on this build, device, file and cache type can tell which shapes agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.decoding.span import Passes, Span
+
+MIN_USEFUL_WINDOW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ExactShapes:
+    """Row counts of a pass whose logits and cache equal those of single-token passes."""
+
+    rows: frozenset[int]
+    concurrent: bool  # whether the same holds for passes over several sequences
+
+    @property
+    def limit(self) -> int:
+        """Every count up to this one is exact (llama.cpp may split a pass, so holes count)."""
+        n = 1
+        while n + 1 in self.rows:
+            n += 1
+        return n
+
+    @property
+    def useful(self) -> bool:
+        return self.limit > MIN_USEFUL_WINDOW
+
+    def window(self, wanted: int, n_sequences: int) -> int:
+        """The largest window up to `wanted` that keeps a pass over so many sequences exact."""
+        if n_sequences == 1:
+            return max((k for k in range(wanted + 1) if k + 1 in self.rows), default=0)
+        return max(0, min(wanted, self.limit // n_sequences - 1))
+
+    def holds(self, n_rows: int, n_sequences: int) -> bool:
+        """Whether a pass of this shape is exact."""
+        if n_sequences == 1:
+            return n_rows in self.rows
+        return self.concurrent and n_rows <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a probe found, and whether it had the time to look at everything."""
+
+    shapes: ExactShapes
+    complete: bool
+
+
+NOTHING_EXACT = ExactShapes(frozenset({1}), concurrent=False)
+
+# A shape must agree in two unrelated contexts, since one can agree by chance. Attention kernels
+# switch with the length of the context too (ggml splits it past 256 cells, for single tokens
+# only), which one longer context shows; a few shapes are enough there.
+_SHORT, _OTHER, _LONG = 24, 9, 264
+_SPREAD = 7919  # a prime: probe tokens jump about the vocabulary
+
+
+def probe(passes: Passes, max_rows: int, n_sequences: int, budget_s: float = 30.0) -> Probe:
+    """Compare passes over 2 to `max_rows` rows with single-token ones, within a time budget."""
+    deadline = perf_counter() + budget_s
+    every = range(2, max_rows + 1)
+    few = [b for b in every if b <= 8 or b == max_rows]
+    rows, complete = frozenset({1}), True
+    for n_prefix, shapes in ((_SHORT, every), (_OTHER, few), (_LONG, (2, 3, max_rows))):
+        if n_prefix + max_rows <= passes.context_size:
+            agreed, in_time = _probe_after(passes, n_prefix, shapes, deadline)
+            complete &= in_time
+            # The first context proposes, the others may only object.
+            rows = agreed if n_prefix == _SHORT else rows - (frozenset(shapes) - agreed)
+            if len(rows) == 1:
+                break
+    rows |= {1}
+    limit = ExactShapes(rows, concurrent=True).limit
+    concurrent = n_sequences > 1 and limit > 1 and _probe_concurrent(passes, n_sequences, limit)
+    return Probe(ExactShapes(rows, concurrent), complete)
+
+
+def _tokens(n: int, n_vocab: int, offset: int = 0) -> list[int]:
+    return [(i * _SPREAD + 31 * offset + 11) % n_vocab for i in range(n)]
+
+
+def _probe_after(
+    passes: Passes, n_prefix: int, shapes: Sequence[int], deadline: float
+) -> tuple[frozenset[int], bool]:
+    """The shapes that agree after a prefix, and whether there was time for all of them."""
+    tokens = _tokens(n_prefix + max(shapes), passes.n_vocab, offset=n_prefix)
+    prefix, rest = tokens[:n_prefix], tokens[n_prefix:]
+    agreed: set[int] = set()
+    try:
+        passes.decode([Span(0, 0, prefix, 0)])
+        single = _singles(passes, 0, n_prefix, rest)
+        for b in shapes:
+            if perf_counter() > deadline:
+                return frozenset(agreed), False
+            if _agrees(passes, prefix, rest[:b], single):
+                agreed.add(b)
+        return frozenset(agreed), True
+    finally:
+        passes.clear(0)
+
+
+def _singles(
+    passes: Passes, seq_id: int, start: int, tokens: Sequence[int]
+) -> list[NDArray[np.float32]]:
+    return [
+        passes.decode([Span(seq_id, start + i, [token], 1)])[0][0].copy()
+        for i, token in enumerate(tokens)
+    ]
+
+
+def _rewind(passes: Passes, prefix: Sequence[int]) -> None:
+    """Leave just the prefix in the cache; a recurrent one has to read it again."""
+    if passes.reusable(0, len(prefix)) == len(prefix):
+        passes.truncate(0, len(prefix))
+    else:
+        passes.clear(0)
+        passes.decode([Span(0, 0, prefix, 0)])
+
+
+def _agrees(
+    passes: Passes,
+    prefix: Sequence[int],
+    tokens: Sequence[int],
+    single: Sequence[NDArray[np.float32]],
+) -> bool:
+    """One pass over all tokens; each row also reads what the pass wrote to the cache before it."""
+    _rewind(passes, prefix)
+    rows = passes.decode([Span(0, len(prefix), tokens, len(tokens))])[0]
+    return all(np.array_equal(row, one) for row, one in zip(rows, single, strict=False))
+
+
+def _probe_concurrent(passes: Passes, n_sequences: int, limit: int) -> bool:
+    """All sequences in one pass, as many rows each as stay within the limit."""
+    n = max(1, min(limit // n_sequences, 4))
+    start = 8
+    texts = [_tokens(start + n, passes.n_vocab, offset=s + 1) for s in range(n_sequences)]
+    single = []
+    try:
+        for s, text in enumerate(texts):
+            passes.decode([Span(s, 0, text[:start], 0)])
+            single.append(_singles(passes, s, start, text[start:]))
+            passes.clear(s)
+            passes.decode([Span(s, 0, text[:start], 0)])
+        spans = [Span(s, start, text[start:], n) for s, text in enumerate(texts)]
+        together = passes.decode(spans)
+        return all(
+            np.array_equal(rows[i], single[s][i])
+            for s, rows in enumerate(together)
+            for i in range(n)
+        )
+    finally:
+        for s in range(n_sequences):
+            passes.clear(s)

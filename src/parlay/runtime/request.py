@@ -1,0 +1,42 @@
+"""A request: everything one answer needs to know, and nothing that changes while it is made.
+
+Knows no models; text has become tokens already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from parlay.decoding.sampling import Sampling
+from parlay.errors import BadRequest
+
+Mode = Literal["exact", "faithful"]
+ContextFull = Literal["stop", "slide"]
+Verification = Literal["coupled", "rejection"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One answer to be made."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int = 256
+    sampling: Sampling = Sampling()  # noqa: RUF009 - frozen, so sharing it is safe
+    stop: tuple[str, ...] = ()
+    sources: tuple[str, ...] | None = None  # proposers it may use; None: all, (): none
+    window: int | None = None  # None: the controller's choice
+    mode: Mode | None = None  # None: the engine's
+    verification: Verification = "coupled"
+    context_full: ContextFull = "stop"
+    logprobs: int | None = None  # None: no figures; n: also the n best tokens
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise BadRequest("the prompt is empty; give at least one token")
+        if self.max_tokens < 1:
+            raise BadRequest(f"max_tokens is {self.max_tokens}; give at least 1")
+        if self.window is not None and self.window < 0:
+            raise BadRequest(f"the window is {self.window}; give 0 or more")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise BadRequest(f"logprobs is {self.logprobs}; give 0 or more")

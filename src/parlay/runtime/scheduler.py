@@ -1,0 +1,293 @@
+"""The scheduler: every sequence's next round, in one pass of the target where that is exact.
+
+Knows passes, bets and verdicts; knows nothing of threads, files or HTTP.
+
+The invariant: between rounds the target's cache holds every committed token of a sequence but the
+last. It is asserted after each round; a pass that fails clears the caches it touched.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.control.controller import plain
+from parlay.decoding.draft import NO_DRAFT
+from parlay.decoding.logprobs import TokenLogprob, token_logprob
+from parlay.decoding.round import Fallback, Round, Timing
+from parlay.decoding.span import Passes, Span
+from parlay.decoding.verdict import Verdict
+from parlay.decoding.verification import VERIFICATIONS
+from parlay.errors import ParlayError
+from parlay.runtime.bets import Bet, Bets
+from parlay.runtime.exactness import ExactShapes
+from parlay.runtime.request import Mode
+from parlay.runtime.sequence import Sequence
+from parlay.runtime.slots import Slots
+
+_PROMPT = Bet(plain(Fallback.REQUEST), NO_DRAFT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One sequence's part of a pass."""
+
+    seq: Sequence
+    bet: Bet
+    span: Span
+
+    @property
+    def decodes(self) -> bool:
+        """Whether this is a round, and not the reading of a prompt."""
+        return self.bet is not _PROMPT
+
+
+class Scheduler:
+    """Runs rounds for all sequences; one thread calls it."""
+
+    def __init__(
+        self,
+        target: Passes,
+        slots: Slots,
+        bets: Bets,
+        exact: ExactShapes,
+        *,
+        mode: Mode,
+        ends: frozenset[int],
+        chunk: int,
+        n_batch: int,
+    ) -> None:
+        self.target = target
+        self.bets = bets
+        self.exact = exact
+        self.mode: Mode = mode
+        self._slots = slots
+        self._ends = ends
+        self._chunk = chunk
+        self._n_batch = n_batch
+        self._waiting: deque[Sequence] = deque()
+        self._active: list[Sequence] = []
+
+    # -- what comes and goes --------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        return not self._waiting and not self._active
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def active(self) -> tuple[Sequence, ...]:
+        return tuple(self._active)
+
+    def add(self, seq: Sequence) -> None:
+        """Queue a sequence; it starts as soon as a slot is free."""
+        self._waiting.append(seq)
+
+    def step(self) -> None:
+        """One round for every sequence that decodes, and one chunk of one prompt."""
+        self._drop_cancelled()
+        self._admit()
+        for sequences in self._passes():
+            self._make_room(sequences)
+            self._run([seq for seq in sequences if not seq.done])
+            self._retire()
+
+    def _admit(self) -> None:
+        while self._waiting:
+            seq = self._waiting[0]
+            place = self._slots.take(seq.request.prompt)
+            if place is None:
+                return
+            self._waiting.popleft()
+            seq.seq_id, seq.n_cached = place
+            seq.n_reused = seq.n_cached
+            seq.started = perf_counter()
+            self.bets.forget(seq.seq_id)
+            self._active.append(seq)
+
+    def _drop_cancelled(self) -> None:
+        for seq in (*self._waiting, *self._active):
+            if seq.cancelled:
+                seq.finish_early("cancelled")
+        self._waiting = deque(seq for seq in self._waiting if not seq.done)
+        self._retire()
+
+    def _retire(self) -> None:
+        for seq in [seq for seq in self._active if seq.done]:
+            self._active.remove(seq)
+            self.bets.finish(seq)
+            self._slots.release(seq.seq_id, seq.tokens[: seq.n_cached])
+
+    def _passes(self) -> list[list[Sequence]]:
+        """The passes of one step. Prompts are read apart where exactness asks for one shape."""
+        reading = [seq for seq in self._active if seq.n_pending > 1]
+        decoding = [seq for seq in self._active if seq.n_pending == 1]
+        if any(self._mode_of(seq) == "exact" for seq in self._active):
+            groups = [reading[:1], decoding]
+        else:
+            groups = [decoding + reading]
+        return [group for group in groups if group]
+
+    def _mode_of(self, seq: Sequence) -> Mode:
+        return seq.request.mode or self.mode
+
+    # -- one pass -------------------------------------------------------------
+
+    def _run(self, sequences: Seq[Sequence]) -> None:
+        """Propose, verify, accept, roll back: one target pass, any number of sequences."""
+        if not sequences:
+            return
+        started = perf_counter()
+        rows = self._propose(sequences)
+        drafted, busy = perf_counter(), self.target.busy_s
+        try:
+            logits = self.target.decode([row.span for row in rows])
+        except ParlayError as error:
+            self._fail(rows, error)
+            return
+        verified = perf_counter()
+        rounds = [
+            self._settle(row, p) for row, p in zip(rows, logits, strict=True) if row.span.n_logits
+        ]
+        for row in rows:
+            row.seq.n_cached = self.target.length(row.seq.seq_id)
+        verify_s = self.target.busy_s - busy
+        timing = Timing(
+            draft_s=drafted - started,
+            verify_s=verify_s,
+            overhead_s=verified - drafted - verify_s + perf_counter() - verified,
+        )
+        self._observe(rows, rounds, timing)
+
+    def _propose(self, sequences: Seq[Sequence]) -> list[_Row]:
+        """Controller sets the windows, proposers fill them; prompts go on by a chunk."""
+        decoding = [seq for seq in sequences if seq.n_pending == 1]
+        exact = any(self._mode_of(seq) == "exact" for seq in sequences)
+        placed = self.bets.place(decoding, exact) if decoding else []
+        rows = [self._row(s, bet) for s, bet in zip(decoding, placed, strict=True)]
+        room = self._n_batch - sum(len(row.span.tokens) for row in rows)
+        for seq in (seq for seq in sequences if seq.n_pending > 1):
+            n = min(seq.n_pending, self._chunk - seq.n_cached % self._chunk)
+            if n <= room:
+                rows.append(self._prompt_row(seq, n))
+                room -= n
+        # llama.cpp batches neighbouring sequences only if their ids come in order.
+        return sorted(rows, key=lambda row: row.seq.seq_id)
+
+    def _row(self, seq: Sequence, bet: Bet) -> _Row:
+        tokens = [seq.tokens[-1], *bet.draft.tokens]
+        return _Row(seq, bet, Span(seq.seq_id, seq.n_cached, tokens, len(tokens)))
+
+    def _prompt_row(self, seq: Sequence, n: int) -> _Row:
+        tokens = seq.tokens[seq.n_cached : seq.n_cached + n]
+        last = n == seq.n_pending  # the prompt's end: its logits begin the answer
+        return _Row(seq, _PROMPT, Span(seq.seq_id, seq.n_cached, tokens, int(last)))
+
+    def _settle(self, row: _Row, p: NDArray[np.float32]) -> tuple[_Row, Verdict]:
+        """Verify one draft, commit what holds, and cut the cache back to all but the last token."""
+        seq, draft = row.seq, row.bet.draft
+        request = seq.request
+        verdict = VERIFICATIONS[request.verification](
+            draft, p, request.sampling, seq.tokens, seq.n_generated, self._ends
+        )
+        seq.commit(verdict, draft.source, self._logprobs(seq, p, verdict))
+        keep = len(seq.tokens) - 1
+        if keep < row.span.start + len(row.span.tokens):
+            self.target.truncate(seq.seq_id, keep)
+        assert self.target.length(seq.seq_id) == keep
+        return row, verdict
+
+    def _logprobs(
+        self, seq: Sequence, p: NDArray[np.float32], verdict: Verdict
+    ) -> list[TokenLogprob]:
+        n_top = seq.request.logprobs
+        if n_top is None:
+            return []
+        return [token_logprob(p[j], token, n_top) for j, token in enumerate(verdict.tokens)]
+
+    def _observe(self, rows: Seq[_Row], settled: Seq[tuple[_Row, Verdict]], timing: Timing) -> None:
+        n_rows = sum(len(row.span.tokens) for row in rows)
+        decoding = [row for row in rows if row.decodes]
+        exact = self._pass_is_exact(decoding, n_rows)
+        rounds = []
+        for row, verdict in settled:
+            row.seq.exact &= exact or not row.decodes
+            found = self._round(row, verdict, timing, n_rows, len(rows), exact)
+            row.seq.counts.observe(found)
+            if row.decodes:
+                rounds.append(found)
+        if rounds:
+            self.bets.controller.observe(rounds)
+
+    def _pass_is_exact(self, decoding: Seq[_Row], n_rows: int) -> bool:
+        """A prompt read alone is exact by definition: plain decoding reads it the same way."""
+        return not decoding or self.exact.holds(n_rows, len(decoding))
+
+    def _round(
+        self, row: _Row, verdict: Verdict, timing: Timing, n_rows: int, n_seqs: int, exact: bool
+    ) -> Round:
+        bet = row.bet
+        return Round(
+            seq_id=row.seq.seq_id,
+            source=bet.draft.source,
+            window=bet.choice.window,
+            n_drafted=verdict.n_drafted,
+            n_accepted=verdict.n_accepted,
+            n_generated=len(verdict.tokens),
+            confidence=bet.draft.confidence,
+            n_rows=len(row.span.tokens),
+            n_sequences=n_seqs,
+            n_pass_rows=n_rows,
+            n_context=row.span.start,
+            # The prompt's time is not a round's: time to first token tells it.
+            timing=timing if row.decodes else Timing(),
+            fallback=bet.fallback if row.decodes else None,
+            exact=exact,
+        )
+
+    # -- the edges ------------------------------------------------------------
+
+    def _make_room(self, sequences: Seq[Sequence]) -> None:
+        """A full context ends the answer, or slides: the oldest half after the prompt goes."""
+        for seq in sequences:
+            if seq.n_pending != 1 or seq.n_cached < self.target.context_size:
+                continue
+            if seq.request.context_full == "stop":
+                seq.finish_early("length")
+            else:
+                self._slide(seq)
+
+    def _slide(self, seq: Sequence) -> None:
+        size = self.target.context_size
+        keep = min(len(seq.request.prompt), size // 2)
+        discard = max(1, (size - keep) // 2)
+        try:
+            self.target.shift(seq.seq_id, keep, discard)
+        except ParlayError as error:
+            seq.finish_early("error", error)
+            return
+        self.bets.shift(seq.seq_id, keep, discard)
+        del seq.tokens[keep : keep + discard]
+        seq.n_cached -= discard
+
+    def _fail(self, rows: Seq[_Row], error: ParlayError) -> None:
+        """A pass broke: its sequences end with the reason, their caches start over."""
+        for row in rows:
+            self.target.clear(row.seq.seq_id)
+            row.seq.n_cached = 0
+            row.seq.finish_early("error", error)
+
+    def fail_all(self, error: ParlayError) -> None:
+        """End everything, for instance when the engine closes."""
+        for seq in (*self._waiting, *self._active):
+            seq.finish_early("error", error)
+        self._waiting.clear()
+        self._retire()

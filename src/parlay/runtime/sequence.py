@@ -1,0 +1,128 @@
+"""A sequence: one answer in the making, from its prompt to its last token.
+
+Knows text and stop rules, not models: the scheduler moves it through passes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Protocol
+
+from parlay.decoding.counts import Counts
+from parlay.decoding.logprobs import TokenLogprob
+from parlay.decoding.stop import StopStrings
+from parlay.decoding.verdict import Origin, Verdict
+from parlay.errors import ParlayError
+from parlay.runtime.request import Request
+
+
+class Text(Protocol):
+    """Turns tokens into text, piece by piece."""
+
+    def push(self, token: int) -> str:
+        """The text that is complete once this token has come."""
+
+    def flush(self) -> str:
+        """Whatever is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One token of the answer and the text that became certain with it."""
+
+    token: int
+    text: str
+    origin: Origin
+    source: str  # the proposer, for accepted tokens
+    logprob: TokenLogprob | None = None
+
+
+Sink = Callable[["Sequence", Seq[Piece]], None]
+
+
+class Sequence:
+    """The state of one answer."""
+
+    def __init__(self, request: Request, text: Text, ends: frozenset[int], sink: Sink) -> None:
+        self.request = request
+        self.tokens: list[int] = list(request.prompt)
+        self.n_cached = 0  # tokens in the target's cache; kept equal to its length
+        self.n_reused = 0  # of the prompt, taken from an earlier turn's cache
+        self.n_generated = 0
+        self.seq_id = -1  # the slot, once it has one
+        self.counts = Counts()
+        self.exact = True
+        self.finish_reason: str | None = None
+        self.error: ParlayError | None = None
+        self.cancelled = False  # set from any thread; read once a round
+        self.submitted = time.perf_counter()
+        self.started = self.submitted
+        self.first_token: float | None = None
+        self.ended: float | None = None
+        self._ends = ends
+        self._text = text
+        self._stop = StopStrings(request.stop)
+        self._sink = sink
+
+    @property
+    def n_pending(self) -> int:
+        """Committed tokens that the target has not read yet: 1 while decoding, more in prefill."""
+        return len(self.tokens) - self.n_cached
+
+    @property
+    def n_remaining(self) -> int:
+        return self.request.max_tokens - self.n_generated
+
+    @property
+    def done(self) -> bool:
+        return self.finish_reason is not None
+
+    def commit(self, verdict: Verdict, source: str, logprobs: Seq[TokenLogprob] = ()) -> int:
+        """Take a verdict's tokens up to a stop rule; returns how many were taken."""
+        if self.first_token is None:
+            self.first_token = time.perf_counter()
+        pieces: list[Piece] = []
+        scored = iter(logprobs)
+        for token, origin in zip(verdict.tokens, verdict.origins, strict=True):
+            text = self._take(token)
+            pieces.append(Piece(token, text, origin, source, next(scored, None)))
+            if self.done:
+                break
+        self._sink(self, pieces)
+        return len(pieces)
+
+    def _take(self, token: int) -> str:
+        self.tokens.append(token)
+        self.n_generated += 1
+        if token in self._ends:
+            self.finish("stop")
+            return self._rest()
+        text = self._stop.push(self._text.push(token))
+        if self._stop.hit is not None:
+            self.finish("stop")
+        elif self.n_remaining == 0:
+            self.finish("length")
+            text += self._rest()
+        return text
+
+    def _rest(self) -> str:
+        """What the decoder and the stop rules still hold back, once no more will come."""
+        return self._stop.push(self._text.flush()) + self._stop.flush()
+
+    def finish(self, reason: str, error: ParlayError | None = None) -> None:
+        """End the sequence; the first reason stays."""
+        if self.finish_reason is None:
+            self.finish_reason = reason
+            self.error = error
+            self.ended = time.perf_counter()
+
+    def finish_early(self, reason: str, error: ParlayError | None = None) -> None:
+        """End it between rounds and let go of the text held back."""
+        if not self.done:
+            rest = self._rest() if error is None else ""
+            self.finish(reason, error)
+            pieces = [Piece(self.tokens[-1], rest, Origin.PLAIN, "none")] if rest else []
+            self._sink(self, pieces)

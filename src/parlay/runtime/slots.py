@@ -1,0 +1,73 @@
+"""Slots: which sequence sits where in the cache, and what earlier turns left there.
+
+Knows tokens and the target's cache lengths, nothing of drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from parlay.decoding.span import Passes
+
+
+@dataclass(slots=True)
+class Slot:
+    """One place in the cache."""
+
+    seq_id: int
+    tokens: list[int] = field(default_factory=list)  # what the target's cache holds
+    busy: bool = False
+    last_used: int = 0
+
+
+class Slots:
+    """Gives a new prompt the free slot that shares most with it."""
+
+    def __init__(self, target: Passes, n: int) -> None:
+        self._target = target
+        self._slots = [Slot(i) for i in range(n)]
+        self._clock = 0
+
+    @property
+    def n_free(self) -> int:
+        return sum(not slot.busy for slot in self._slots)
+
+    def take(self, prompt: Seq[int]) -> tuple[int, int] | None:
+        """The slot for a prompt and how much of it is cached there; None if all are busy."""
+        free = [slot for slot in self._slots if not slot.busy]
+        if not free:
+            return None
+        shared = {slot.seq_id: common_prefix(slot.tokens, prompt) for slot in free}
+        # Most shared first; then the slot idle for longest, so that useful prefixes live on.
+        best = max(free, key=lambda slot: (shared[slot.seq_id], -slot.last_used))
+        best.busy = True
+        # At least the last token must be read again: its logits begin the answer.
+        reused = self._reuse(best, min(shared[best.seq_id], len(prompt) - 1))
+        return best.seq_id, reused
+
+    def release(self, seq_id: int, tokens: Seq[int]) -> None:
+        """The sequence ended; the cache keeps `tokens` for the next turn."""
+        slot = self._slots[seq_id]
+        slot.tokens = list(tokens)
+        slot.busy = False
+        self._clock += 1
+        slot.last_used = self._clock
+
+    def _reuse(self, slot: Slot, n: int) -> int:
+        kept = self._target.reusable(slot.seq_id, n)
+        if kept == 0:
+            self._target.clear(slot.seq_id)
+        elif kept < self._target.length(slot.seq_id):
+            self._target.truncate(slot.seq_id, kept)
+        return kept
+
+
+def common_prefix(a: Seq[int], b: Seq[int]) -> int:
+    """Length of the longest common start."""
+    n = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        n += 1
+    return n

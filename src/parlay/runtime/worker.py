@@ -1,0 +1,76 @@
+"""The one thread that owns the models; everyone else talks to it through a queue.
+
+Knows the scheduler, not what its sequences say.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from parlay.errors import ParlayError
+from parlay.runtime.scheduler import Scheduler
+from parlay.runtime.sequence import Sequence
+
+log = logging.getLogger("parlay.runtime")
+
+
+class Closed(ParlayError):
+    """The engine was closed while an answer was being made."""
+
+
+class Worker:
+    """Steps the scheduler while there is work, sleeps while there is none."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="parlay-worker", daemon=True)
+        self._thread.start()
+
+    def submit(self, seq: Sequence) -> None:
+        """Hand a sequence over; its sink will be called on the worker's thread."""
+        if self._closed.is_set():
+            raise Closed("the engine is closed; open a new one")
+        self._inbox.put(lambda: self._scheduler.add(seq))
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run something on the worker's thread, between two rounds."""
+        self._inbox.put(function)
+
+    def close(self) -> None:
+        """Stop after the current round; unfinished answers end with an error."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._inbox.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            self._take_in(block=self._scheduler.idle)
+            if not self._closed.is_set() and not self._scheduler.idle:
+                self._step()
+        self._scheduler.fail_all(Closed("the engine was closed before the answer was complete"))
+
+    def _take_in(self, *, block: bool) -> None:
+        """Run what others asked for; wait for it when there is nothing else to do."""
+        try:
+            while not self._closed.is_set():
+                item = self._inbox.get(block=block)
+                block = False
+                if item is not None:
+                    item()
+        except queue.Empty:
+            return
+
+    def _step(self) -> None:
+        try:
+            self._scheduler.step()
+        except Exception as error:  # whatever broke, no client may wait for ever
+            log.exception("a round failed")
+            self._scheduler.fail_all(
+                ParlayError(f"internal error: {type(error).__name__}: {error}")
+            )
