@@ -20,7 +20,7 @@ _EDGE = 1 << 20
 def cache_folder() -> Path:
     """Where Parlay keeps what it can make again; PARLAY_CACHE moves it."""
     given = os.environ.get("PARLAY_CACHE")
-    return Path(given) if given else Path(platformdirs.user_cache_dir("parlay"))
+    return Path(given).expanduser() if given else Path(platformdirs.user_cache_dir("parlay"))
 
 
 def fingerprint(*parts: object) -> str:

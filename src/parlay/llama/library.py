@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import llama_cpp.llama_cpp as C
 import psutil
-from llama_cpp._ggml import libggml
 
 from parlay.errors import DecodeError
 
@@ -97,7 +96,8 @@ _KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel"}
 
 @functools.cache
 def _ggml() -> ctypes.CDLL:
-    lib: ctypes.CDLL = libggml
+    # A look-up in libllama also searches what it links to, wherever LLAMA_CPP_LIB_PATH points.
+    lib: ctypes.CDLL = C._lib
     pointer = ctypes.c_void_p
     lib.ggml_backend_dev_count.restype = ctypes.c_size_t
     lib.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]

@@ -35,6 +35,7 @@ class _Drafting:
     """A draft in the making."""
 
     ask: Ask
+    slot: _Cached
     tokens: list[int] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
     q: list[Distribution] = field(default_factory=list)
@@ -61,7 +62,7 @@ class DraftModel:
             raise
 
     def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        drafting = [_Drafting(ask) for ask in asks]
+        drafting = [_Drafting(ask, self._slot(ask.seq_id)) for ask in asks]
         going = [d for d in drafting if self._has_room(d.ask)]
         rows = self._catch_up([d.ask for d in going])
         while going:
@@ -100,7 +101,10 @@ class DraftModel:
         return ask.window > 0 and len(ask.tokens) + ask.window <= self._model.context_size
 
     def _slot(self, seq_id: int) -> _Cached:
-        return self._cached.setdefault(seq_id, _Cached())
+        slot = self._cached.get(seq_id)
+        if slot is None:
+            slot = self._cached[seq_id] = _Cached()
+        return slot
 
     def _cut(self, seq_id: int, length: int) -> None:
         slot = self._slot(seq_id)
@@ -155,17 +159,27 @@ class DraftModel:
     # -- drafting -------------------------------------------------------------
 
     def _advance(self, going: Sequence[_Drafting]) -> list[Row]:
-        return self._decode({d.ask.seq_id: [d.tokens[-1]] for d in going}, n_logits=1)
+        """Every draft's last token, one row each: the shape stays the same from pass to pass."""
+        if not going:
+            return []
+        spans = [Span(d.ask.seq_id, len(d.slot.tokens), (d.tokens[-1],), 1) for d in going]
+        rows = self._model.decode(spans)
+        for d in going:
+            d.slot.tokens.append(d.tokens[-1])
+        return [row[0] for row in rows]
 
     def _extend(self, d: _Drafting, row: Row) -> bool:
         """Add one token to a draft; whether to go on."""
+        ask = d.ask
         token = self._choose(d, row[: self._n_vocab])
         d.tokens.append(token)
-        d.confidence.append(confidence(row, token, d.ask.sampling.temperature))
+        if ask.keep_going is None:
+            return len(d.tokens) < ask.window and token not in self._ends
+        d.confidence.append(confidence(row, token, ask.sampling.temperature))
         return (
-            len(d.tokens) < d.ask.window
+            len(d.tokens) < ask.window
             and token not in self._ends
-            and d.ask.keep_going(d.confidence)
+            and ask.keep_going(d.confidence)
         )
 
     def _choose(self, d: _Drafting, row: Row) -> int:

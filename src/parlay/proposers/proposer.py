@@ -18,11 +18,6 @@ KeepGoing = Callable[[Sequence[float]], bool]
 GREEDY = Sampling()
 
 
-def always(_confidences: Sequence[float]) -> bool:
-    """Draft the whole window."""
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One sequence that wants a draft."""
@@ -34,7 +29,8 @@ class Ask:
     sampling: Sampling = GREEDY
     position: int = 0  # place in the answer of the first drafted token
     rejection: bool = False  # keep each token's distribution; draw independently of the target
-    keep_going: KeepGoing = always
+    # None: draft the whole window, and do not spend time on confidences.
+    keep_going: KeepGoing | None = None
 
 
 class Proposer(Protocol):

@@ -198,29 +198,26 @@ class SuffixAutomaton:
     def longest_suffix(self) -> Match:
         """The longest suffix of the current text that occurred earlier."""
         state = self._link[self._last]
-        return Match(self, state, self._length[state], self._n_earlier(state))
+        # Not the one that ends the text; but one there was, counted or not.
+        n_earlier = max(1, self._count[state] - 1)
+        return Match(self, state, self._length[state], n_earlier)
 
     def follow(self, match: Match, n_tokens: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The likely tokens after a match, and how likely each is given those before it.
-
-        That is the share of the earlier occurrences that went on so, counting some doubt, which
-        fades as the match of m tokens grows: n of N becomes n / (N + 3 / m), 1 of 1 m / (m + 3).
-        """
+        """The likely tokens after a match, and how likely each is given those before it."""
         tokens: list[int] = []
         confidence: list[float] = []
         state, n_seen = match.state, match.n_seen
         for length in range(match.length, match.length + n_tokens):
-            if state == self._last:  # the end of the text: from here the draft copies itself
-                state = self._link[state]
-                n_seen = self._n_earlier(state)
             token = self._likely[state]
             if token is None:
                 break
             state = self._next[state][token]
             n_so = self._count[state]
             tokens.append(token)
-            confidence.append(min(1.0, n_so / (n_seen + _DOUBT / length)))
+            confidence.append(_confidence(n_so, n_seen, length))
             n_seen = n_so
+        if state == self._last:
+            _copy_itself(tokens, confidence, match.length, n_tokens)
         return tuple(tokens), tuple(confidence)
 
     def advance(self, state: int, length: int, token: int) -> tuple[int, int]:
@@ -237,10 +234,6 @@ class SuffixAutomaton:
         if self._likely[state] is None:
             return None
         return Match(self, state, length, self._count[state])
-
-    def _n_earlier(self, state: int) -> int:
-        """Occurrences before the one that ends the text: at least one, if not all were counted."""
-        return max(1, self._count[state] - 1)
 
     def _append(self, state: int, token: int) -> int:
         """The state of the text of `state` with one more token; the textbook construction."""
@@ -296,3 +289,20 @@ class SuffixAutomaton:
             if state == _ROOT:
                 return
             state = self._link[state]
+
+
+def _copy_itself(tokens: list[int], confidence: list[float], match: int, n_tokens: int) -> None:
+    """Go on past the end of the text, where the draft is what follows: periodic text, seen once."""
+    period = len(tokens)
+    for length in range(match + period, match + n_tokens):
+        tokens.append(tokens[-period])
+        confidence.append(_confidence(1, 1, length))
+
+
+def _confidence(n_so: int, n_seen: int, length: int) -> float:
+    """The share of earlier occurrences that went on so, with a doubt that fades as matches grow.
+
+    Once of once after a match of m tokens gives m / (m + 3). Never above one: where not every
+    occurrence was counted, more may seem to have gone on than there were.
+    """
+    return min(1.0, n_so / (n_seen + _DOUBT / length))

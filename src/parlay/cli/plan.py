@@ -1,0 +1,165 @@
+"""`parlay plan`: does it fit, and if not, what would.
+
+Turns options into a plan and shows it; all arithmetic is in `parlay.planning`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.models import resolve_model
+from parlay.planning import public
+from parlay.planning.devices import GIB, pretend, ram
+from parlay.planning.limits import Wanted, load_list, plan_here, proposals_for
+from parlay.planning.needs import Item
+from parlay.planning.plan import Plan
+from parlay.planning.proposals import Proposal
+
+EXAMPLE = """
+Example: parlay plan target.gguf --draft drafter.gguf --context-size 8192 --gpu-gb 24
+
+Exit code 0: it fits; 1: it does not, and what would is shown.
+"""
+_BAR = 40
+_COLOURS = {
+    "weights": "blue",
+    "repacked weights": "cyan",
+    "cache": "green",
+    "state": "green",
+    "compute": "yellow",
+    "logits": "magenta",
+    "features": "magenta",
+    "driver": "white",
+}
+_MIB = 1 << 20
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("plan", help="Does it fit: two models, two caches, buffers.", epilog=EXAMPLE)(plan)
+
+
+def plan(
+    target: Annotated[str, typer.Argument(help="GGUF file, or default.")] = "default",
+    draft: Annotated[Path | None, typer.Option(help="The drafter's GGUF file.")] = None,
+    context_size: Annotated[int, typer.Option("--context-size", "-c")] = 4096,
+    slots: Annotated[int, typer.Option(min=1, help="Sequences at a time.")] = 1,
+    window: Annotated[int, typer.Option("--window", "-k", min=0)] = 16,
+    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1,
+    drafter_gpu_layers: int = -1,
+    cache_type_k: str = "auto",
+    cache_type_v: str = "auto",
+    drafter_cache_type_k: str = "auto",
+    drafter_cache_type_v: str = "auto",
+    batch: Annotated[int, typer.Option(help="Most rows in one pass.")] = 512,
+    mmap: bool = True,
+    features: Annotated[
+        int, typer.Option(min=0, help="Target layers a DFlash or EAGLE drafter reads.")
+    ] = 0,
+    vram_budget_gb: Annotated[float | None, typer.Option(min=0, help="Hard limit.")] = None,
+    gpu_gb: Annotated[
+        float | None, typer.Option(min=0, help="Plan for a GPU of this size instead.")
+    ] = None,
+    table: Annotated[bool, typer.Option(help="Public shapes at 12 to 48 GB, in Markdown.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Plan the memory of a target and its drafter."""
+    if table:
+        typer.echo(public.markdown_table(context_size))
+        return
+    # As the engine does: logits of a whole draft for every sequence, and at least 32 rows.
+    rows = max((window + 1) * slots, 32)
+    context = ContextSettings(
+        context_size,
+        slots,
+        n_batch=batch,
+        n_outputs=rows,
+        cache_type_k=cache_type_k,
+        cache_type_v=cache_type_v,
+    )
+    wanted = Wanted(resolve_model(target), ModelSettings(gpu_layers, mmap=mmap), context)
+    drafter = None
+    if draft is not None:
+        own = ContextSettings(
+            context_size,
+            slots,
+            n_batch=batch,
+            n_outputs=slots,
+            cache_type_k=drafter_cache_type_k,
+            cache_type_v=drafter_cache_type_v,
+        )
+        drafter = Wanted(draft, ModelSettings(drafter_gpu_layers, mmap=mmap), own)
+    made = plan_here(
+        load_list(wanted, drafter, features),
+        budget_gb=vram_budget_gb,
+        available=None if gpu_gb is None else pretend(gpu_gb, ram()),
+    )
+    _print(made, proposals_for(made), json_output)
+    if made.verdict != "fits":
+        raise typer.Exit(1)
+
+
+def _print(made: Plan, proposals: list[Proposal], json_output: bool) -> None:
+    if json_output:
+        record = made.as_dict()
+        record["proposals"] = [{"change": p.change, "option": p.option} for p in proposals]
+        typer.echo(json.dumps(record))
+        return
+    out = Console(highlight=False)
+    out.print(items_table(made))
+    for name, needed, free in _sides(made):
+        out.print(bar(made, name, needed, free))
+    out.print(verdict_line(made))
+    for proposal in proposals:
+        out.print(f"  would fit: {proposal.change}  [dim]{proposal.option}[/]")
+
+
+def items_table(made: Plan) -> Table:
+    """Every item, in MiB."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("model", "what", "where"):
+        table.add_column(column)
+    table.add_column("MiB", justify="right")
+    for item in made.items:
+        table.add_row(item.model, item.what, item.place.upper(), f"{item.n_bytes / _MIB:,.1f}")
+    return table
+
+
+def _sides(made: Plan) -> list[tuple[str, int, int]]:
+    sides = [("ram", made.in_ram, made.ram_free)]
+    return [("gpu", made.on_gpu, made.gpu_free), *sides] if made.has_gpu else sides
+
+
+def bar(made: Plan, place: str, needed: int, free: int) -> Text:
+    """What is needed against what is free, coloured by item."""
+    text = Text(f"{place.upper()} ")
+    scale = _BAR / max(needed, free, 1)
+    for item in _largest_first(made, place):
+        colour = _COLOURS.get(item.what, "")
+        text.append("█" * round(item.n_bytes * scale), style=colour)
+    text.append("·" * max(0, round((free - needed) * scale)), style="dim")
+    text.append(f" {needed / GIB:.2f} of {free / GIB:.2f} GB")
+    return text
+
+
+def _largest_first(made: Plan, place: str) -> list[Item]:
+    own = [item for item in made.items if item.place == place]
+    return sorted(own, key=lambda item: -item.n_bytes)
+
+
+def verdict_line(made: Plan) -> Text:
+    """The answer."""
+    colours = {"fits": "green", "spills": "yellow", "does not fit": "red"}
+    limit = "" if made.budget is None else f" (limit {made.budget / GIB:g} GB)"
+    text = Text(f"{made.verdict}{limit}", style=f"bold {colours[made.verdict]}")
+    if not made.exact:
+        text.append("  compute buffers estimated: an architecture not followed", style="dim")
+    return text

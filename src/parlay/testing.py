@@ -1,0 +1,118 @@
+"""Scripted models and proposers: the runtime's whole protocol without weights, for unit tests.
+
+They know no llama.cpp; they are as strict about the cache as it is, and say so sooner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.decoding.draft import Draft
+from parlay.decoding.span import Span
+from parlay.errors import DecodeError
+from parlay.proposers.proposer import Ask
+
+Logits = Callable[[Sequence[int]], NDArray[np.float32]]
+
+
+def hashed_logits(n_vocab: int, spread: float = 2.0, seed: int = 0) -> Logits:
+    """Logits that depend on the last three tokens, the same in every run."""
+
+    def logits(history: Sequence[int]) -> NDArray[np.float32]:
+        rng = np.random.default_rng([seed, len(history[-3:]), *history[-3:]])
+        return (rng.standard_normal(n_vocab) * spread).astype(np.float32)
+
+    return logits
+
+
+class ScriptedModel:
+    """A model whose logits are a function of the text so far."""
+
+    steady = False
+    busy_s = 0.0
+
+    def __init__(self, logits: Logits, n_vocab: int = 32, context_size: int = 128) -> None:
+        self._logits = logits
+        self.n_vocab = n_vocab
+        self.context_size = context_size
+        self.cache: dict[int, list[int]] = {}
+        self.shapes: list[tuple[int, ...]] = []  # rows per sequence of every pass
+        self.fail_next = 0  # so many passes will fail
+        self.closed = False
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        if self.fail_next:
+            self.fail_next -= 1
+            raise DecodeError("scripted failure", code=-3)
+        self.shapes.append(tuple(len(span.tokens) for span in spans))
+        return [self._read(span) for span in spans]
+
+    def _read(self, span: Span) -> NDArray[np.float32]:
+        cached = self.cache.setdefault(span.seq_id, [])
+        assert span.start == len(cached), f"starts at {span.start}, cache holds {len(cached)}"
+        assert len(cached) + len(span.tokens) <= self.context_size, "past the end of the context"
+        rows = []
+        for token in span.tokens:
+            cached.append(token)
+            rows.append(self._logits(cached))
+        return np.array(rows[len(rows) - span.n_logits :], np.float32)
+
+    def length(self, seq_id: int) -> int:
+        return len(self.cache.get(seq_id, ()))
+
+    def truncate(self, seq_id: int, length: int) -> None:
+        assert length <= self.length(seq_id), "cannot cut what is not there"
+        del self.cache.setdefault(seq_id, [])[length:]
+
+    def reusable(self, seq_id: int, length: int) -> int:
+        return min(length, self.length(seq_id))
+
+    def clear(self, seq_id: int) -> None:
+        self.cache.pop(seq_id, None)
+
+    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        del self.cache[seq_id][keep : keep + discard]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ScriptedProposer:
+    """Guesses the target's greedy text, right or wrong as the script says, token by token."""
+
+    def __init__(
+        self, logits: Logits, script: Iterable[bool] = (), name: str = "scripted"
+    ) -> None:
+        self.name = name
+        self._logits = logits
+        self._script = chain(script, repeat(True))
+        self.finished: list[tuple[int, ...]] = []
+        self.closed = False
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        return [self._draft(ask) for ask in asks]
+
+    def _draft(self, ask: Ask) -> Draft:
+        history = list(ask.tokens)
+        for _ in range(ask.window):
+            row = self._logits(history)
+            right = int(row.argmax())
+            history.append(right if next(self._script) else (right + 1) % len(row))
+        tokens = tuple(history[len(ask.tokens) :])
+        return Draft(tokens, self.name, (0.5,) * len(tokens))
+
+    def forget(self, seq_id: int) -> None:
+        """Keeps nothing."""
+
+    def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
+        self.finished.append(tuple(tokens))
+
+    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        """Keeps nothing."""
+
+    def close(self) -> None:
+        self.closed = True

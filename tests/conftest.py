@@ -1,0 +1,91 @@
+"""Models the tests share: tiny random ones, and the default model in several file types.
+
+Knows no test: whoever asks for real weights carries the marker `weights`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import llama_cpp
+import pytest
+
+from parlay import models, store
+from tests import tiny_models
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tiny-models")
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tiny_folder: Path) -> Path:
+    return tiny_models.write_llama(tiny_folder / "llama.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_drafter(tiny_folder: Path, tiny_llama: Path) -> Path:
+    """Agrees with `tiny_llama` often, not always."""
+    return tiny_models.perturb(tiny_llama, tiny_folder / "drafter.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_wide(tiny_folder: Path) -> Path:
+    """Rows of 256: wide enough for K-quants."""
+    return tiny_models.write_llama(tiny_folder / "wide.gguf", n_embd=256, n_ff=256)
+
+
+@pytest.fixture(scope="session")
+def tiny_other_vocab(tiny_folder: Path) -> Path:
+    """As `tiny_llama`, but some tokens of the same number stand for other texts."""
+    path = tiny_folder / "other-vocab.gguf"
+    return tiny_models.write_llama(path, vocab=tiny_models.OTHER_TEXTS)
+
+
+@pytest.fixture(scope="session")
+def tiny_mamba(tiny_folder: Path) -> Path:
+    """Recurrent: its cache cannot be cut at any position."""
+    return tiny_models.write_mamba(tiny_folder / "mamba.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_lfm2(tiny_folder: Path) -> Path:
+    """Hybrid: recurrent and attention layers in turn."""
+    return tiny_models.write_lfm2(tiny_folder / "lfm2.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_gemma3(tiny_folder: Path) -> Path:
+    """Sliding window: every other layer forgets what is more than 16 tokens back."""
+    return tiny_models.write_gemma3(tiny_folder / "gemma3.gguf")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The default model as it is shipped, Q4_1. Only for tests marked `weights`."""
+    return models.default_model()
+
+
+@pytest.fixture(scope="session")
+def smollm2_as(smollm2: Path) -> Callable[[str], Path]:
+    """The default model in another file type, such as "q8_0", kept between runs."""
+
+    def in_type(ftype: str) -> Path:
+        folder = store.cache_folder() / "test-models"
+        made_by = f"{models.SHA256[:12]}-llama_cpp-{llama_cpp.__version__}"
+        path = folder / f"smollm2-{ftype}-{made_by}.gguf"
+        if not path.exists():
+            _requantise_once(smollm2, path, ftype)
+        return path
+
+    return in_type
+
+
+def _requantise_once(src: Path, dst: Path, ftype: str) -> None:
+    dst.parent.mkdir(parents=True, exist_ok=True)
+    # Under a name of its own first: an interrupted run must leave no half a model behind.
+    with tempfile.TemporaryDirectory(dir=dst.parent, prefix=".part-") as folder:
+        tiny_models.requantise(src, Path(folder) / dst.name, ftype).replace(dst)

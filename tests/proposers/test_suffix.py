@@ -1,0 +1,350 @@
+"""Suffix lookup, held against a search through the whole text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from parlay.decoding.draft import NO_DRAFT, Draft
+from parlay.errors import BadRequest
+from parlay.proposers import suffix
+from parlay.proposers.proposer import Ask
+from parlay.proposers.suffix import SuffixAutomaton, SuffixProposer
+
+
+def repetitive(max_size: int) -> st.SearchStrategy[list[int]]:
+    """Texts made of a few words: much repeats, in many contexts."""
+    word = st.lists(st.integers(0, 3), min_size=1, max_size=4)
+    words = st.lists(word, min_size=1, max_size=3)
+    return words.flatmap(
+        lambda some: st.lists(st.sampled_from(some), max_size=max_size).map(
+            lambda text: [token for word in text for token in word][:max_size]
+        )
+    )
+
+
+# Counts are exact up to 32 suffixes, so up to texts of this length in the worst case.
+counted_texts = st.lists(st.integers(0, 2), max_size=31) | repetitive(31)
+texts = st.lists(st.integers(0, 2), max_size=200) | repetitive(200)
+unhurried = settings(deadline=None)  # a busy machine is no failure
+
+
+def draft(proposer: SuffixProposer, tokens: Sequence[int], window: int, seq_id: int = 0) -> Draft:
+    [answer] = proposer.propose([Ask(seq_id, tokens, window)])
+    return answer
+
+
+def searched_match(tokens: list[int]) -> int:
+    """Length of the longest suffix that occurred earlier."""
+    n = len(tokens)
+    sizes = range(n - 1, 0, -1)
+    return next((m for m in sizes if followers(tokens, tokens[n - m :])), 0)
+
+
+def followers(tokens: list[int], part: list[int]) -> list[int]:
+    """Every token that came after an occurrence of `part`, in order."""
+    m = len(part)
+    return [tokens[end] for end in range(m, len(tokens)) if tokens[end - m : end] == part]
+
+
+def searched(tokens: list[int], n_tokens: int) -> tuple[list[int], list[float]]:
+    """The most frequent continuation, of equals the latest, token by token, with its confidence."""
+    n, match = len(tokens), searched_match(tokens)
+    text, confidence = list(tokens), []
+    for length in range(match, match + n_tokens):
+        seen = followers(text, text[n - match :])
+        best = max(seen, key=lambda t: (seen.count(t), len(seen) - seen[::-1].index(t)))
+        text.append(best)
+        confidence.append(seen.count(best) / (len(seen) + 3 / length))
+    return text[n:], confidence
+
+
+def really_followed(tokens: list[int], match: int, drafted: tuple[int, ...]) -> bool:
+    """Whether the draft is what came after one earlier occurrence of the matched suffix."""
+    n, text = len(tokens), [*tokens, *drafted]
+    ends = (end for end in range(match, n) if tokens[end - match : end] == tokens[n - match :])
+    return any(text[end : end + len(drafted)] == text[n:] for end in ends)
+
+
+def n_lines(work: Callable[[], object]) -> int:
+    """Lines of the proposer that ran: the cost of the work, without a clock."""
+    n = 0
+
+    def count(frame: FrameType, event: str, _arg: Any) -> Any:
+        nonlocal n
+        n += event == "line"
+        # Other code may run in between: Hypothesis hooks into the garbage collector.
+        return count if frame.f_code.co_filename == suffix.__file__ else None
+
+    outer = sys.gettrace()
+    sys.settrace(count)
+    try:
+        work()
+    finally:
+        sys.settrace(outer)
+    return n
+
+
+@unhurried
+@given(
+    tokens=counted_texts,
+    cuts=st.sets(st.integers(0, 31)),
+    window=st.integers(0, 12),
+    min_match=st.integers(1, 3),
+    factor=st.sampled_from([0.5, 1.0, 4.0]),
+)
+def test_draft_and_confidence_are_what_a_search_finds_however_the_text_arrives(
+    tokens: list[int], cuts: set[int], window: int, min_match: int, factor: float
+) -> None:
+    proposer = SuffixProposer(min_match, factor)
+    growing: list[int] = []
+    for cut in sorted({min(cut, len(tokens)) for cut in cuts} | {len(tokens)}):
+        growing.extend(tokens[len(growing) : cut])
+        found = draft(proposer, growing, window)
+        match = searched_match(growing)
+        n_tokens = min(window, max(1, int(factor * match))) if match >= min_match else 0
+        drafted, confidence = searched(growing, n_tokens)
+        assert list(found.tokens) == drafted
+        assert list(found.confidence) == pytest.approx(confidence)
+
+
+@unhurried
+@given(tokens=texts, window=st.integers(1, 12))
+def test_draft_really_followed_the_longest_suffix(tokens: list[int], window: int) -> None:
+    found = draft(SuffixProposer(1, 100.0), tokens, window)
+    match = searched_match(tokens)
+    assert len(found.tokens) == (window if match else 0)
+    assert not match or really_followed(tokens, match, found.tokens)
+
+
+@unhurried
+@given(tokens=texts)
+def test_automaton_finds_the_longest_suffix_at_every_length(tokens: list[int]) -> None:
+    automaton = SuffixAutomaton()
+    for n, token in enumerate(tokens, start=1):
+        automaton.feed([token])
+        assert automaton.longest_suffix().length == searched_match(tokens[:n])
+
+
+def test_match_length_decides_how_far_to_draft() -> None:
+    tokens = [1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 2, 3]
+    assert draft(SuffixProposer(), tokens, 8).tokens == (4, 5, 6)
+    assert draft(SuffixProposer(), tokens, 2).tokens == (4, 5)
+    assert draft(SuffixProposer(factor=1.5), tokens, 8).tokens == (4, 5, 6, 7)
+    assert draft(SuffixProposer(factor=0.1), tokens, 8).tokens == (4,)
+    assert draft(SuffixProposer(min_match=4), tokens, 8) == NO_DRAFT
+
+
+def test_most_frequent_continuation_wins_and_of_equals_the_latest() -> None:
+    assert draft(SuffixProposer(1), [1, 5, 1, 5, 1, 6, 1], 1).tokens == (5,)
+    assert draft(SuffixProposer(1), [1, 5, 1, 6, 1], 1).tokens == (6,)
+
+
+def test_periodic_text_is_continued_past_its_end() -> None:
+    tokens = [1, 2, 3, 1, 2, 3]
+    assert draft(SuffixProposer(factor=9.0), tokens, 8).tokens == (1, 2, 3, 1, 2, 3, 1, 2)
+
+
+def test_confidence_is_the_share_of_earlier_occurrences_that_went_on_so() -> None:
+    found = draft(SuffixProposer(1, 2.0), [1, 5, 8, 1, 5, 9, 1, 6, 0, 1], 2)
+    assert found.tokens == (5, 9)
+    assert found.confidence == pytest.approx((2 / (3 + 3 / 1), 1 / (2 + 3 / 2)))
+
+
+def test_substring_that_first_occurs_on_its_own_keeps_the_counts_it_had_in_a_longer_one() -> None:
+    found = draft(SuffixProposer(1), [0, 1, 0, 1, 1], 1)
+    assert found.tokens == (1,)
+    assert found.confidence == pytest.approx((1 / (2 + 3 / 1),))
+
+
+def test_match_too_short_to_have_been_counted_is_taken_as_seen_once() -> None:
+    run = [7] * 64  # twice as many suffixes as are counted come before the one that matches
+    found = draft(SuffixProposer(), [5, 7, 9, 6, *run, 9], 1)
+    assert found.tokens == (6,)
+    assert found.confidence == (1 / (1 + 3 / 2),)
+
+
+@unhurried
+@given(tokens=texts, max_counted=st.integers(1, 4))
+@example(tokens=[0, 0, 0, 1, 1, 0], max_counted=2)
+def test_confidence_stays_a_probability_however_little_is_counted(
+    tokens: list[int], max_counted: int
+) -> None:
+    with mock.patch.object(suffix, "_MAX_COUNTED", max_counted):
+        found = draft(SuffixProposer(1, 100.0), tokens, 12)
+    assert all(0 < share <= 1 for share in found.confidence)
+
+
+@pytest.mark.parametrize("tokens", [[], [1], [1, 2], [1, 2, 3, 4, 5]])
+def test_text_without_repetition_gives_no_draft(tokens: list[int]) -> None:
+    assert draft(SuffixProposer(1), tokens, 8) == NO_DRAFT
+
+
+def test_window_of_zero_gives_no_draft_and_misses_nothing() -> None:
+    proposer, tokens = SuffixProposer(), [1, 2, 3, 1, 2]
+    assert draft(proposer, tokens, 0) == NO_DRAFT
+    tokens.extend([4, 1, 2])
+    assert draft(proposer, tokens, 2).tokens == (4, 1)
+
+
+def test_batch_answers_in_order_and_keeps_sequences_apart() -> None:
+    asks = [Ask(4, [1, 2, 3, 1, 2], 1), Ask(2, [1, 2], 1), Ask(7, [1, 2, 9, 1, 2], 1)]
+    proposer = SuffixProposer()
+    for _ in range(2):
+        assert [answer.tokens for answer in proposer.propose(asks)] == [(3,), (), (9,)]
+
+
+@pytest.mark.parametrize("end", ["forget", "finish", "close"])
+def test_slot_that_starts_over_remembers_nothing(end: str) -> None:
+    proposer = SuffixProposer()
+    old = [1, 2, 3, 4, 1, 2]
+    assert draft(proposer, old, 1).tokens == (3,)
+    {
+        "forget": lambda: proposer.forget(0),
+        "finish": lambda: proposer.finish(0, old),
+        "close": proposer.close,
+    }[end]()
+    assert draft(proposer, [8, 9, 8, 9, 7, 8, 9, 1, 2], 2) == NO_DRAFT
+
+
+@unhurried
+@given(tokens=counted_texts, keep=st.integers(0, 9), discard=st.integers(1, 9))
+def test_shifted_text_drafts_as_if_it_had_always_been_so(
+    tokens: list[int], keep: int, discard: int
+) -> None:
+    proposer = SuffixProposer()
+    draft(proposer, tokens, 4)
+    del tokens[keep : keep + discard]
+    proposer.shift(0, keep, discard)
+    assert draft(proposer, tokens, 4) == draft(SuffixProposer(), tokens, 4)
+
+
+@pytest.mark.parametrize("period", [1, 7, 97, 10**6])
+def test_time_is_linear_in_the_text(period: int) -> None:
+    tokens = [i * i % period for i in range(4_000)]
+    assert n_lines(lambda: SuffixAutomaton().feed(tokens)) < 400 * len(tokens)
+
+
+def test_cost_of_a_call_does_not_grow_with_the_context() -> None:
+    def cost(n_tokens: int) -> int:
+        proposer, tokens = SuffixProposer(), [i * i % 97 for i in range(n_tokens)]
+        draft(proposer, tokens, 8)
+        tokens.append(tokens[-97])
+        return n_lines(lambda: draft(proposer, tokens, 8))
+
+    assert cost(32_000) < 1.5 * cost(2_000)
+
+
+def test_past_texts_are_not_remembered_unless_asked_for() -> None:
+    proposer = SuffixProposer()
+    proposer.finish(0, [1, 2, 3, 4, 5])
+    assert draft(proposer, [9, 1, 2, 3], 4) == NO_DRAFT
+
+
+def test_past_text_is_drafted_from_up_to_its_end() -> None:
+    proposer = SuffixProposer(remember_tokens=100)
+    proposer.finish(0, [1, 2, 3, 4, 5])
+    assert draft(proposer, [9, 1, 2, 3], 4).tokens == (4, 5)
+    assert draft(proposer, [9, 1, 2, 3, 4, 5], 4) == NO_DRAFT
+
+
+def test_draft_never_crosses_from_one_past_text_into_the_next() -> None:
+    proposer = SuffixProposer(remember_tokens=100)
+    proposer.finish(0, [1, 2, 3])
+    proposer.finish(0, [4, 5, 6])
+    assert draft(proposer, [9, 1, 2], 8).tokens == (3,)
+
+
+def test_longer_match_wins_and_of_equals_the_own_text() -> None:
+    proposer = SuffixProposer(remember_tokens=100)
+    proposer.finish(0, [1, 2, 3, 7])
+    assert draft(proposer, [2, 3, 8, 1, 2, 3], 1, seq_id=1).tokens == (7,)
+    assert draft(proposer, [1, 2, 3, 8, 1, 2, 3], 1, seq_id=2).tokens == (8,)
+
+
+def test_oldest_past_texts_are_dropped_first() -> None:
+    proposer = SuffixProposer(remember_tokens=12)
+    for base in (10, 20, 30):
+        proposer.finish(0, range(base, base + 5))
+    kept = [draft(proposer, [base, base + 1], 1, seq_id=base).tokens for base in (10, 20, 30)]
+    assert kept == [(), (22,), (32,)]
+
+
+def test_past_text_longer_than_the_bound_is_remembered_by_its_end() -> None:
+    proposer = SuffixProposer(remember_tokens=10)
+    proposer.finish(0, range(100))
+    assert draft(proposer, [96, 97], 1, seq_id=1).tokens == (98,)
+    assert draft(proposer, [90, 91], 1, seq_id=2) == NO_DRAFT
+
+
+@unhurried
+@given(
+    tokens=counted_texts,
+    past=st.lists(st.tuples(st.integers(0, 31), counted_texts), max_size=6),
+    bound=st.integers(1, 80),
+)
+def test_text_read_while_the_past_grows_drafts_as_if_read_afterwards(
+    tokens: list[int], past: list[tuple[int, list[int]]], bound: int
+) -> None:
+    proposer = SuffixProposer(1, 4.0, remember_tokens=bound)
+    growing: list[int] = []
+    for cut, text in sorted(past):
+        growing.extend(tokens[len(growing) : cut])
+        draft(proposer, growing, 4)
+        proposer.finish(1, text)
+        growing_now = draft(proposer, growing, 4)
+        assert growing_now == draft(proposer, list(growing), 4, seq_id=2)
+        proposer.forget(2)
+    growing.extend(tokens[len(growing) :])
+    assert draft(proposer, growing, 4) == draft(proposer, tokens, 4, seq_id=2)
+
+
+@unhurried
+@given(tokens=counted_texts, past=st.lists(counted_texts, max_size=4))
+def test_draft_follows_the_longest_suffix_in_own_or_past_texts(
+    tokens: list[int], past: list[list[int]]
+) -> None:
+    proposer = SuffixProposer(1, 100.0, remember_tokens=1_000)
+    for text in past:
+        proposer.finish(1, text)
+    found = draft(proposer, tokens, 4).tokens
+    own = searched_match(tokens)
+    suffixes = [tokens[start:] for start in range(len(tokens) - own)]  # longer than the own match
+    known = next((s for s in suffixes if any(occurs(text, s) for text in past)), [])
+    if any(followers(text, known) for text in past) and known:
+        assert found and any(occurs(text, [*known, *found]) for text in past)
+    else:
+        assert really_followed(tokens, own, found) if own else not found
+
+
+def occurs(text: list[int], part: list[int]) -> bool:
+    return any(text[i : i + len(part)] == part for i in range(len(text) - len(part) + 1))
+
+
+def test_past_texts_cost_the_same_for_a_long_prompt_as_for_a_short_one() -> None:
+    def cost(n_tokens: int, remember_tokens: int) -> int:
+        proposer = SuffixProposer(remember_tokens=remember_tokens)
+        proposer.finish(1, [1, 2, 3])
+        tokens = [*range(10, n_tokens), 1, 2]
+        first = n_lines(lambda: draft(proposer, tokens, 1))
+        proposer.finish(1, [4, 5, 6])
+        return first + n_lines(lambda: draft(proposer, tokens, 1))
+
+    assert cost(8_000, 100) - cost(8_000, 0) == cost(1_000, 100) - cost(1_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("min_match", "factor", "remember_tokens"), [(0, 1.0, 0), (1, 0.0, 0), (1, 1.0, -1)]
+)
+def test_settings_that_make_no_sense_are_refused(
+    min_match: int, factor: float, remember_tokens: int
+) -> None:
+    with pytest.raises(BadRequest, match="min_match"):
+        SuffixProposer(min_match, factor, remember_tokens)

@@ -1,0 +1,90 @@
+"""A scheduler on scripted models, driven by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from parlay.control.controller import Controller, FixedWindow
+from parlay.proposers.proposer import Proposer
+from parlay.runtime.bets import Bets
+from parlay.runtime.exactness import ExactShapes
+from parlay.runtime.request import Mode, Request
+from parlay.runtime.scheduler import Scheduler
+from parlay.runtime.sequence import Piece, Sequence
+from parlay.runtime.slots import Slots
+from parlay.testing import ScriptedModel, ScriptedProposer, hashed_logits
+
+N_VOCAB = 32
+LOGITS = hashed_logits(N_VOCAB)
+ALL_EXACT = ExactShapes(frozenset(range(1, 65)), concurrent=True)
+
+
+class Letters:
+    """Every token is a letter."""
+
+    def push(self, token: int) -> str:
+        return chr(ord("a") + token % 26)
+
+    def flush(self) -> str:
+        return ""
+
+
+class Rig:
+    """Target, proposers and scheduler, with every piece kept."""
+
+    def __init__(
+        self,
+        *,
+        window: int = 4,
+        script: Iterable[bool] = (),
+        proposers: dict[str, Proposer] | None = None,
+        slots: int = 1,
+        context_size: int = 128,
+        ends: frozenset[int] = frozenset(),
+        exact: ExactShapes = ALL_EXACT,
+        mode: Mode = "exact",
+        chunk: int = 8,
+        controller: Controller | None = None,
+    ) -> None:
+        self.target = ScriptedModel(LOGITS, N_VOCAB, context_size)
+        if proposers is None:
+            proposers = {"scripted": ScriptedProposer(LOGITS, script)}
+        self.controller = controller or FixedWindow(window)
+        self.bets = Bets(self.controller, proposers, frozenset(), exact, context_size, 16)
+        self.scheduler = Scheduler(
+            self.target,
+            Slots(self.target, slots),
+            self.bets,
+            exact,
+            mode=mode,
+            ends=ends,
+            chunk=chunk,
+            n_batch=64,
+        )
+        self._ends = ends
+        self.pieces: dict[Sequence, list[Piece]] = {}
+
+    def add(self, request: Request) -> Sequence:
+        seq = Sequence(request, Letters(), self._ends, self._take)
+        self.pieces[seq] = []
+        self.scheduler.add(seq)
+        return seq
+
+    def _take(self, seq: Sequence, pieces: object) -> None:
+        self.pieces[seq].extend(pieces)  # type: ignore[arg-type]
+
+    def run(self, *requests: Request) -> list[Sequence]:
+        """Add and run to the end."""
+        sequences = [self.add(request) for request in requests]
+        while not self.scheduler.idle:
+            self.scheduler.step()
+        return sequences
+
+    def text(self, seq: Sequence) -> str:
+        return "".join(piece.text for piece in self.pieces[seq])
+
+
+def plain(request: Request, *, ends: frozenset[int] = frozenset(), context_size: int = 128) -> str:
+    """What plain decoding says."""
+    rig = Rig(proposers={}, ends=ends, context_size=context_size)
+    return rig.text(rig.run(request)[0])

@@ -1,0 +1,273 @@
+"""The round: whatever is drafted, the text is plain decoding's and the caches stay in step."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlay.decoding.round import Fallback
+from parlay.decoding.sampling import Sampling
+from parlay.decoding.verdict import Origin
+from parlay.errors import BadRequest, DecodeError
+from parlay.proposers.draft_model import DraftModel
+from parlay.runtime.exactness import ExactShapes
+from parlay.runtime.request import Request
+from parlay.testing import ScriptedModel, ScriptedProposer
+from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
+
+PROMPT = (1, 2, 3, 4, 5)
+SAMPLINGS = st.sampled_from(
+    [
+        Sampling(),
+        Sampling(temperature=0.8, seed=7),
+        Sampling(temperature=1.0, top_k=5, seed=1),
+        Sampling(temperature=1.0, top_p=0.8, min_p=0.05, seed=2),
+        Sampling(repeat_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.2),
+        Sampling(temperature=0.7, typical_p=0.9, logit_bias={3: 4.0}, seed=3),
+    ]
+)
+
+
+def draft_model(logits=LOGITS) -> tuple[ScriptedModel, DraftModel]:  # type: ignore[no-untyped-def]
+    model = ScriptedModel(logits, N_VOCAB)
+    return model, DraftModel(model, frozenset(), N_VOCAB, 64)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    script=st.lists(st.booleans(), max_size=40),
+    window=st.integers(0, 16),
+    n=st.integers(1, 40),
+    sampling=SAMPLINGS,
+    ends=st.frozensets(st.integers(0, N_VOCAB - 1), max_size=3),
+    stop=st.lists(st.text("abcdef", min_size=1, max_size=3), max_size=2),
+)
+def test_any_pattern_of_right_and_wrong_drafts_gives_the_text_of_plain_decoding(
+    script: list[bool],
+    window: int,
+    n: int,
+    sampling: Sampling,
+    ends: frozenset[int],
+    stop: list[str],
+) -> None:
+    request = Request(PROMPT, max_tokens=n, sampling=sampling, stop=tuple(stop))
+    rig = Rig(window=window, script=script, ends=ends)
+    (seq,) = rig.run(request)
+    assert rig.text(seq) == plain(request, ends=ends)
+    assert rig.target.cache[0] == seq.tokens[: seq.n_cached]
+    assert seq.n_cached == len(seq.tokens) - 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    windows=st.lists(st.integers(0, 8), min_size=1, max_size=4),
+    cancel_after=st.integers(0, 12),
+    seed=st.integers(0, 5),
+)
+def test_cancelling_after_any_round_leaves_both_caches_at_a_prefix_of_the_text(
+    windows: list[int], cancel_after: int, seed: int
+) -> None:
+    model, drafter = draft_model()
+    rig = Rig(proposers={"model": drafter}, slots=4)
+    sampling = Sampling(temperature=0.5, seed=seed)
+    sequences = [
+        rig.add(Request((*PROMPT, w), max_tokens=30, window=w, sampling=sampling)) for w in windows
+    ]
+    for _ in range(cancel_after):
+        rig.scheduler.step()
+    sequences[0].cancelled = True
+    rig.scheduler.step()
+    assert sequences[0].done
+    assert sequences[0].seq_id not in {s.seq_id for s in rig.scheduler.active}
+    for seq in sequences:
+        if seq.seq_id >= 0:
+            held = rig.target.cache.get(seq.seq_id, [])
+            assert held == seq.tokens[: len(held)]
+            assert len(held) == seq.n_cached
+    while not rig.scheduler.idle:
+        rig.scheduler.step()
+    for seq in sequences[1:]:
+        held = model.cache.get(seq.seq_id, [])
+        shared = min(len(held), len(seq.tokens))
+        assert held[: min(shared, seq.n_cached)] == seq.tokens[: min(shared, seq.n_cached)]
+
+
+@settings(deadline=None, max_examples=30)
+@given(slots=st.integers(1, 4), n=st.integers(1, 6), window=st.integers(0, 6))
+def test_concurrent_sequences_say_what_each_says_alone(slots: int, n: int, window: int) -> None:
+    requests = [Request((*PROMPT, i), max_tokens=20 + i) for i in range(n)]
+    _, drafter = draft_model()
+    rig = Rig(proposers={"model": drafter}, slots=slots, window=window)
+    for seq, request in zip(rig.run(*requests), requests, strict=True):
+        assert rig.text(seq) == plain(request)
+
+
+def test_a_right_draft_is_accepted_whole_and_followed_by_a_bonus() -> None:
+    rig = Rig(window=3)
+    (seq,) = rig.run(Request(PROMPT, max_tokens=9))
+    origins = [piece.origin for piece in rig.pieces[seq]]
+    accepted, bonus = Origin.ACCEPTED, Origin.BONUS
+    assert origins == [Origin.PLAIN, *[accepted, accepted, accepted, bonus] * 2]
+
+
+def test_a_wrong_draft_costs_its_round_and_is_recovered() -> None:
+    rig = Rig(window=1, script=[False])
+    (seq,) = rig.run(Request(PROMPT, max_tokens=3))
+    origins = [piece.origin for piece in rig.pieces[seq]]
+    assert origins == [Origin.PLAIN, Origin.RECOVERED, Origin.PLAIN]
+
+
+def test_the_window_never_drafts_past_the_last_token() -> None:
+    rig = Rig(window=8)
+    (seq,) = rig.run(Request(PROMPT, max_tokens=4))
+    assert seq.n_generated == 4
+    assert max(sum(shape) for shape in rig.target.shapes[1:]) <= 3
+
+
+def test_an_accepted_end_of_text_ends_the_answer_and_leaves_later_positions_uncounted() -> None:
+    text = plain(Request(PROMPT, max_tokens=10))
+    tokens = Rig(proposers={}).run(Request(PROMPT, max_tokens=10))[0].tokens[len(PROMPT) :]
+    end = tokens[4]
+    rig = Rig(window=8, ends=frozenset({end}))
+    (seq,) = rig.run(Request(PROMPT, max_tokens=10))
+    assert seq.finish_reason == "stop"
+    assert rig.text(seq) == text[: tokens.index(end)]
+    assert seq.counts.n_drafted == seq.counts.n_accepted
+
+
+def test_windows_stay_inside_the_exact_shapes() -> None:
+    rig = Rig(window=8, exact=ExactShapes(frozenset({1, 2, 3}), concurrent=True))
+    (seq,) = rig.run(Request(PROMPT, max_tokens=20))
+    assert max(shape[0] for shape in rig.target.shapes[1:]) == 3
+    assert seq.exact
+
+
+def test_two_sequences_share_the_exact_rows_between_them() -> None:
+    exact = ExactShapes(frozenset({1, 2, 3, 4}), concurrent=True)
+    rig = Rig(window=8, exact=exact, slots=2)
+    sequences = rig.run(*[Request((*PROMPT, i), max_tokens=20) for i in range(2)])
+    assert all(seq.exact for seq in sequences)
+    assert max(sum(shape) for shape in rig.target.shapes if len(shape) > 1) == 4
+
+
+def test_an_answer_that_had_to_leave_the_exact_shapes_says_so() -> None:
+    rig = Rig(window=2, exact=ExactShapes(frozenset({1}), concurrent=False), slots=2)
+    first, second = rig.run(*[Request((*PROMPT, i), max_tokens=9) for i in range(2)])
+    assert not first.exact
+    assert not second.exact
+
+
+def test_faithful_mode_uses_any_shape_and_mixes_prompts_with_rounds() -> None:
+    rig = Rig(window=8, mode="faithful", exact=ExactShapes(frozenset({1}), False), slots=2)
+    first = rig.add(Request(PROMPT, max_tokens=30))
+    rig.scheduler.step()
+    rig.add(Request(tuple(range(20)), max_tokens=3))
+    rig.scheduler.step()
+    assert rig.target.shapes[-1] == (9, 8)
+    assert not first.done
+
+
+def test_a_long_prompt_is_read_in_chunks_while_others_go_on_decoding() -> None:
+    rig = Rig(window=0, slots=2, chunk=8)
+    talking = rig.add(Request(PROMPT, max_tokens=40))
+    rig.scheduler.step()
+    reading = rig.add(Request(tuple(i % N_VOCAB for i in range(40)), max_tokens=2))
+    before = talking.n_generated
+    for _ in range(4):
+        rig.scheduler.step()
+    assert reading.n_cached == 32
+    assert talking.n_generated == before + 4
+
+
+def test_chunks_end_at_the_same_places_whatever_was_reused() -> None:
+    rig = Rig(window=0, chunk=8)
+    prompt = tuple(i % N_VOCAB for i in range(30))
+    rig.run(Request(prompt[:13], max_tokens=1))
+    rig.target.shapes.clear()
+    rig.run(Request(prompt, max_tokens=1))
+    assert rig.target.shapes[:3] == [(3,), (8,), (6,)]
+
+
+def test_the_next_turn_reuses_the_shared_prefix_and_says_the_same() -> None:
+    rig = Rig(window=3)
+    (first,) = rig.run(Request(PROMPT, max_tokens=8))
+    turn = Request((*first.tokens, 9, 9, 9), max_tokens=8)
+    (second,) = rig.run(turn)
+    assert second.n_reused == len(first.tokens) - 1
+    assert rig.text(second) == plain(turn)
+
+
+def test_a_new_prompt_takes_the_slot_that_shares_most_with_it() -> None:
+    rig = Rig(slots=2)
+    rig.run(Request((1, 2, 3, 4), max_tokens=2), Request((9, 8, 7, 6), max_tokens=2))
+    (seq,) = rig.run(Request((9, 8, 7, 1), max_tokens=2))
+    assert (seq.seq_id, seq.n_reused) == (1, 3)
+
+
+def test_a_full_context_ends_the_answer_with_length() -> None:
+    rig = Rig(context_size=16, window=4)
+    (seq,) = rig.run(Request(PROMPT, max_tokens=100))
+    assert seq.finish_reason == "length"
+    assert len(seq.tokens) == 17  # sixteen in the cache and one more said
+
+
+@pytest.mark.parametrize("window", [0, 1, 4])
+def test_sliding_goes_on_past_the_context_and_shifts_both_caches_alike(window: int) -> None:
+    model, drafter = draft_model()
+    rig = Rig(proposers={"model": drafter}, context_size=24, window=window)
+    model.context_size = 24
+    request = Request(PROMPT, max_tokens=60, context_full="slide")
+    (seq,) = rig.run(request)
+    assert seq.n_generated == 60
+    assert rig.text(seq) == plain(request, context_size=24)
+    held = model.cache.get(0, [])
+    assert held[: seq.n_cached] == seq.tokens[: min(len(held), seq.n_cached)]
+
+
+def test_a_failing_drafter_degrades_to_plain_decoding_with_the_reason() -> None:
+    model, drafter = draft_model()
+    rig = Rig(proposers={"model": drafter}, window=3)
+    seq = rig.add(Request(PROMPT, max_tokens=12))
+    rig.scheduler.step()
+    model.fail_next = 1
+    while not rig.scheduler.idle:
+        rig.scheduler.step()
+    assert seq.counts.fallbacks[Fallback.DRAFT_ERROR] == 1
+    assert seq.counts.n_accepted > 0
+    assert rig.text(seq) == plain(Request(PROMPT, max_tokens=12))
+
+
+def test_a_failing_target_ends_its_sequences_with_the_error_and_frees_their_slots() -> None:
+    rig = Rig()
+    seq = rig.add(Request(PROMPT, max_tokens=12))
+    rig.scheduler.step()
+    rig.target.fail_next = 1
+    rig.scheduler.step()
+    assert seq.finish_reason == "error"
+    assert isinstance(seq.error, DecodeError)
+    assert rig.target.length(0) == 0
+    (after,) = rig.run(Request(PROMPT, max_tokens=12))
+    assert rig.text(after) == plain(Request(PROMPT, max_tokens=12))
+
+
+def test_logprobs_are_those_of_every_emitted_token_speculated_or_not() -> None:
+    request = Request(PROMPT, max_tokens=12, logprobs=2)
+    rig, alone = Rig(window=4), Rig(proposers={})
+    (seq,), (reference,) = rig.run(request), alone.run(request)
+    found = [piece.logprob for piece in rig.pieces[seq]]
+    assert found == [piece.logprob for piece in alone.pieces[reference]]
+    assert all(score is not None and len(score.top) == 2 for score in found)
+
+
+def test_proposers_learn_what_was_said() -> None:
+    proposer = ScriptedProposer(LOGITS)
+    rig = Rig(proposers={"scripted": proposer})
+    (seq,) = rig.run(Request(PROMPT, max_tokens=5))
+    assert proposer.finished == [tuple(seq.tokens)]
+
+
+def test_an_impossible_request_is_refused_before_it_starts() -> None:
+    for bad in ({"prompt": ()}, {"prompt": (1,), "max_tokens": 0}, {"prompt": (1,), "window": -1}):
+        with pytest.raises(BadRequest):
+            Request(**bad)

@@ -1,0 +1,195 @@
+"""The tiny models load in llama.cpp, decode, and differ as much as their makers promise.
+
+Calls the C API itself, so that a fault of the runtime does not hide a fault of the models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import llama_cpp.llama_cpp as C
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from parlay.errors import DecodeError
+from parlay.llama.facts import read_facts
+from parlay.llama.library import check, start
+from tests import tiny_models
+from tests.tiny_models import OTHER_SIZE, OTHER_TEXTS, VOCABULARY
+
+Writer = Callable[..., Path]
+Logits = npt.NDArray[np.float32]
+WRITERS = [
+    tiny_models.write_llama,
+    tiny_models.write_gemma3,
+    tiny_models.write_mamba,
+    tiny_models.write_lfm2,
+]
+PROMPT = "the cat sat on the mat and"
+N_CTX = 256
+
+each_architecture = pytest.mark.parametrize("write", WRITERS, ids=lambda w: w.__name__[6:])
+
+
+class Decoder:
+    """One sequence of one model, from its first token on."""
+
+    def __init__(self, model: object, context: object) -> None:
+        self.vocab = C.llama_model_get_vocab(model)
+        self._context = context
+        self._n_past = 0
+
+    def tokenise(self, text: str) -> list[int]:
+        raw, tokens = text.encode(), (C.llama_token * N_CTX)()
+        n = C.llama_tokenize(self.vocab, raw, len(raw), tokens, N_CTX, False, True)
+        assert n > 0
+        return list(tokens[:n])
+
+    def decode(self, tokens: Sequence[int]) -> Logits:
+        """Logits after each token, one row for each."""
+        n = len(tokens)
+        batch = C.llama_batch_init(n, 0, 1)
+        batch.n_tokens = n
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.logits[i] = token, self._n_past + i, True
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+        check(C.llama_decode(self._context, batch), "llama_decode")
+        C.llama_batch_free(batch)
+        self._n_past += n
+        shape = (n, C.llama_vocab_n_tokens(self.vocab))
+        return np.array(np.ctypeslib.as_array(C.llama_get_logits(self._context), shape))
+
+    def greedy(self, prompt: Sequence[int], n: int) -> list[int]:
+        text: list[int] = []
+        logits = self.decode(prompt)
+        while len(text) < n:
+            text.append(int(logits[-1].argmax()))
+            logits = self.decode(text[-1:])
+        return text
+
+
+@contextmanager
+def loaded(path: Path) -> Iterator[Decoder]:
+    start()
+    model = C.llama_model_load_from_file(bytes(path), C.llama_model_default_params())
+    assert model, f"{path.name} does not load"
+    params = C.llama_context_default_params()
+    params.n_ctx, params.n_threads, params.n_threads_batch = N_CTX, 1, 1
+    context = C.llama_init_from_model(model, params)
+    assert context
+    yield Decoder(model, context)
+    C.llama_free(context)
+    C.llama_model_free(model)
+
+
+def greedy_text(path: Path, n: int = 64) -> list[int]:
+    with loaded(path) as decoder:
+        return decoder.greedy(decoder.tokenise(PROMPT), n)
+
+
+def agreement(target: Path, drafter: Path) -> float:
+    """Share of the target's greedy text that the drafter would have proposed, token by token."""
+    text = greedy_text(target, 128)
+    with loaded(drafter) as decoder:
+        prompt = decoder.tokenise(PROMPT)
+        logits = decoder.decode([*prompt, *text])[len(prompt) - 1 : -1]
+    return float(np.mean(logits.argmax(axis=1) == text))
+
+
+@each_architecture
+def test_every_architecture_decodes_to_lively_text(tmp_path: Path, write: Writer) -> None:
+    path = write(tmp_path / "model.gguf")
+    with loaded(path) as decoder:
+        logits = decoder.decode(decoder.tokenise(PROMPT))
+    assert np.isfinite(logits).all()
+    assert 1 < logits.std() < 6  # neither flat nor certain
+    assert len(set(greedy_text(path))) > 20
+
+
+@each_architecture
+def test_a_perturbed_copy_is_a_drafter_that_is_often_right(tmp_path: Path, write: Writer) -> None:
+    target = write(tmp_path / "target.gguf")
+    drafter = tiny_models.perturb(target, tmp_path / "drafter.gguf")
+    assert 0.3 < agreement(target, drafter) < 0.9
+
+
+def test_more_noise_makes_a_worse_drafter(tmp_path: Path, tiny_llama: Path) -> None:
+    worse = tiny_models.perturb(tiny_llama, tmp_path / "worse.gguf", noise=0.15)
+    better = tiny_models.perturb(tiny_llama, tmp_path / "better.gguf", noise=0.02)
+    assert agreement(tiny_llama, worse) < agreement(tiny_llama, better)
+
+
+@each_architecture
+def test_the_seed_decides_every_byte(tmp_path: Path, write: Writer) -> None:
+    first, again = write(tmp_path / "1.gguf", seed=5), write(tmp_path / "2.gguf", seed=5)
+    other = write(tmp_path / "3.gguf", seed=6)
+    assert first.read_bytes() == again.read_bytes() != other.read_bytes()
+
+
+@pytest.mark.parametrize("ftype", ["f32", "f16", "q8_0", "q4_0"])
+@each_architecture
+def test_file_types_are_written_and_perturbed(tmp_path: Path, write: Writer, ftype: str) -> None:
+    path = write(tmp_path / "model.gguf", ftype=ftype)
+    copy = tiny_models.perturb(path, tmp_path / "copy.gguf")
+    assert read_facts(path).tensor_type == ftype.upper()
+    assert len(set(greedy_text(copy, 32))) > 8
+
+
+def test_text_is_split_by_merges_and_special_tokens(tiny_llama: Path) -> None:
+    with loaded(tiny_llama) as decoder:
+        tokens = decoder.tokenise("he and the<|im_end|>é")
+    texts = [VOCABULARY.tokens[token] for token in tokens]
+    assert texts == ["he", "Ġa", "n", "d", "Ġthe", "<|im_end|>", "Ã", "©"]
+
+
+def test_the_turn_ends_at_im_end(tiny_llama: Path) -> None:
+    with loaded(tiny_llama) as decoder:
+        assert C.llama_vocab_eos(decoder.vocab) == VOCABULARY.tokens.index("<|im_end|>")
+        assert C.llama_vocab_is_eog(decoder.vocab, VOCABULARY.tokens.index("<|endoftext|>"))
+
+
+def test_other_vocabularies_differ_in_texts_or_in_size() -> None:
+    assert len(OTHER_TEXTS.tokens) == len(VOCABULARY.tokens) < len(OTHER_SIZE.tokens)
+    assert OTHER_TEXTS.tokens != VOCABULARY.tokens == OTHER_SIZE.tokens[: len(VOCABULARY.tokens)]
+
+
+@pytest.mark.parametrize("vocab", [OTHER_SIZE, OTHER_TEXTS], ids=["size", "texts"])
+def test_other_vocabularies_load(tmp_path: Path, vocab: tiny_models.Vocabulary) -> None:
+    path = tiny_models.write_llama(tmp_path / "model.gguf", vocab=vocab)
+    with loaded(path) as decoder:
+        assert C.llama_vocab_n_tokens(decoder.vocab) == len(vocab.tokens)
+        assert [vocab.tokens[token] for token in decoder.tokenise("is")] in (["is"], ["i", "s"])
+
+
+def test_a_model_in_several_files_is_the_same_model(tmp_path: Path, tiny_llama: Path) -> None:
+    first = tiny_models.write_llama(tmp_path / "model.gguf", max_tensors=8)
+    assert first.name == "model-00001-of-00003.gguf"
+    assert greedy_text(first) == greedy_text(tiny_llama)
+
+
+@pytest.mark.parametrize("ftype", ["q4_k_m", "q5_k_s", "q6_k", "q8_0", "f16"])
+def test_a_wide_model_can_be_requantised(tmp_path: Path, tiny_wide: Path, ftype: str) -> None:
+    path = tiny_models.requantise(tiny_wide, tmp_path / f"{ftype}.gguf", ftype)
+    facts = read_facts(path)
+    assert facts.file_type == ftype.upper()
+    assert facts.tensor_type == ftype.upper().removesuffix("_M").removesuffix("_S")
+    assert len(set(greedy_text(path, 32))) > 8
+
+
+def test_a_failed_requantisation_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DecodeError, match="llama_model_quantize to q8_0 failed"):
+        tiny_models.requantise(tmp_path / "missing.gguf", tmp_path / "out.gguf", "q8_0")
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("ftype", ["q4_0", "q8_0", "f16", "q4_k_m"])
+def test_the_default_model_is_requantised_once(
+    smollm2_as: Callable[[str], Path], ftype: str
+) -> None:
+    path = smollm2_as(ftype)
+    written = path.stat().st_mtime_ns
+    assert read_facts(path).file_type == ftype.upper()
+    assert smollm2_as(ftype).stat().st_mtime_ns == written

@@ -1,0 +1,394 @@
+"""Writes tiny random GGUF models, deterministic by seed, and makes drafters out of them.
+
+Knows no runtime: the weights mean nothing, they only load, decode and disagree a little.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import llama_cpp.llama_cpp as C
+import numpy as np
+import numpy.typing as npt
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType, TokenType
+
+from parlay.llama.library import check, start
+
+Array = npt.NDArray[np.float32]
+Setting = int | Sequence[int]
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+# "Ġ" is how byte-level BPE writes a space.
+MERGES = ("h e", "Ġ t", "Ġt he", "i n", "l l", "e r", "o n", "Ġ a", "r e", "a n", "an d", "Ġ s")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Special tokens, the 256 bytes, and one token for each merge, in this order."""
+
+    merges: tuple[str, ...] = MERGES
+
+    @property
+    def tokens(self) -> list[str]:
+        return [*SPECIAL, *_byte_letters(), *(merge.replace(" ", "") for merge in self.merges)]
+
+    @property
+    def types(self) -> list[int]:
+        n_normal = len(self.tokens) - len(SPECIAL)
+        return [int(TokenType.CONTROL)] * len(SPECIAL) + [int(TokenType.NORMAL)] * n_normal
+
+    def write(self, writer: gguf.GGUFWriter) -> None:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("smollm")
+        writer.add_token_list(self.tokens)
+        writer.add_token_types(self.types)
+        writer.add_token_merges(list(self.merges))
+        writer.add_bos_token_id(SPECIAL.index("<|im_start|>"))
+        writer.add_eos_token_id(SPECIAL.index("<|im_end|>"))
+        writer.add_add_bos_token(False)
+        writer.add_chat_template(CHATML)
+
+
+VOCABULARY = Vocabulary()
+OTHER_SIZE = Vocabulary((*MERGES, "o u", "Ġ w", "i s"))
+OTHER_TEXTS = Vocabulary((*MERGES[:-3], "o u", "Ġ w", "i s"))
+
+
+def _byte_letters() -> list[str]:
+    """The printable letter that stands for each byte in byte-level BPE."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    spare = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(spare)) for byte in range(256)]
+
+
+# -- architectures ----------------------------------------------------------------------------
+
+
+def write_llama(
+    path: Path,
+    *,
+    vocab: Vocabulary = VOCABULARY,
+    n_embd: int = 64,
+    n_layers: int = 2,
+    n_heads: int = 4,
+    n_kv_heads: int = 2,
+    n_ff: int = 128,
+    n_ctx: int = 512,
+    seed: int = 0,
+    ftype: str = "f32",
+    max_tensors: int = 0,
+) -> Path:
+    """A llama. K-quants need a width of 256.
+
+    With `max_tensors` to a file the model is split, and the first file is returned.
+    """
+    draw = _Draw(seed)
+    tensors = _ends(draw, vocab, n_embd)
+    for i in range(n_layers):
+        tensors |= _attention(draw, f"blk.{i}", n_embd, n_heads, n_kv_heads)
+        tensors |= _feed_forward(draw, f"blk.{i}", n_embd, n_ff)
+    settings: dict[str, Setting] = {
+        "attention.head_count": n_heads,
+        "attention.head_count_kv": n_kv_heads,
+        "feed_forward_length": n_ff,
+        "rope.dimension_count": n_embd // n_heads,
+    }
+    shape = _Shape("llama", n_embd, n_layers, n_ctx)
+    return _write(path, shape, settings, tensors, vocab, ftype, max_tensors)
+
+
+def write_gemma3(
+    path: Path,
+    *,
+    vocab: Vocabulary = VOCABULARY,
+    n_embd: int = 64,
+    n_layers: int = 2,
+    n_heads: int = 4,
+    n_kv_heads: int = 2,
+    n_ff: int = 128,
+    n_ctx: int = 512,
+    sliding_window: int = 16,
+    seed: int = 0,
+    ftype: str = "f32",
+) -> Path:
+    """Every other layer sees only the last `sliding_window` tokens."""
+    draw = _Draw(seed)
+    head_size = n_embd // n_heads
+    tensors = _ends(draw, vocab, n_embd)
+    tensors["token_embd.weight"] /= np.sqrt(n_embd)  # gemma scales it up again
+    for i in range(n_layers):
+        tensors |= _attention(draw, f"blk.{i}", n_embd, n_heads, n_kv_heads)
+        tensors |= _head_norms(draw, f"blk.{i}", head_size)
+        tensors |= _feed_forward(draw, f"blk.{i}", n_embd, n_ff)
+        tensors[f"blk.{i}.post_attention_norm.weight"] = draw.norm(n_embd)
+        tensors[f"blk.{i}.post_ffw_norm.weight"] = draw.norm(n_embd)
+    settings: dict[str, Setting] = {
+        "attention.head_count": n_heads,
+        "attention.head_count_kv": n_kv_heads,
+        "attention.key_length": head_size,
+        "attention.value_length": head_size,
+        "attention.sliding_window": sliding_window,
+        "attention.sliding_window_pattern": 2,
+        "feed_forward_length": n_ff,
+    }
+    shape = _Shape("gemma3", n_embd, n_layers, n_ctx)
+    return _write(path, shape, settings, tensors, vocab, ftype)
+
+
+def write_mamba(
+    path: Path,
+    *,
+    vocab: Vocabulary = VOCABULARY,
+    n_embd: int = 64,
+    n_layers: int = 2,
+    n_state: int = 16,
+    n_conv: int = 4,
+    n_ctx: int = 512,
+    seed: int = 0,
+    ftype: str = "f32",
+) -> Path:
+    """A recurrent model: it keeps a state, not keys and values."""
+    draw = _Draw(seed)
+    n_inner, n_rank = 2 * n_embd, n_embd // 16
+    tensors = _ends(draw, vocab, n_embd)
+    for i in range(n_layers):
+        tensors |= _mamba(draw, f"blk.{i}", n_embd, n_inner, n_rank, n_state, n_conv)
+    settings: dict[str, Setting] = {
+        "attention.head_count": 0,
+        "feed_forward_length": 0,
+        "ssm.conv_kernel": n_conv,
+        "ssm.inner_size": n_inner,
+        "ssm.state_size": n_state,
+        "ssm.time_step_rank": n_rank,
+    }
+    shape = _Shape("mamba", n_embd, n_layers, n_ctx)
+    return _write(path, shape, settings, tensors, vocab, ftype)
+
+
+def write_lfm2(
+    path: Path,
+    *,
+    vocab: Vocabulary = VOCABULARY,
+    n_embd: int = 64,
+    n_layers: int = 2,
+    n_heads: int = 4,
+    n_kv_heads: int = 2,
+    n_ff: int = 128,
+    n_conv: int = 3,
+    n_ctx: int = 512,
+    seed: int = 0,
+    ftype: str = "f32",
+) -> Path:
+    """A hybrid: convolution layers with a state, and attention in every other layer."""
+    draw = _Draw(seed)
+    kv_heads = [n_kv_heads if i % 2 else 0 for i in range(n_layers)]
+    tensors = _ends(draw, vocab, n_embd)
+    tensors["token_embd_norm.weight"] = tensors.pop("output_norm.weight")
+    for i in range(n_layers):
+        if kv_heads[i]:
+            tensors |= _attention(draw, f"blk.{i}", n_embd, n_heads, n_kv_heads)
+            tensors |= _head_norms(draw, f"blk.{i}", n_embd // n_heads)
+        else:
+            tensors |= _short_convolution(draw, f"blk.{i}", n_embd, n_conv)
+        tensors |= _feed_forward(draw, f"blk.{i}", n_embd, n_ff)
+    settings: dict[str, Setting] = {
+        "attention.head_count": n_heads,
+        "attention.head_count_kv": kv_heads,
+        "feed_forward_length": n_ff,
+        "shortconv.l_cache": n_conv,
+    }
+    shape = _Shape("lfm2", n_embd, n_layers, n_ctx)
+    return _write(path, shape, settings, tensors, vocab, ftype)
+
+
+# -- weights ----------------------------------------------------------------------------------
+
+
+class _Draw:
+    """Random weights that neither fade nor explode on their way through the layers."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def matrix(self, n_out: int, n_in: int, gain: float = 1.0) -> Array:
+        weights = self._rng.standard_normal((n_out, n_in), dtype=np.float32)
+        weights *= gain / np.sqrt(n_in)
+        return weights
+
+    def norm(self, n: int) -> Array:
+        return 1 + self.vector(n, 0.1)
+
+    def vector(self, n: int, scale: float) -> Array:
+        weights = self._rng.standard_normal(n, dtype=np.float32)
+        weights *= scale
+        return weights
+
+
+def _ends(draw: _Draw, vocab: Vocabulary, n_embd: int) -> dict[str, Array]:
+    n_vocab = len(vocab.tokens)
+    output = draw.matrix(n_vocab, n_embd, gain=3.0)
+    output[: len(SPECIAL)] = 0  # a greedy text does not end by chance
+    return {
+        "token_embd.weight": draw.matrix(n_vocab, n_embd, gain=float(np.sqrt(n_embd))),
+        "output_norm.weight": draw.norm(n_embd),
+        "output.weight": output,
+    }
+
+
+def _attention(draw: _Draw, at: str, n_embd: int, n_heads: int, n_kv: int) -> dict[str, Array]:
+    n_kv_embd = n_embd // n_heads * n_kv
+    return {
+        f"{at}.attn_norm.weight": draw.norm(n_embd),
+        # Sharp attention: what comes next hangs on what came before, not on the last token alone.
+        f"{at}.attn_q.weight": draw.matrix(n_embd, n_embd, gain=2.0),
+        f"{at}.attn_k.weight": draw.matrix(n_kv_embd, n_embd, gain=2.0),
+        f"{at}.attn_v.weight": draw.matrix(n_kv_embd, n_embd),
+        f"{at}.attn_output.weight": draw.matrix(n_embd, n_embd),
+    }
+
+
+def _head_norms(draw: _Draw, at: str, head_size: int) -> dict[str, Array]:
+    return {
+        f"{at}.attn_q_norm.weight": draw.norm(head_size),
+        f"{at}.attn_k_norm.weight": draw.norm(head_size),
+    }
+
+
+def _feed_forward(draw: _Draw, at: str, n_embd: int, n_ff: int) -> dict[str, Array]:
+    return {
+        f"{at}.ffn_norm.weight": draw.norm(n_embd),
+        f"{at}.ffn_gate.weight": draw.matrix(n_ff, n_embd),
+        f"{at}.ffn_up.weight": draw.matrix(n_ff, n_embd),
+        f"{at}.ffn_down.weight": draw.matrix(n_embd, n_ff),
+    }
+
+
+def _mamba(
+    draw: _Draw, at: str, n_embd: int, n_inner: int, n_rank: int, n_state: int, n_conv: int
+) -> dict[str, Array]:
+    decay = -np.arange(1, n_state + 1, dtype=np.float32)  # llama.cpp wants -exp(A_log)
+    return {
+        f"{at}.attn_norm.weight": draw.norm(n_embd),
+        f"{at}.ssm_in.weight": draw.matrix(2 * n_inner, n_embd),
+        f"{at}.ssm_conv1d.weight": draw.matrix(n_inner, n_conv),
+        f"{at}.ssm_conv1d.bias": draw.vector(n_inner, 0.1),
+        f"{at}.ssm_x.weight": draw.matrix(n_rank + 2 * n_state, n_inner),
+        f"{at}.ssm_dt.weight": draw.matrix(n_inner, n_rank),
+        f"{at}.ssm_dt.bias": draw.vector(n_inner, 1.0) - 2,
+        f"{at}.ssm_a": np.tile(decay, (n_inner, 1)),
+        f"{at}.ssm_d": draw.norm(n_inner),
+        f"{at}.ssm_out.weight": draw.matrix(n_embd, n_inner),
+    }
+
+
+def _short_convolution(draw: _Draw, at: str, n_embd: int, n_conv: int) -> dict[str, Array]:
+    return {
+        f"{at}.attn_norm.weight": draw.norm(n_embd),
+        f"{at}.shortconv.conv.weight": draw.matrix(n_embd, n_conv),
+        f"{at}.shortconv.in_proj.weight": draw.matrix(3 * n_embd, n_embd),
+        f"{at}.shortconv.out_proj.weight": draw.matrix(n_embd, n_embd),
+    }
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Shape:
+    architecture: str
+    n_embd: int
+    n_layers: int
+    n_ctx: int
+
+
+def _write(
+    path: Path,
+    shape: _Shape,
+    settings: Mapping[str, Setting],
+    tensors: Mapping[str, Array],
+    vocab: Vocabulary,
+    ftype: str,
+    max_tensors: int = 0,
+) -> Path:
+    writer = gguf.GGUFWriter(path, shape.architecture, split_max_tensors=max_tensors)
+    writer.add_name(f"tiny {shape.architecture}")
+    writer.add_file_type(file_type(ftype))
+    writer.add_block_count(shape.n_layers)
+    writer.add_context_length(shape.n_ctx)
+    writer.add_embedding_length(shape.n_embd)
+    writer.add_layer_norm_rms_eps(1e-5)
+    for key, value in settings.items():
+        _add(writer, f"{shape.architecture}.{key}", value)
+    vocab.write(writer)
+    for name, weights in tensors.items():
+        kind = _tensor_type(name, weights, ftype)
+        writer.add_tensor(name, gguf.quants.quantize(weights, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    first: Path = writer.format_shard_names(path)[0]
+    return first
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Setting) -> None:
+    if isinstance(value, int):
+        writer.add_uint32(key, value)
+    else:
+        writer.add_array(key, list(value))
+
+
+def file_type(name: str) -> int:
+    """llama.cpp's number for a file type such as "f16" or "q4_k_m"."""
+    prefix = "ALL" if name == "f32" else "MOSTLY"
+    return int(LlamaFileType[f"{prefix}_{name.upper()}"])
+
+
+def _tensor_type(name: str, weights: Array, ftype: str) -> GGMLQuantizationType:
+    # As llama.cpp's own converter: vectors, convolutions and Mamba's decay stay as they are.
+    if weights.ndim == 1 or "conv" in name.split(".")[-2] or name.endswith("ssm_a"):
+        return GGMLQuantizationType.F32
+    kind = GGMLQuantizationType[ftype.upper()]
+    fits = weights.shape[-1] % GGML_QUANT_SIZES[kind][0] == 0
+    return kind if fits else GGMLQuantizationType.F32
+
+
+def perturb(src: Path, dst: Path, noise: float = 0.05, seed: int = 1) -> Path:
+    """A copy whose matrices carry noise, a share of their own spread: a drafter for `src`.
+
+    It proposes the target's greedy token at 0.7 to 0.9 of the positions with noise 0.05, and at
+    about half of them with 0.1.
+    """
+    shutil.copyfile(src, dst)
+    reader = gguf.GGUFReader(dst, "r+")
+    rng = np.random.default_rng(seed)
+    for tensor in reader.tensors:
+        weights = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        # Mamba's decay is a matrix too, but one that must stay negative; it is no "weight".
+        if weights.ndim == 2 and tensor.name.endswith(".weight"):
+            spread = np.float32(noise * weights.std())
+            noisy = weights + spread * rng.standard_normal(weights.shape, dtype=np.float32)
+            tensor.data[...] = gguf.quants.quantize(noisy, tensor.tensor_type)
+    reader.data.flush()
+    return dst
+
+
+def requantise(src: Path, dst: Path, ftype: str) -> Path:
+    """A copy of `src` in another file type, by llama.cpp's own quantiser."""
+    start()
+    params = C.llama_model_quantize_default_params()
+    params.ftype = file_type(ftype)
+    params.allow_requantize = True
+    code = C.llama_model_quantize(bytes(src), bytes(dst), ctypes.byref(params))
+    check(code, f"llama_model_quantize to {ftype}")
+    return dst
