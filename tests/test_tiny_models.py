@@ -116,6 +116,14 @@ def test_a_perturbed_copy_is_a_drafter_that_is_often_right(tmp_path: Path, write
     assert 0.3 < agreement(target, drafter) < 0.9
 
 
+def test_a_recurrent_state_does_not_explode_however_much_noise(
+    tmp_path: Path, tiny_mamba: Path
+) -> None:
+    with loaded(tiny_models.perturb(tiny_mamba, tmp_path / "noisy.gguf", noise=1.0)) as decoder:
+        logits = decoder.decode(decoder.tokenise(PROMPT * 4))
+    assert np.isfinite(logits).all()
+
+
 def test_more_noise_makes_a_worse_drafter(tmp_path: Path, tiny_llama: Path) -> None:
     worse = tiny_models.perturb(tiny_llama, tmp_path / "worse.gguf", noise=0.15)
     better = tiny_models.perturb(tiny_llama, tmp_path / "better.gguf", noise=0.02)
@@ -143,6 +151,14 @@ def test_text_is_split_by_merges_and_special_tokens(tiny_llama: Path) -> None:
         tokens = decoder.tokenise("he and the<|im_end|>é")
     texts = [VOCABULARY.tokens[token] for token in tokens]
     assert texts == ["he", "Ġa", "n", "d", "Ġthe", "<|im_end|>", "Ã", "©"]
+
+
+def test_special_tokens_are_control_tokens_that_never_win(tiny_llama: Path) -> None:
+    with loaded(tiny_llama) as decoder:
+        logits = decoder.decode(decoder.tokenise(PROMPT))
+        assert all(C.llama_vocab_is_control(decoder.vocab, token) for token in range(3))
+        assert not C.llama_vocab_is_control(decoder.vocab, 3)
+    assert np.abs(logits[:, :3]).max() == 0 < logits[:, 3:].max(axis=1).min()
 
 
 def test_the_turn_ends_at_im_end(tiny_llama: Path) -> None:

@@ -5,6 +5,7 @@ The Python interface. Knows chat messages and text; all else is the engine's.
 
 from __future__ import annotations
 
+import logging
 import queue
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
@@ -17,12 +18,15 @@ from parlay.decoding.sampling import Sampling
 from parlay.errors import BadRequest
 from parlay.llama.settings import ContextSettings, FlashAttention, ModelSettings
 from parlay.models import resolve_model
+from parlay.pairing.records import find_drafter
 from parlay.runtime.answer import Answer
 from parlay.runtime.engine import Engine, EngineSettings
 from parlay.runtime.request import ContextFull, Mode, Request, Verification
 from parlay.runtime.sequence import Piece, Sequence
 
 Message = Mapping[str, Any]
+
+log = logging.getLogger("parlay")
 
 
 class Stream:
@@ -42,7 +46,8 @@ class Stream:
         seq = self.sequence
         assert seq is not None
         try:
-            while not (seq.done and self._inbox.empty()):
+            # Done is said before the last pieces are sent; retired is said after them.
+            while not (seq.retired and self._inbox.empty()):
                 for piece in self._inbox.get():
                     self._pieces.append(piece)
                     yield piece
@@ -56,7 +61,7 @@ class Stream:
         """The whole answer; waits for it if need be."""
         seq = self.sequence
         assert seq is not None
-        if not seq.done or not self._inbox.empty():
+        if not seq.retired or not self._inbox.empty():
             for _piece in self:
                 pass
         return Answer.of(seq, self._pieces, self._mode)
@@ -69,7 +74,7 @@ class Parlay:
         self,
         target: str | Path = "default",
         *,
-        draft: str = "suffix",
+        draft: str = "auto",
         window: int = 4,
         mode: Mode | None = None,
         context_size: int = 4096,
@@ -86,13 +91,17 @@ class Parlay:
         mmap: bool = True,
         mlock: bool = False,
         batch: int = 512,
+        vram_budget_gb: float | None = None,
+        translate: bool = False,
     ) -> None:
-        """`draft`: none, ngram, suffix, the path of a drafter, or several with commas between."""
+        """`draft`: auto, none, ngram, suffix, a drafter's path, or several with commas between.
+        auto: what the manifest of pairs has for this target, else suffix."""
+        path = resolve_model(str(target))
         model = ModelSettings(gpu_layers, tuple(devices), mmap, mlock)
         self.engine = Engine(
             EngineSettings(
-                target=resolve_model(str(target)),
-                draft=parse_draft(draft),
+                target=path,
+                draft=known_draft(path) if draft == "auto" else parse_draft(draft),
                 window=window,
                 max_window=max(window, 16),
                 mode=mode,
@@ -109,6 +118,8 @@ class Parlay:
                 drafter_model=replace(model, gpu_layers=drafter_gpu_layers),
                 drafter_cache_type_k=drafter_cache_type_k,
                 drafter_cache_type_v=drafter_cache_type_v,
+                vram_budget_gb=vram_budget_gb,
+                translate=translate,
             )
         )
         self.template = self.engine.model.chat_template()
@@ -180,6 +191,14 @@ class Parlay:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def known_draft(target: Path) -> tuple[str, ...]:
+    """What the manifest of pairs recommends for a target, beside the suffix proposer."""
+    found = find_drafter(target) if target.is_file() else None
+    for warning in found.warnings if found else ():
+        log.warning(warning)
+    return tuple(dict.fromkeys(("suffix", found.draft))) if found else ("suffix",)
 
 
 def parse_draft(text: str) -> tuple[str, ...]:

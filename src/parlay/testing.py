@@ -33,6 +33,7 @@ class ScriptedModel:
     """A model whose logits are a function of the text so far."""
 
     steady = False
+    can_shift = True
     busy_s = 0.0
 
     def __init__(self, logits: Logits, n_vocab: int = 32, context_size: int = 128) -> None:

@@ -277,6 +277,104 @@ def test_the_sandbox_holds(source: str) -> None:
 
 # -- bounds ---------------------------------------------------------------------------------------
 
+SETUP = "{% set s = 'x' * 10**6 %}{% set long = s * 10 %}{% set l = [0] * 10**5 %}"
+TOO_LONG = "makes a text or list of "
+AT_ONCE = {
+    "{{ range(10**9) }}": "Range too big",
+    "{{ s * 10**9 }}": TOO_LONG,
+    "{{ 10**9 * l }}": TOO_LONG,
+    "{{ 9 ** (9 ** 9) }}": "makes a number of ",
+    "{{ s | replace('x', s) }}": TOO_LONG,
+    "{{ s.replace('x', s) }}": TOO_LONG,
+    "{{ l | join(s) }}": TOO_LONG,
+    "{{ s.join(s) }}": TOO_LONG,
+    "{{ s | indent(10**9, true, true) }}": TOO_LONG,
+    "{{ s | indent(s * 16 + s, true) }}": TOO_LONG,
+    "{{ ('%s' * 99) % ((s,) * 99) }}": TOO_LONG,
+    "{{ ('%(a)s' * 99) % {'a': s} }}": TOO_LONG,
+    "{{ ('%s' * 99) | format(*([s] * 99)) }}": TOO_LONG,
+    "{{ ('{a}' * 9999).format(a=s) }}": TOO_LONG,
+    "{{ '%999999999d' % 1 }}": "a width of over three digits",
+    "{{ '%.*f' | format(999999999, 1) }}": "a width of over three digits",
+    "{{ '%(a)-9999d' % {'a': 1} }}": "a width of over three digits",
+    "{{ '{:999999999}'.format(1) }}": "more than plain",
+    "{{ '{:{}}'.format(1, 999999999) }}": "more than plain",
+    "{{ strftime_now('%999999999d') }}": "an odd format",
+    "{{ strftime_now('%d' * 99) }}": "an odd format",
+}
+
+
+@pytest.mark.parametrize(("source", "reason"), AT_ONCE.items(), ids=AT_ONCE.keys())
+def test_what_would_fill_the_memory_at_once_is_refused_before(source: str, reason: str) -> None:
+    assert reason in refusal(SETUP + source)
+
+
+def cost(source: str) -> int:
+    template = ChatTemplate(source, "", "")
+    template.render([])
+    return MAX_WORK - template._env.work_left
+
+
+READ, MADE, WRITTEN = 10**7 // 64, 10**7 // 4, 10**7
+
+
+@pytest.mark.parametrize(
+    ("source", "least"),
+    [
+        ("{% if 'y' in long %}{% endif %}", READ),
+        ("{% if long == 'y' %}{% endif %}", READ),
+        ("{% if 'y' is eq(long) %}{% endif %}", READ),
+        ("{% set t = long[1:] %}", READ),
+        ("{% for c in long %}{% break %}{% endfor %}", READ),
+        ("{% set n = long.count('y') %}", READ),
+        ("{% set n = long | wordcount %}", READ),
+        ("{% set n = [[[long]]] | tojson %}", MADE),
+        ("{% set t = long | upper %}", READ + MADE),
+        ("{% set t = long.upper() %}", READ + MADE),
+        ("{% set t = long + 'y' %}", MADE),
+        ("{% set t = long ~ 'y' %}", 2 * MADE),
+        ("{% set t = [long] | join %}", 2 * MADE),
+        ("{% set t = long | string %}", MADE),
+        ("{% set t %}{{ long }}{% endset %}", WRITTEN),
+        ("{{ long }}", WRITTEN),
+        ("{{ [long] }}", WRITTEN),
+        ("{% set n = l | max %}", 8 * 10**5),
+        ("{% set n = l + l %}", 2 * 8 * 10**5),
+        ("{% set n = s.split('x') %}", 8 * 10**6),
+        ("{% set n = range(10**5) | max %}", 40 * 10**5),
+        ("{% set n = l | map('abs') %}", 48 * 10**5),
+        ("{% set n = l | selectattr('x') %}", 48 * 10**5),
+        ("{% set n = l[1:] %}", 40 * 10**5),
+        ("{% for x in l if x %}{% endfor %}", 40 * 10**5),
+        ("{% for x in [1] recursive %}{% set y = loop([]) %}{% endfor %}", 300),
+        ("{% for x in [1] if x recursive %}{% set y = loop(l) %}{% endfor %}", 40 * 10**5),
+        ("{% set n = s.endswith(('y',) * 10**5) %}", 40 * 10**5),
+        ("{% for x in [1, 2] %}{% endfor %}", 2 * 300),
+        ("{% macro f() %}{% endmacro %}{% set n = [f(), f()] %}", 2 * 300),
+        ("{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}{% endcall %}", 2 * 300),
+        ("{% for x in [1, 2] %}" + "y" * 1000 + "{% endfor %}", 2 * 1300),
+        ("{% for x in [1, 2] %}{{ '" + "y" * 1000 + "' }}{% endfor %}", 2 * 1300),
+        ("{% set n = [[[1]]] | tojson(indent=1000) %}", 6 * 1000),
+        ("{% set n = [1, 2] | tojson(separators=(s, ':')) %}", 2 * 10**6),
+    ],
+)
+def test_everything_that_can_grow_has_its_price(source: str, least: int) -> None:
+    assert cost(SETUP + source) - cost(SETUP) >= least
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set n = [l | length, l | first, l[7], long | length] %}",
+        "{% macro f(x) %}{% endmacro %}{% set n = f(l) ~ f(long) %}",
+        "{% if l and long and long is string %}{% endif %}",
+        "{% if long != 'y' %}{% endif %}",
+    ],
+)
+def test_what_is_only_passed_on_is_cheap(source: str) -> None:
+    assert cost(SETUP + source) - cost(SETUP) < READ * 1.1
+
+
 TURNS = "{% for i in range(99999) %}"
 LONG = "{% set s = 'x' * 10**7 %}"
 WITHIN = "{% set ns = namespace(s='x', l=[1], n=3) %}{% for i in range(60) %}"
@@ -290,9 +388,6 @@ HOSTILE = {
     "recursive macro": "{% macro f(n) %}{% if n < 60 %}{{ f(n + 1) }}{{ f(n + 1) }}{% endif %}"
     "{% endmacro %}{{ f(0) }}",
     "endless recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-    "product": "{{ 'x' * 10**9 }}",
-    "product of a list": "{{ ([0] * 10**9) | length }}",
-    "power": "{{ 9 ** (9 ** 9) }}",
     "squares": WITHIN + "{% set ns.n = ns.n * ns.n %}{% endfor %}",
     "doubled by +": WITHIN + "{% set ns.s = ns.s + ns.s %}{% endfor %}",
     "doubled by ~": WITHIN + "{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
@@ -307,17 +402,12 @@ HOSTILE = {
     "grown by the method join": WITHIN + "{% set ns.s = ns.s.join(['x', 'x', 'x']) %}{% endfor %}",
     "grown by format": WITHIN + "{% set ns.s = '%s%s' % (ns.s, ns.s) %}{% endfor %}",
     "grown by str.format": WITHIN + "{% set ns.s = '{}{}'.format(ns.s, ns.s) %}{% endfor %}",
-    "width": "{{ '%999999999d' % 1 }}",
-    "width by filter": "{{ '%*d' | format(999999999, 1) }}",
-    "width by str.format": "{{ '{:999999999}'.format(1) }}",
     "padded": "{{ 'x'.ljust(10**9) }}",
     "centred": "{{ 'x' | center(10**9) }}",
-    "indented": "{{ 'x\n\n' | indent(10**9, true, true) }}",
     "indented JSON": "{{ [[[1]]] | tojson(indent=10**9) }}",
     "spaced JSON": "{{ [1, 2, 3] | tojson(separators=('x' * 10**6, ':')) }}",
     "bytes of a number": "{{ (1).to_bytes(10**9, 'big') }}",
     "lorem ipsum": "{{ lipsum(10**6) }}",
-    "date": "{{ strftime_now('%999999999d') }}",
     "shared lists": WITHIN + "{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l | tojson }}",
     "shared lists as text": WITHIN + "{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
     "shared lists joined": WITHIN + "{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l ~ '' }}",
@@ -345,7 +435,7 @@ def test_hostile_templates_are_refused(source: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(template_module, "MAX_WORK", MAX_WORK // 50)  # to be quick about it
     began = time.perf_counter()
     assert refusal(source)
-    assert time.perf_counter() - began < 5  # for most of them, a year without their price
+    assert time.perf_counter() - began < 60  # 0.2 measured; most take years without a price
 
 
 def test_the_work_of_one_render_is_what_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,8 +54,9 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads standard input.")],
     model: Annotated[str, typer.Option("--model", "-m", help="GGUF file, or default.")] = "default",
     draft: Annotated[
-        str, typer.Option(help="none, ngram, suffix, PATH of a drafter, or several: suffix,PATH.")
-    ] = "suffix",
+        str,
+        typer.Option(help="auto, none, ngram, suffix, PATH of a drafter, or several: suffix,PATH."),
+    ] = "auto",
     window: Annotated[int, typer.Option("--window", "-k", min=0, help="Tokens to draft.")] = 4,
     mode: Annotated[
         ModeName | None, typer.Option(help="Default: exact where it allows a window of 3.")
@@ -93,6 +94,10 @@ def generate(
     mmap: bool = True,
     mlock: bool = False,
     batch: Annotated[int, typer.Option(help="Most rows in one pass.")] = 512,
+    vram_budget_gb: Annotated[float | None, typer.Option(help="Refuse to load beyond.")] = None,
+    translate: Annotated[
+        bool, typer.Option(help="Allow a drafter of another vocabulary, through text.")
+    ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Answer one prompt."""
@@ -118,6 +123,8 @@ def generate(
         mmap=mmap,
         mlock=mlock,
         batch=batch,
+        vram_budget_gb=vram_budget_gb,
+        translate=translate,
     ) as parlay:
         plain_text = raw or parlay.template is None
         stream = parlay.stream(

@@ -13,7 +13,7 @@ import typer
 from typer.exceptions import TyperException
 
 from parlay import __version__
-from parlay.cli import generate
+from parlay.cli import doctor, generate, pair, plan, profile
 from parlay.errors import ParlayError
 
 app = typer.Typer(
@@ -23,7 +23,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-generate.register(app)
+for verb in (generate, plan, pair, profile, doctor):
+    verb.register(app)
 
 
 def _show_version(wanted: bool) -> None:
@@ -40,8 +41,10 @@ def _root(
     ),
 ) -> None:
     logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.ERROR, format="%(levelname)s %(message)s"
+        level=logging.DEBUG if verbose else logging.WARNING, format="parlay: %(message)s"
     )
+    if not verbose:  # llama.cpp's complaints reach people through our errors
+        logging.getLogger("parlay.llama").setLevel(logging.ERROR)
 
 
 def app_main() -> None:

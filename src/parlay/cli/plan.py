@@ -18,7 +18,7 @@ from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.models import resolve_model
 from parlay.planning import public
 from parlay.planning.devices import GIB, pretend, ram
-from parlay.planning.limits import Wanted, load_list, plan_here, proposals_for
+from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here, proposals_for
 from parlay.planning.needs import Item
 from parlay.planning.plan import Plan
 from parlay.planning.proposals import Proposal
@@ -75,27 +75,18 @@ def plan(
     if table:
         typer.echo(public.markdown_table(context_size))
         return
-    # As the engine does: logits of a whole draft for every sequence, and at least 32 rows.
-    rows = max((window + 1) * slots, 32)
-    context = ContextSettings(
+    shared = ContextSettings(
         context_size,
         slots,
         n_batch=batch,
-        n_outputs=rows,
         cache_type_k=cache_type_k,
         cache_type_v=cache_type_v,
     )
+    drafter_types = drafter_cache_type_k, drafter_cache_type_v
+    context, own = engine_contexts(shared, window, drafter_types)
     wanted = Wanted(resolve_model(target), ModelSettings(gpu_layers, mmap=mmap), context)
     drafter = None
     if draft is not None:
-        own = ContextSettings(
-            context_size,
-            slots,
-            n_batch=batch,
-            n_outputs=slots,
-            cache_type_k=drafter_cache_type_k,
-            cache_type_v=drafter_cache_type_v,
-        )
         drafter = Wanted(draft, ModelSettings(drafter_gpu_layers, mmap=mmap), own)
     made = plan_here(
         load_list(wanted, drafter, features),

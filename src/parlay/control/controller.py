@@ -5,13 +5,13 @@ Knows neither tokens' meaning nor models. The fixed window is the simplest one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Fallback, Round
-from parlay.proposers.proposer import KeepGoing, always
+from parlay.proposers.proposer import KeepGoing
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,11 @@ class View:
     greedy: bool = True
     thinking: bool = False
     fallback: Fallback | None = None  # the request may not speculate now, and why
+    n_remaining: int = 256  # tokens the request may still generate
+
+
+# Given the confidences of a finished draft: how many of its tokens are worth a row in the pass?
+Verify = Callable[[Sequence[float]], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,8 @@ class Choice:
     source: str
     window: int
     fallback: Fallback | None = None  # set where the window is 0
-    keep_going: KeepGoing = always  # optimal stopping inside the draft
+    keep_going: KeepGoing | None = None  # optimal stopping inside the draft; None: no stopping
+    verify: Verify | None = None  # how much of a draft model's draft to verify; None: all of it
     expected_gain: float | None = None  # predicted tokens per second over plain decoding's
     reason: str = ""
 

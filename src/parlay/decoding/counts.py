@@ -5,7 +5,7 @@ Knows nothing of time per request: only rounds. The definitions are those of doc
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 from parlay.decoding.round import Fallback, Round
@@ -31,6 +31,8 @@ class Counts:
         self.windows: Counter[int] = Counter()
         self.sources: Counter[str] = Counter()
         self.fallbacks: Counter[Fallback] = Counter()
+        self.fallback_s: defaultdict[Fallback, float] = defaultdict(float)
+        self.generated_beside: Counter[int] = Counter()  # tokens, by sequences in their pass
         self.draft_s = 0.0
         self.verify_s = 0.0
         self.overhead_s = 0.0
@@ -43,8 +45,11 @@ class Counts:
         self.verify_s += r.timing.verify_s
         self.overhead_s += r.timing.overhead_s
         self.windows[r.n_drafted] += 1
+        if r.timing.total_s:  # the prompt's token has no round of its own
+            self.generated_beside[r.n_sequences] += r.n_generated
         if r.fallback is not None:
             self.fallbacks[r.fallback] += 1
+            self.fallback_s[r.fallback] += r.timing.total_s
         if r.n_drafted:
             self._observe_draft(r)
 

@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
-# The smallest and largest Gumbel values that 53 random bits can give: a candidate further than
-# their difference below the best one can never win, so it needs no noise.
+# More than the smallest and largest Gumbel values of 52 random bits differ by: a candidate further
+# than this below the best one can never win, so it needs no noise.
 GUMBEL_SPAN = 41.0
+# 52 bits and a half are exact in a double; 53 and a half would round up to 1, whose noise is
+# infinite.
+_STEP = 2.0**-52
 
 
 def key(seed: int, position: int, stream: int = 0) -> int:
@@ -24,7 +27,7 @@ def key(seed: int, position: int, stream: int = 0) -> int:
 
 def uniform(seed: int, position: int, stream: int) -> float:
     """One number in (0, 1)."""
-    return ((_scramble(key(seed, position, stream)) >> 11) + 0.5) * 2.0**-53
+    return ((_scramble(key(seed, position, stream)) >> 12) + 0.5) * _STEP
 
 
 def gumbel(
@@ -35,7 +38,7 @@ def gumbel(
     bits = _scramble_array(
         ids.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(key(seed, position, stream))
     )
-    u = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    u = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * _STEP
     return np.asarray(-np.log(-np.log(u)), dtype=np.float64)
 
 

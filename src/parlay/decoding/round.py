@@ -5,7 +5,8 @@ Holds numbers only, never text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -57,4 +58,7 @@ class Round:
     n_context: int  # tokens in the target's cache before the pass
     timing: Timing
     fallback: Fallback | None = None
+    n_dropped: int = 0  # drafted, but not worth a row in the pass
+    # Leading tokens of every free proposer's offer, taken or not, that the round generated.
+    agreed: Mapping[str, int] = field(default_factory=dict)
     exact: bool = True  # whether the pass kept to shapes that equal single passes bit for bit

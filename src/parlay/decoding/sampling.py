@@ -56,8 +56,11 @@ class Sampling:
         for item in fields(self):
             if item.name in _RANGES:
                 _check_range(item.name, getattr(self, item.name))
-        if any(token < 0 for token in self.logit_bias):
-            raise BadRequest("logit_bias names a negative token id; use ids of the vocabulary")
+        for token, bias in self.logit_bias.items():
+            if token < 0:
+                raise BadRequest(f"logit_bias names token {token}; use ids of the vocabulary")
+            if not bias < np.inf:  # -inf forbids a token; NaN and inf leave nothing to draw from
+                raise BadRequest(f"logit_bias of token {token} is {bias}; give a finite number")
 
     @property
     def greedy(self) -> bool:
@@ -70,7 +73,12 @@ class Sampling:
     @property
     def untouched(self) -> bool:
         """Whether the most likely token is simply the largest logit."""
-        return self.greedy and not self.penalised and not self.logit_bias
+        return self.unfiltered and not self.penalised and not self.logit_bias
+
+    @property
+    def unfiltered(self) -> bool:
+        """Greedy, and no filter that could drop the most likely token: typical_p alone can."""
+        return self.greedy and self.typical_p == 1.0
 
 
 def _check_range(name: str, value: float) -> None:
@@ -83,9 +91,11 @@ def draw(row: Row, sampling: Sampling, history: Sequence[int], position: int) ->
     """The token of this row; `history` is the text before it, `position` its place in it."""
     if sampling.untouched:
         return int(row.argmax())
-    if sampling.greedy:
+    if sampling.unfiltered:
         return int(_adjusted(row, sampling, history).argmax())
     ids, scores = _candidates(row, sampling, history)
+    if sampling.greedy:
+        return int(ids[int(scores.argmax())])
     return _gumbel_draw(ids, scores, sampling.seed, position)
 
 
@@ -118,7 +128,8 @@ def _adjusted(row: Row, sampling: Sampling, history: Sequence[int]) -> NDArray[n
 
 
 def _penalise(logits: NDArray[np.float64], sampling: Sampling, recent: Sequence[int]) -> None:
-    counts = Counter(recent)
+    # A drafter may lack the last ids of the target's padded vocabulary.
+    counts = Counter(token for token in recent if token < len(logits))
     ids = np.fromiter(counts.keys(), dtype=np.int64, count=len(counts))
     n = np.fromiter(counts.values(), dtype=np.float64, count=len(counts))
     values = logits[ids]
@@ -142,7 +153,7 @@ def _candidates(
     if sampling.min_p > 0.0:
         keep = scores >= scores.max() + np.log(sampling.min_p)
         ids, scores = ids[keep], scores[keep]
-    return ids, scores / sampling.temperature
+    return ids, scores / (sampling.temperature or 1.0)
 
 
 def _top_k(logits: NDArray[np.float64], k: int) -> NDArray[np.int64]:

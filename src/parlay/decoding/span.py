@@ -42,6 +42,10 @@ class Passes(Protocol):
     def steady(self) -> bool:
         """Whether a pass costs more when its shape differs from the last one (GPU graphs)."""
 
+    @property
+    def can_shift(self) -> bool:
+        """Whether `shift` works; without it, what is left of a text must be read again."""
+
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         """One pass over all spans; per span its last `n_logits` rows, valid until the next pass."""
 

@@ -21,9 +21,10 @@ class StopStrings:
         if not self._strings or self.hit is not None:
             return "" if self.hit is not None else piece
         text = self._held + piece
-        found = min(((text.find(s), s) for s in self._strings if s in text), default=None)
-        if found is not None:
-            at, self.hit = found
+        # The one that is complete first wins: it would have, had the text come in smaller pieces.
+        found = [(text.find(s) + len(s), text.find(s), s) for s in self._strings if s in text]
+        if found:
+            _, at, self.hit = min(found)
             self._held = ""
             return text[:at]
         keep = self._overlap(text)

@@ -26,6 +26,12 @@ class Verdict:
     n_drafted: int  # draft tokens that count: those after an accepted end of text do not
     n_accepted: int
 
+    def first(self, n: int) -> Verdict:
+        """This verdict as if the text had ended after n of its tokens."""
+        if n >= len(self.tokens):
+            return self
+        return Verdict(self.tokens[:n], n, n)  # only the last one can be the target's own
+
     @property
     def origins(self) -> tuple[Origin, ...]:
         accepted = (Origin.ACCEPTED,) * self.n_accepted

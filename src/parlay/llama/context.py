@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from parlay.decoding.span import Span
@@ -57,12 +58,14 @@ class Context:
         self._memory: int = C.llama_get_memory(self._handle)
         self.context_size: int = C.llama_n_ctx_seq(self._handle)
         self._batch = _Batch(settings.n_batch)
+        self._max_outputs = _max_outputs(settings)
         self._view: NDArray[np.float32] = np.empty((0, self.n_vocab), np.float32)
         self._view_address = 0
         self._checkpoints: dict[int, _Checkpoint] = {}
+        self._reach: dict[int, int] = {}  # cells that a sequence spanned before it slid
         self.rollback = Rollback.PARTIAL  # until the probe says otherwise
         self.rollback = self._probe_rollback()
-        self.can_shift: bool = C.llama_memory_can_shift(self._memory)
+        self.can_shift = self._probe_shift()
 
     # -- passes ---------------------------------------------------------------
 
@@ -71,6 +74,8 @@ class Context:
         if self.rollback is Rollback.CHECKPOINT:
             self._save_checkpoints(spans)
         n_outputs = self._batch.fill(spans)
+        if n_outputs > self._max_outputs:
+            raise BadRequest(f"a pass gives {self._max_outputs} rows of logits; ask for fewer")
         library.forget_errors()
         started = time.perf_counter()
         library.check(C.llama_decode(self._handle, self._batch.struct), "llama_decode")
@@ -120,14 +125,36 @@ class Context:
     def clear(self, seq_id: int) -> None:
         """Forget a sequence."""
         self._checkpoints.pop(seq_id, None)
+        self._reach.pop(seq_id, None)
         C.llama_memory_seq_rm(self._memory, seq_id, -1, -1)
 
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
         """Drop positions [keep, keep + discard) and move what follows down."""
-        if not self.can_shift or self.rollback is not Rollback.PARTIAL:
-            raise BadRequest("this model's cache cannot slide; let the answer stop with length")
+        if not self.can_shift:
+            raise BadRequest("this model's cache cannot slide; read what is left of the text again")
+        self._reach[seq_id] = max(self._reach.get(seq_id, 0), self.length(seq_id))
         C.llama_memory_seq_rm(self._memory, seq_id, keep, keep + discard)
         C.llama_memory_seq_add(self._memory, seq_id, keep + discard, -1, -discard)
+
+    def holes(self, seq_id: int) -> int:
+        """Free cells between used ones; only sliding leaves any, and new tokens fill them."""
+        return max(0, self._reach.get(seq_id, 0) - self.length(seq_id))
+
+    def compact(self, seq_id: int) -> None:
+        """Move a sequence's cells together. A slide must have been followed by a pass: until then
+        the keys are not yet turned to their new positions."""
+        state = self._save_state(seq_id, flags=0)
+        self.clear(seq_id)
+        if not C.llama_state_seq_set_data_ext(self._handle, state, len(state), seq_id, 0):
+            raise DecodeError("the sequence's state could not be restored", code=-1)
+
+    def _probe_shift(self) -> bool:
+        # Sliding turns the keys in place, and ggml has no such kernel for bf16: it would abort.
+        return (
+            self.rollback is Rollback.PARTIAL
+            and self.cache_types[0] != "bf16"
+            and bool(C.llama_memory_can_shift(self._memory))
+        )
 
     def close(self) -> None:
         """Free the context; safe to call twice."""
@@ -140,15 +167,18 @@ class Context:
     def _save_checkpoints(self, spans: Sequence[Span]) -> None:
         for span in spans:
             if span.n_logits > 1:  # a draft: some of it may have to go again
-                state = self._save_state(span.seq_id)
-                self._checkpoints[span.seq_id] = _Checkpoint(span.start, state, list(span.tokens))
+                self._save_checkpoint(span)
             else:
                 self._checkpoints.pop(span.seq_id, None)
 
-    def _save_state(self, seq_id: int) -> ctypes.Array[ctypes.c_uint8]:
-        size = C.llama_state_seq_get_size_ext(self._handle, seq_id, _PARTIAL_ONLY)
+    def _save_checkpoint(self, span: Span) -> None:
+        state = self._save_state(span.seq_id)
+        self._checkpoints[span.seq_id] = _Checkpoint(span.start, state, list(span.tokens))
+
+    def _save_state(self, seq_id: int, flags: int = _PARTIAL_ONLY) -> ctypes.Array[ctypes.c_uint8]:
+        size = C.llama_state_seq_get_size_ext(self._handle, seq_id, flags)
         state: ctypes.Array[ctypes.c_uint8] = (ctypes.c_uint8 * size)()
-        if C.llama_state_seq_get_data_ext(self._handle, state, size, seq_id, _PARTIAL_ONLY) != size:
+        if C.llama_state_seq_get_data_ext(self._handle, state, size, seq_id, flags) != size:
             raise DecodeError("the sequence's state could not be saved", code=-1)
         return state
 
@@ -176,8 +206,10 @@ class Context:
                 return Rollback.PARTIAL
             self.clear(0)
             self.decode([Span(0, 0, tokens[:2], 1)])
+            draft = Span(0, 2, tokens[:2], 1)
+            self._save_checkpoint(draft)
+            self.decode([draft])
             self.rollback = Rollback.CHECKPOINT
-            self.decode([Span(0, 2, tokens[:2], 2)])
             self.truncate(0, 3)
             return Rollback.CHECKPOINT if self.length(0) == 3 else Rollback.NONE
         except DecodeError as error:
@@ -220,15 +252,24 @@ class _Batch:
             end = at + n
             if end > self.capacity:
                 raise BadRequest(f"a pass holds {self.capacity} rows; lower the window or chunk")
-            self._tokens[at:end] = span.tokens
-            self._positions[at:end] = self._counting[:n]
-            self._positions[at:end] += span.start
-            self._seq_ids[at:end] = span.seq_id
-            self._wanted[at : end - span.n_logits] = 0
-            self._wanted[end - span.n_logits : end] = 1
+            if n == 1:  # a drafter's every step: plain assignments are ten times quicker
+                self._tokens[at] = span.tokens[0]
+                self._positions[at] = span.start
+                self._seq_ids[at] = span.seq_id
+                self._wanted[at] = span.n_logits
+            else:
+                self._fill_run(at, end, span)
             at, n_outputs = end, n_outputs + span.n_logits
         self.struct.n_tokens = at
         return n_outputs
+
+    def _fill_run(self, at: int, end: int, span: Span) -> None:
+        self._tokens[at:end] = span.tokens
+        self._positions[at:end] = self._counting[: end - at]
+        self._positions[at:end] += span.start
+        self._seq_ids[at:end] = span.seq_id
+        self._wanted[at : end - span.n_logits] = 0
+        self._wanted[end - span.n_logits : end] = 1
 
 
 def _cache_types(model: Model, settings: ContextSettings) -> tuple[str, str]:
@@ -237,13 +278,40 @@ def _cache_types(model: Model, settings: ContextSettings) -> tuple[str, str]:
     return (auto_k if k == "auto" else k), ("f16" if v == "auto" else v)
 
 
+def _max_outputs(settings: ContextSettings) -> int:
+    # llama.cpp keeps one row per sequence at least.
+    return max(settings.n_sequences, min(settings.n_batch, settings.n_outputs))
+
+
+def _check_ram(model: Model, settings: ContextSettings, cache_types: tuple[str, str]) -> None:
+    """llama.cpp fills the cache at once, and the system kills whoever takes more than there is."""
+    if model.on_gpu:
+        return  # a GPU says no by itself
+    facts = model.facts
+    k, v = (_bytes_per_number(name) for name in cache_types)
+    per_token = sum(facts.kv_heads_by_layer) * (facts.head_size_k * k + facts.head_size_v * v)
+    needed = int(settings.context_size * settings.n_sequences * per_token)
+    free = library.free_ram()
+    if needed > free:
+        raise LoadError(
+            f"a cache of {settings.context_size} tokens for {settings.n_sequences} sequence(s)"
+            f" needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; lower the context size"
+        )
+
+
+def _bytes_per_number(cache_type: str) -> float:
+    n_numbers, n_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(CACHE_TYPES[cache_type])]
+    return float(n_bytes / n_numbers)
+
+
 def _create(model: Model, settings: ContextSettings, cache_types: tuple[str, str]) -> int:
+    _check_ram(model, settings, cache_types)
     params = C.llama_context_default_params()
     params.n_ctx = settings.context_size * settings.n_sequences
     params.n_seq_max = settings.n_sequences
     params.n_batch = params.n_ubatch = settings.n_batch
-    params.n_outputs_max = min(settings.n_batch, settings.n_outputs)
-    params.n_threads = params.n_threads_batch = settings.threads or library.default_threads()
+    params.n_outputs_max = _max_outputs(settings)
+    params.n_threads = params.n_threads_batch = settings.threads or model.threads
     params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attention]
     params.type_k, params.type_v = (CACHE_TYPES[name] for name in cache_types)
     # Each sequence has cells of its own, so that its neighbours never change its sums.

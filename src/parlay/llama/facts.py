@@ -78,6 +78,8 @@ def _facts(header: Header, tensors: list[Tensor], file_bytes: int) -> Facts:
         fail(header.path, f"lacks general.architecture; {AGAIN}")
     n_layers = _n_layers(header, arch)
     n_embd = header.count(f"{arch}.embedding_length")
+    if n_embd == 0:
+        fail(header.path, f"claims embeddings of no width; {AGAIN}")
     heads = header.counts(f"{arch}.attention.head_count", 0)
     kv_heads = _kv_heads(header, arch, n_layers)
     head_size = n_embd // max(heads) if max(heads) else 0

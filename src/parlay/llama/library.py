@@ -11,6 +11,7 @@ import logging
 import os
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 
 import llama_cpp.llama_cpp as C
 import psutil
@@ -163,3 +164,19 @@ def _cgroup_cores() -> int | None:
     except (OSError, ValueError):
         return None
     return None if quota == "max" else max(1, int(quota) // int(period))
+
+
+def free_ram(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes that can be filled now, within a container's limit if there is one."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit = int((cgroup / "memory.max").read_text("ascii"))
+        used = int((cgroup / "memory.current").read_text("ascii"))
+        stat = dict(
+            line.split() for line in (cgroup / "memory.stat").read_text("ascii").splitlines()
+        )
+    except (OSError, ValueError):  # no such file, or no limit
+        return free
+    # Pages of files, such as mapped weights, count as used but go when they are needed.
+    files = int(stat.get("active_file", 0)) + int(stat.get("inactive_file", 0))
+    return min(free, max(0, limit - used + files))

@@ -10,14 +10,13 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from parlay.errors import BadRequest, LoadError, ModelFileError
+from parlay.errors import BadRequest, LoadError
 from parlay.llama import library
+from parlay.llama.facts import read_facts
 from parlay.llama.library import C
 from parlay.llama.settings import ModelSettings
 from parlay.llama.template import ChatTemplate
 from parlay.llama.vocabulary import Vocabulary
-
-_MAGIC = b"GGUF"
 
 
 class Model:
@@ -27,7 +26,8 @@ class Model:
         library.start()
         self.path = path
         self.settings = settings
-        _check_file(path)
+        # Says plainly what llama.cpp would only log, and stops what would make it abort.
+        self.facts = read_facts(path)
         self.handle: int | None = _load(path, settings)
         self.vocabulary = Vocabulary(C.llama_model_get_vocab(self.handle))
         self.n_layers: int = C.llama_model_n_layer(self.handle)
@@ -40,6 +40,14 @@ class Model:
     def on_gpu(self) -> bool:
         """Whether any layer was put on a GPU."""
         return self.settings.gpu_layers != 0 and library.has_gpu()
+
+    @property
+    def threads(self) -> int:
+        """CPU threads that suit it. With every layer on a GPU the CPU only looks up embeddings:
+        more threads than one spin for nothing and cost 14 % (docs/performance.md)."""
+        n_gpu = self.settings.gpu_layers
+        offloaded = self.on_gpu and (n_gpu < 0 or n_gpu > self.n_layers)
+        return 1 if offloaded else library.default_threads()
 
     @property
     def description(self) -> str:
@@ -74,15 +82,6 @@ class Model:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _check_file(path: Path) -> None:
-    """Say plainly what llama.cpp would only log."""
-    if not path.is_file():
-        raise ModelFileError(f"no model file at {path}; check the path")
-    with path.open("rb") as file:
-        if file.read(4) != _MAGIC:
-            raise ModelFileError(f"{path} is not a GGUF file; convert the model to GGUF first")
 
 
 def _load(path: Path, settings: ModelSettings) -> int:

@@ -5,8 +5,9 @@ Plain data; knows nothing of the C structures it will fill.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from parlay.errors import BadRequest
 
@@ -24,6 +25,11 @@ CACHE_TYPES = {
     "q5_1": 7,
     "iq4_nl": 20,
 }
+
+
+_MAX_SEQUENCES = 256  # llama.cpp's own limit
+_MAX_CELLS = (1 << 31) - 1
+_MIN_BATCH = 16  # what the probes of rollback and exactness need
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +61,27 @@ class ContextSettings:
     def __post_init__(self) -> None:
         if self.context_size < 16:
             raise BadRequest(f"context size {self.context_size} is too small; give at least 16")
-        if self.n_sequences < 1:
-            raise BadRequest(f"{self.n_sequences} sequences; give at least 1")
+        if not 1 <= self.n_sequences <= _MAX_SEQUENCES:
+            raise BadRequest(f"{self.n_sequences} sequences; give 1 to {_MAX_SEQUENCES}")
+        if self.context_size * self.n_sequences > _MAX_CELLS:
+            raise BadRequest(
+                f"a context of {self.context_size} tokens for {self.n_sequences} sequence(s) is"
+                f" more than llama.cpp can count; give at most {_MAX_CELLS // self.n_sequences}"
+            )
+        if self.n_batch < max(_MIN_BATCH, self.n_sequences):
+            raise BadRequest(
+                f"a batch of {self.n_batch} rows is too small; give at least"
+                f" {max(_MIN_BATCH, self.n_sequences)}"
+            )
+        if not 0 <= self.threads <= (os.cpu_count() or 1):
+            raise BadRequest(
+                f"{self.threads} threads on {os.cpu_count()} cores; llama.cpp's threads spin, so"
+                " give as many as there are cores or fewer, or 0 for the physical ones"
+            )
+        if self.flash_attention not in get_args(FlashAttention):
+            raise BadRequest(
+                f"flash attention {self.flash_attention!r} is not one of auto, on, off"
+            )
         for name in (self.cache_type_k, self.cache_type_v):
             if name != "auto" and name not in CACHE_TYPES:
                 known = ", ".join(("auto", *CACHE_TYPES))

@@ -30,7 +30,7 @@ from jinja2 import TemplateError, Undefined, nodes, pass_context
 from jinja2.ext import Extension
 from jinja2.filters import do_indent, make_attrgetter
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
@@ -40,8 +40,6 @@ from parlay.errors import BadRequest
 MAX_SOURCE = 1 << 20  # characters; long real templates have 30 thousand
 MAX_LENGTH = 1 << 24  # of one text or list, in characters or items
 MAX_BITS = 4096  # of one number
-MAX_DEPTH = 100  # of lists in lists
-MAX_MARGIN = 100  # of indented JSON
 # Units of work in one render, each about 0.1 us: at worst some ten seconds and 0.7 GiB.
 MAX_WORK = 100_000_000
 TURN = 300  # of a loop, or a macro's call
@@ -199,8 +197,6 @@ class _Metered(ImmutableSandboxedEnvironment):
             value = value.items()
         if not isinstance(value, _CONTAINERS):
             return
-        if depth > MAX_DEPTH:
-            raise _Overrun(f"its template nests lists over {MAX_DEPTH} deep")
         for item in value:
             self.walk(item, chars_per_unit, margin, depth + 1)
 
@@ -282,8 +278,6 @@ class _Environment(_Metered):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "%" and isinstance(left, str):
             self._price_format(left, right)
-        elif operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
-            self.make(len(left) + len(right))
         elif operator == "*":
             self._price_product(left, right)
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
@@ -316,8 +310,13 @@ class _Environment(_Metered):
         return None
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        self.charge(ITEM + sum(len(value) for value in args if isinstance(value, Sized)))
         owner = getattr(obj, "__self__", None)
+        if owner is self:  # a price that `_Pricing` put in
+            return obj(*args)
+        self.charge(ITEM)
+        if isinstance(owner, str) or isinstance(obj, LoopContext):  # the latter loops again
+            for value in args:
+                self.step(value)
         if isinstance(owner, str):
             args = self._price_method(owner, obj.__name__, args)
         return self.made(super().call(context, obj, *args, **kwargs))
@@ -386,8 +385,6 @@ class _Environment(_Metered):
     ) -> str:
         """As Hugging Face has it: JSON for a model to read, without HTML's escapes."""
         margin = (indent or 0) + sum(map(len, separators or ()))
-        if margin > MAX_MARGIN:
-            raise _Overrun(f"its template spaces JSON by {margin}, over {MAX_MARGIN}")
         self.walk(value, MADE, margin)
         return json.dumps(
             value,

@@ -33,7 +33,10 @@ class Vocabulary:
 
     def tokenize(self, text: str, *, bos: bool | None = None, special: bool = True) -> list[int]:
         """Tokens of a text. `special`: marks such as <|im_end|> in it become their own tokens."""
-        raw = text.encode("utf-8")
+        try:
+            raw = text.encode("utf-8")
+        except UnicodeEncodeError:  # half of a surrogate pair, as JSON and shells can hand over
+            raise BadRequest("the text is not valid text; send it as UTF-8") from None
         add = self.adds_bos if bos is None else bos
         room = len(raw) + 8
         buffer = (ctypes.c_int32 * room)()
@@ -52,6 +55,11 @@ class Vocabulary:
     def text_of(self, token: int) -> str:
         """A token as a person would write it, control tokens included."""
         return self._read_piece(token, special=True).decode("utf-8", "replace")
+
+    def raw_text(self, token: int) -> str:
+        """A token as the model's file writes it."""
+        raw: bytes = C.llama_vocab_get_text(self._handle, token) or b""
+        return raw.decode("utf-8", "replace")
 
     def detokenize(self, tokens: list[int]) -> str:
         """The text of several tokens."""

@@ -63,7 +63,8 @@ class DraftModel:
 
     def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
         drafting = [_Drafting(ask, self._slot(ask.seq_id)) for ask in asks]
-        going = [d for d in drafting if self._has_room(d.ask)]
+        # llama.cpp batches neighbouring sequences only if their ids come in order.
+        going = sorted((d for d in drafting if self._has_room(d.ask)), key=lambda d: d.ask.seq_id)
         rows = self._catch_up([d.ask for d in going])
         while going:
             going = [d for d, row in zip(going, rows, strict=True) if self._extend(d, row)]
@@ -79,8 +80,8 @@ class DraftModel:
 
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
         slot = self._slot(seq_id)
-        # Move the same positions the target moved; a cache that ends before them starts over.
-        if slot.n_checked >= keep + discard:
+        # Move what the target moved; a cache that cannot, or ends before that, is cut.
+        if slot.n_checked >= keep + discard and self._model.can_shift:
             self._model.shift(seq_id, keep, discard)
             del slot.tokens[keep : keep + discard]
             slot.n_checked -= discard
@@ -177,9 +178,7 @@ class DraftModel:
             return len(d.tokens) < ask.window and token not in self._ends
         d.confidence.append(confidence(row, token, ask.sampling.temperature))
         return (
-            len(d.tokens) < ask.window
-            and token not in self._ends
-            and ask.keep_going(d.confidence)
+            len(d.tokens) < ask.window and token not in self._ends and ask.keep_going(d.confidence)
         )
 
     def _choose(self, d: _Drafting, row: Row) -> int:
@@ -210,4 +209,4 @@ def confidence(row: Row, token: int, temperature: float) -> float:
     other = float(row.max())
     row[token] = own
     lead = (own - other) / (temperature or 1.0)
-    return 1.0 / (1.0 + math.exp(-lead)) if lead > -50 else 0.0
+    return 1.0 / (1.0 + math.exp(-max(lead, -50.0)))

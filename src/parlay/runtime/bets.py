@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from parlay.control.controller import Choice, Controller, View, plain
 from parlay.decoding.draft import NO_DRAFT, Draft
@@ -17,6 +17,7 @@ from parlay.errors import DecodeError
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.runtime.exactness import ExactShapes
 from parlay.runtime.sequence import Sequence
+from parlay.runtime.slots import common_prefix
 
 log = logging.getLogger("parlay.runtime")
 
@@ -29,6 +30,12 @@ class Bet:
 
     choice: Choice
     draft: Draft
+    n_dropped: int = 0  # drafted, but not worth a row in the pass
+    offers: Mapping[str, Draft] = field(default_factory=dict)  # all that could have been chosen
+
+    def agreed(self, tokens: Seq[int]) -> dict[str, int]:
+        """How many leading tokens of every offer, taken or not, the round generated."""
+        return {name: common_prefix(draft.tokens, tokens) for name, draft in self.offers.items()}
 
     @property
     def fallback(self) -> Fallback | None:
@@ -53,6 +60,7 @@ class Bets:
     ) -> None:
         self.controller = controller
         self.proposers = dict(proposers)
+        self.absent: dict[str, Fallback] = {}  # proposers that are not there now, and why
         self._free = free  # proposers that cost nothing, so that they are asked before choosing
         self._exact = exact
         self._context_size = context_size
@@ -61,11 +69,17 @@ class Bets:
     def place(self, sequences: Seq[Sequence], exact: bool) -> list[Bet]:
         """One bet per sequence of the coming pass."""
         if not self.proposers:
-            return [Bet(plain(Fallback.REQUEST), NO_DRAFT)] * len(sequences)
+            return [Bet(plain(self._absence(seq)), NO_DRAFT) for seq in sequences]
         views = [self._view(seq, len(sequences), exact) for seq in sequences]
-        choices = self.controller.choose(views)
+        choices = [
+            self._explain(choice, seq)
+            for choice, seq in zip(self.controller.choose(views), sequences, strict=True)
+        ]
         drafts = self._drafts(sequences, views, choices)
-        return [Bet(choice, draft) for choice, draft in zip(choices, drafts, strict=True)]
+        return [
+            _bet(choice, draft, view.offers)
+            for choice, draft, view in zip(choices, drafts, views, strict=True)
+        ]
 
     def forget(self, seq_id: int) -> None:
         for proposer in self.proposers.values():
@@ -107,7 +121,23 @@ class Bets:
             offers=offers,
             window=request.window,
             greedy=request.sampling.greedy,
+            fallback=request.fallback or (None if sources else self._absence(seq)),
+            n_remaining=seq.n_remaining,
         )
+
+    def _absence(self, seq: Sequence) -> Fallback:
+        """Why none of a request's proposers can draft."""
+        wanted = self.absent if seq.request.sources is None else seq.request.sources
+        missing = (self.absent[name] for name in wanted if name in self.absent)
+        return seq.request.fallback or next(missing, Fallback.REQUEST)
+
+    def _explain(self, choice: Choice, seq: Sequence) -> Choice:
+        """Nothing to say, but one proposer is missing: that is the better reason."""
+        if choice.fallback is Fallback.NO_DRAFT and self.absent:
+            missing = self._absence(seq)
+            if missing is not Fallback.REQUEST:
+                return replace(choice, fallback=missing)
+        return choice
 
     def _ask_one(self, name: str, seq: Sequence, window: int) -> Draft:
         return self.proposers[name].propose([Ask(seq.seq_id, seq.tokens, window)])[0]
@@ -147,7 +177,19 @@ class Bets:
             return [_FAILED] * len(asks)
 
 
+def _bet(choice: Choice, draft: Draft, offers: Mapping[str, Draft]) -> Bet:
+    """The draft as far as the controller wants it verified, now that its confidences are known."""
+    if choice.verify is None or not draft.confidence:
+        return Bet(choice, draft, 0, offers)
+    n_made, n = len(draft.tokens), choice.verify(draft.confidence)
+    if n == 0:
+        unprofitable = replace(choice, fallback=Fallback.UNPROFITABLE)
+        return Bet(unprofitable, NO_DRAFT, n_made, offers)
+    return Bet(choice, _cut(draft, n), n_made - n, offers)
+
+
 def _cut(draft: Draft, window: int) -> Draft:
     if len(draft.tokens) <= window:
         return draft
-    return Draft(draft.tokens[:window], draft.source, draft.confidence[:window])
+    q = draft.q and draft.q[:window]
+    return Draft(draft.tokens[:window], draft.source, draft.confidence[:window], q)

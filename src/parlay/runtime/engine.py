@@ -13,16 +13,20 @@ from typing import Protocol, TypeVar
 
 from parlay import store
 from parlay.control.controller import Controller, FixedWindow
+from parlay.decoding.constraint import Constraint
+from parlay.decoding.round import Fallback
 from parlay.errors import BadRequest, PromptTooLong, RollbackUnsupported, VocabularyMismatch
 from parlay.llama import library
 from parlay.llama.context import Context, Rollback
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.llama.vocabulary import Detokenizer
+from parlay.planning.limits import Wanted, check_fits, engine_contexts
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.ngram import NgramProposer
 from parlay.proposers.proposer import Proposer
 from parlay.proposers.suffix import SuffixProposer
+from parlay.proposers.translated import TranslatedProposer
 from parlay.runtime.bets import Bets
 from parlay.runtime.exactness import NOTHING_EXACT, ExactShapes, probe
 from parlay.runtime.request import Mode, Request
@@ -63,6 +67,9 @@ class EngineSettings:
     drafter_model: ModelSettings = field(default_factory=ModelSettings)
     drafter_cache_type_k: str = "auto"
     drafter_cache_type_v: str = "auto"
+    vram_budget_gb: float | None = None  # refuse to load beyond this
+    translate: bool = False  # let a drafter of another vocabulary draft through text
+    drafter_later: bool = False  # `load_drafter` will bring the draft model
 
     def __post_init__(self) -> None:
         if self.window < 0:
@@ -82,6 +89,7 @@ class Engine:
     def __init__(self, settings: EngineSettings, controller: Controller | None = None) -> None:
         self.settings = settings
         self._closing: list[Callable[[], None]] = []
+        self._drafter_closing: list[Callable[[], None]] = []
         try:
             self._open(settings, controller or FixedWindow(settings.window))
         except BaseException:
@@ -89,6 +97,8 @@ class Engine:
             raise
 
     def _open(self, settings: EngineSettings, controller: Controller) -> None:
+        if settings.vram_budget_gb is not None:
+            self._check_budget(settings.vram_budget_gb)
         self.model = self._keep(Model(settings.target, settings.model))
         rows = (max(settings.window, settings.max_window) + 1) * settings.context.n_sequences
         self.target = self._keep(
@@ -106,19 +116,41 @@ class Engine:
             self.target.context_size,
             max(settings.window, settings.max_window),
         )
+        if settings.drafter_later:
+            self.bets.absent[MODEL] = Fallback.DRAFTER_LOADING
+        self.slots = Slots(self.target, settings.context.n_sequences)
         self._scheduler = Scheduler(
             self.target,
-            Slots(self.target, settings.context.n_sequences),
+            self.slots,
             self.bets,
             self.exact,
             mode=self.mode,
             ends=self.model.vocabulary.ends,
-            chunk=min(_CHUNK, n_batch),
+            chunk=n_batch if self.model.on_gpu else min(_CHUNK, n_batch),
             n_batch=n_batch,
         )
         self._worker = self._keep(Worker(self._scheduler))
 
-    def submit(self, request: Request, sink: Sink) -> Sequence:
+    def _check_budget(self, budget_gb: float) -> None:
+        """Refuse before allocating; without a later drafter, both models count."""
+        settings = self.settings
+        types = (settings.drafter_cache_type_k, settings.drafter_cache_type_v)
+        widest = max(settings.window, settings.max_window)
+        ours, own = engine_contexts(settings.context, widest, types)
+        paths = [Path(name) for name in settings.draft if name not in FREE_PROPOSERS]
+        drafter = Wanted(paths[0], settings.drafter_model, own) if paths else None
+        if settings.drafter_later:
+            drafter = None
+        check_fits(Wanted(settings.target, settings.model, ours), drafter, budget_gb=budget_gb)
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of every pass."""
+        return self.settings.context.threads or self.model.threads
+
+    def submit(
+        self, request: Request, sink: Sink, constraint: Constraint | None = None
+    ) -> Sequence:
         """Start an answer; `sink` gets its pieces on the worker's thread."""
         size = self.target.context_size
         if len(request.prompt) >= size:
@@ -126,20 +158,78 @@ class Engine:
                 f"the prompt has {len(request.prompt)} tokens, the context holds {size};"
                 " shorten it or raise the context size"
             )
+        self._check_ids(request)
         if request.sources is not None:
             for name in request.sources:
-                if name not in self.bets.proposers:
+                if name not in self.bets.proposers and name not in self.bets.absent:
                     known = ", ".join(self.bets.proposers) or "none"
                     raise BadRequest(f"no proposer {name!r} is loaded; loaded: {known}")
         vocabulary = self.model.vocabulary
-        seq = Sequence(request, Detokenizer(vocabulary), vocabulary.ends, sink)
+        seq = Sequence(request, Detokenizer(vocabulary), vocabulary.ends, sink, constraint)
         self._worker.submit(seq)
         return seq
 
+    def _check_ids(self, request: Request) -> None:
+        """A pass with an unknown id would fail, and every answer in it with it."""
+        last = self.model.vocabulary.size - 1
+        for token in (min(request.prompt), max(request.prompt)):
+            if not 0 <= token <= last:
+                raise BadRequest(f"token {token} is not in the vocabulary (0 to {last})")
+        unknown = [token for token in request.sampling.logit_bias if token > last]
+        if unknown:
+            raise BadRequest(
+                f"logit_bias names token {unknown[0]}; use ids of the vocabulary (0 to {last})"
+            )
+
+    @property
+    def active(self) -> tuple[Sequence, ...]:
+        """The sequences that have a slot now."""
+        return self._scheduler.active
+
+    @property
+    def n_waiting(self) -> int:
+        return self._scheduler.n_waiting
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run something on the worker's thread, between two rounds."""
+        self._worker.call(function)
+
     def close(self) -> None:
         """End unfinished answers and free everything, last made first."""
-        while self._closing:
-            self._closing.pop()()
+        _close(self._closing)
+        self._free_drafter()
+
+    # -- a drafter that comes and goes ----------------------------------------
+
+    def load_drafter(self, path: Path) -> None:
+        """Load a draft model on the caller's thread; the worker bets on it from its next round."""
+        closing: list[Callable[[], None]] = []
+        try:
+            made = self._draft_model(path, closing)
+        except BaseException:
+            _close(closing)
+            raise
+
+        def take_over() -> None:
+            self._free_drafter()
+            self._drafter_closing = closing
+            self.bets.absent.pop(MODEL, None)
+            self.bets.proposers[MODEL] = made
+
+        self.call(take_over)
+
+    def drop_drafter(self, reason: Fallback) -> None:
+        """Give the draft model up before the next round; its rounds will say why."""
+
+        def drop() -> None:
+            self.bets.absent[MODEL] = reason
+            if self.bets.proposers.pop(MODEL, None) is not None:
+                self._free_drafter()
+
+        self.call(drop)
+
+    def _free_drafter(self) -> None:
+        _close(self._drafter_closing)
 
     def __enter__(self) -> Engine:
         return self
@@ -169,18 +259,19 @@ class Engine:
                 made[name] = FREE_PROPOSERS[name]()
             elif MODEL in made:
                 raise BadRequest("only one draft model can be loaded; name one file")
-            else:
-                made[MODEL] = self._draft_model(Path(name))
+            elif not self.settings.drafter_later:
+                made[MODEL] = self._draft_model(Path(name), self._closing)
         return made
 
-    def _draft_model(self, path: Path) -> DraftModel:
+    def _draft_model(self, path: Path, closing: list[Callable[[], None]]) -> Proposer:
         settings = self.settings
-        drafter = self._keep(Model(path, settings.drafter_model))
+        drafter = Model(path, settings.drafter_model)
+        closing.append(drafter.close)
         difference = self.model.vocabulary.first_difference(drafter.vocabulary)
-        if difference is not None:
+        if difference is not None and not settings.translate:
             raise VocabularyMismatch(
                 f"{path.name} cannot draft for {settings.target.name}: {difference};"
-                " use a drafter of the same family, or --draft suffix"
+                " use a drafter of the same family, --translate, or --draft suffix"
             )
         context = Context(
             drafter,
@@ -192,11 +283,15 @@ class Engine:
                 cache_type_v=settings.drafter_cache_type_v,
             ),
         )
-        self._keep(context)
+        closing.append(context.close)
         if context.rollback is Rollback.NONE:
             raise RollbackUnsupported(f"{path.name} cannot forget rejected tokens; use another")
-        ends = self.model.vocabulary.ends
-        return DraftModel(context, ends, self.target.n_vocab, settings.context.n_batch, MODEL)
+        n_batch = settings.context.n_batch
+        if difference is not None:
+            own = drafter.vocabulary
+            model = DraftModel(context, own.ends, own.size, n_batch, MODEL)
+            return TranslatedProposer(model, self.model.vocabulary, own)
+        return DraftModel(context, self.model.vocabulary.ends, self.target.n_vocab, n_batch, MODEL)
 
     # -- exactness ------------------------------------------------------------
 
@@ -227,9 +322,13 @@ class Engine:
             library.version(),
             devices,
             settings.model,
-            replace(
-                settings.context, threads=settings.context.threads or library.default_threads()
-            ),
+            replace(settings.context, threads=self.threads),
             self.target.cache_types,
             rows,
         )
+
+
+def _close(closing: list[Callable[[], None]]) -> None:
+    """Free what was made, last made first."""
+    while closing:
+        closing.pop()()

@@ -60,49 +60,75 @@ class Probe:
 
 NOTHING_EXACT = ExactShapes(frozenset({1}), concurrent=False)
 
-# A shape must agree in two unrelated contexts, since one can agree by chance. Attention kernels
-# switch with the length of the context too (ggml splits it past 256 cells, for single tokens
-# only), which one longer context shows; a few shapes are enough there.
+# A shape must agree in unrelated contexts, since one can agree by chance. Attention kernels switch
+# with the length of the context too (ggml splits it past 256 cells, for single tokens only), which
+# one longer context shows.
 _SHORT, _OTHER, _LONG = 24, 9, 264
+_SMALL_CHUNK = 16  # rows of a pass that reads a prefix: any batch holds that many
 _SPREAD = 7919  # a prime: probe tokens jump about the vocabulary
 
 
-def probe(passes: Passes, max_rows: int, n_sequences: int, budget_s: float = 30.0) -> Probe:
+def probe(passes: Passes, max_rows: int, n_sequences: int, budget_s: float = 60.0) -> Probe:
     """Compare passes over 2 to `max_rows` rows with single-token ones, within a time budget."""
-    deadline = perf_counter() + budget_s
-    every = range(2, max_rows + 1)
-    few = [b for b in every if b <= 8 or b == max_rows]
-    rows, complete = frozenset({1}), True
-    for n_prefix, shapes in ((_SHORT, every), (_OTHER, few), (_LONG, (2, 3, max_rows))):
-        if n_prefix + max_rows <= passes.context_size:
-            agreed, in_time = _probe_after(passes, n_prefix, shapes, deadline)
-            complete &= in_time
-            # The first context proposes, the others may only object.
-            rows = agreed if n_prefix == _SHORT else rows - (frozenset(shapes) - agreed)
-            if len(rows) == 1:
-                break
+    budget = _Budget(budget_s)
+    every = frozenset(range(2, max_rows + 1))
+    contexts = [n for n in (_SHORT, _OTHER, _LONG) if n + max_rows <= passes.context_size]
+    rows, complete = every if contexts else frozenset(), True
+    for n_prefix in contexts:
+        tried = rows if n_prefix == _SHORT or rows != every else _few(n_prefix, max_rows)
+        agreed, in_time = _probe_after(passes, n_prefix, tried, budget)
+        if agreed != tried and tried != rows:  # a few no longer stand for all
+            agreed, in_time = _probe_after(passes, n_prefix, rows, budget)
+            tried = rows
+        rows -= tried - agreed
+        complete &= in_time
     rows |= {1}
     limit = ExactShapes(rows, concurrent=True).limit
     concurrent = n_sequences > 1 and limit > 1 and _probe_concurrent(passes, n_sequences, limit)
     return Probe(ExactShapes(rows, concurrent), complete)
 
 
-def _tokens(n: int, n_vocab: int, offset: int = 0) -> list[int]:
+def _few(n_prefix: int, max_rows: int) -> frozenset[int]:
+    """Shapes that stand for all of them, once all of them agreed in one context."""
+    small = 8 if n_prefix == _OTHER else 3
+    return frozenset({*range(2, min(small, max_rows) + 1), max_rows})
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Time for the probe, counted in rows at the speed of the fastest single pass seen: a busy
+    machine makes the probe slower, not blinder; a model that is slow by itself gets fewer rows."""
+
+    seconds: float
+    fastest_s: float = float("inf")
+    n_rows: int = 0
+
+    @property
+    def spent(self) -> bool:
+        return self.n_rows * self.fastest_s > self.seconds
+
+
+def probe_tokens(n: int, n_vocab: int, offset: int = 0) -> list[int]:
+    """Text that means nothing and repeats nothing."""
     return [(i * _SPREAD + 31 * offset + 11) % n_vocab for i in range(n)]
 
 
 def _probe_after(
-    passes: Passes, n_prefix: int, shapes: Sequence[int], deadline: float
+    passes: Passes, n_prefix: int, shapes: frozenset[int], budget: _Budget
 ) -> tuple[frozenset[int], bool]:
     """The shapes that agree after a prefix, and whether there was time for all of them."""
-    tokens = _tokens(n_prefix + max(shapes), passes.n_vocab, offset=n_prefix)
+    if not shapes:
+        return shapes, True
+    tokens = probe_tokens(n_prefix + max(shapes), passes.n_vocab, offset=n_prefix)
     prefix, rest = tokens[:n_prefix], tokens[n_prefix:]
     agreed: set[int] = set()
     try:
-        passes.decode([Span(0, 0, prefix, 0)])
-        single = _singles(passes, 0, n_prefix, rest)
-        for b in shapes:
-            if perf_counter() > deadline:
+        _read(passes, prefix)
+        single = _singles(passes, 0, n_prefix, rest, budget)
+        budget.n_rows += len(tokens)
+        for b in sorted(shapes):
+            budget.n_rows += b
+            if budget.spent:
                 return frozenset(agreed), False
             if _agrees(passes, prefix, rest[:b], single):
                 agreed.add(b)
@@ -112,21 +138,28 @@ def _probe_after(
 
 
 def _singles(
-    passes: Passes, seq_id: int, start: int, tokens: Sequence[int]
+    passes: Passes, seq_id: int, start: int, tokens: Sequence[int], budget: _Budget
 ) -> list[NDArray[np.float32]]:
-    return [
-        passes.decode([Span(seq_id, start + i, [token], 1)])[0][0].copy()
-        for i, token in enumerate(tokens)
-    ]
+    rows = []
+    for i, token in enumerate(tokens):
+        started = perf_counter()
+        rows.append(passes.decode([Span(seq_id, start + i, [token], 1)])[0][0].copy())
+        budget.fastest_s = min(budget.fastest_s, perf_counter() - started)
+    return rows
 
 
-def _rewind(passes: Passes, prefix: Sequence[int]) -> None:
+def _read(passes: Passes, prefix: Sequence[int]) -> None:
+    for at in range(0, len(prefix), _SMALL_CHUNK):
+        passes.decode([Span(0, at, prefix[at : at + _SMALL_CHUNK], 0)])
+
+
+def rewind(passes: Passes, prefix: Sequence[int]) -> None:
     """Leave just the prefix in the cache; a recurrent one has to read it again."""
     if passes.reusable(0, len(prefix)) == len(prefix):
         passes.truncate(0, len(prefix))
     else:
         passes.clear(0)
-        passes.decode([Span(0, 0, prefix, 0)])
+        _read(passes, prefix)
 
 
 def _agrees(
@@ -136,7 +169,7 @@ def _agrees(
     single: Sequence[NDArray[np.float32]],
 ) -> bool:
     """One pass over all tokens; each row also reads what the pass wrote to the cache before it."""
-    _rewind(passes, prefix)
+    rewind(passes, prefix)
     rows = passes.decode([Span(0, len(prefix), tokens, len(tokens))])[0]
     return all(np.array_equal(row, one) for row, one in zip(rows, single, strict=False))
 
@@ -145,12 +178,12 @@ def _probe_concurrent(passes: Passes, n_sequences: int, limit: int) -> bool:
     """All sequences in one pass, as many rows each as stay within the limit."""
     n = max(1, min(limit // n_sequences, 4))
     start = 8
-    texts = [_tokens(start + n, passes.n_vocab, offset=s + 1) for s in range(n_sequences)]
+    texts = [probe_tokens(start + n, passes.n_vocab, offset=s + 1) for s in range(n_sequences)]
     single = []
     try:
         for s, text in enumerate(texts):
             passes.decode([Span(s, 0, text[:start], 0)])
-            single.append(_singles(passes, s, start, text[start:]))
+            single.append(_singles(passes, s, start, text[start:], _Budget(0)))
             passes.clear(s)
             passes.decode([Span(s, 0, text[:start], 0)])
         spans = [Span(s, start, text[start:], n) for s, text in enumerate(texts)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
 from parlay.errors import BadRequest
 
@@ -26,6 +27,7 @@ class Request:
     stop: tuple[str, ...] = ()
     sources: tuple[str, ...] | None = None  # proposers it may use; None: all, (): none
     window: int | None = None  # None: the controller's choice
+    fallback: Fallback | None = None  # decode plainly, and why
     mode: Mode | None = None  # None: the engine's
     verification: Verification = "coupled"
     context_full: ContextFull = "stop"

@@ -95,9 +95,9 @@ class Scheduler:
         """One round for every sequence that decodes, and one chunk of one prompt."""
         self._drop_cancelled()
         self._admit()
+        self._make_room()
         for sequences in self._passes():
-            self._make_room(sequences)
-            self._run([seq for seq in sequences if not seq.done])
+            self._run(sequences)
             self._retire()
 
     def _admit(self) -> None:
@@ -110,21 +110,27 @@ class Scheduler:
             seq.seq_id, seq.n_cached = place
             seq.n_reused = seq.n_cached
             seq.started = perf_counter()
-            self.bets.forget(seq.seq_id)
             self._active.append(seq)
+            self.bets.forget(seq.seq_id)
 
     def _drop_cancelled(self) -> None:
         for seq in (*self._waiting, *self._active):
             if seq.cancelled:
                 seq.finish_early("cancelled")
-        self._waiting = deque(seq for seq in self._waiting if not seq.done)
+        self._leave_queue()
         self._retire()
+
+    def _leave_queue(self) -> None:
+        for seq in [seq for seq in self._waiting if seq.done]:
+            self._waiting.remove(seq)
+            seq.retire()
 
     def _retire(self) -> None:
         for seq in [seq for seq in self._active if seq.done]:
             self._active.remove(seq)
-            self.bets.finish(seq)
             self._slots.release(seq.seq_id, seq.tokens[: seq.n_cached])
+            seq.retire()
+            self.bets.finish(seq)  # last: should a proposer fail, nobody waits for this answer
 
     def _passes(self) -> list[list[Sequence]]:
         """The passes of one step. Prompts are read apart where exactness asks for one shape."""
@@ -195,15 +201,18 @@ class Scheduler:
         """Verify one draft, commit what holds, and cut the cache back to all but the last token."""
         seq, draft = row.seq, row.bet.draft
         request = seq.request
+        allowed = p if seq.constraint is None else seq.constraint.mask(p, draft.tokens)
         verdict = VERIFICATIONS[request.verification](
-            draft, p, request.sampling, seq.tokens, seq.n_generated, self._ends
+            draft, allowed, request.sampling, seq.tokens, seq.n_generated, self._ends
         )
-        seq.commit(verdict, draft.source, self._logprobs(seq, p, verdict))
+        if seq.constraint is not None:
+            seq.constraint.accept(verdict.tokens)
+        n_taken = seq.commit(verdict, draft.source, self._logprobs(seq, p, verdict))
         keep = len(seq.tokens) - 1
         if keep < row.span.start + len(row.span.tokens):
             self.target.truncate(seq.seq_id, keep)
         assert self.target.length(seq.seq_id) == keep
-        return row, verdict
+        return row, verdict.first(n_taken)
 
     def _logprobs(
         self, seq: Sequence, p: NDArray[np.float32], verdict: Verdict
@@ -255,28 +264,28 @@ class Scheduler:
 
     # -- the edges ------------------------------------------------------------
 
-    def _make_room(self, sequences: Seq[Sequence]) -> None:
+    def _make_room(self) -> None:
         """A full context ends the answer, or slides: the oldest half after the prompt goes."""
-        for seq in sequences:
+        for seq in self._active:
             if seq.n_pending != 1 or seq.n_cached < self.target.context_size:
                 continue
             if seq.request.context_full == "stop":
                 seq.finish_early("length")
             else:
                 self._slide(seq)
+        self._retire()
 
     def _slide(self, seq: Sequence) -> None:
         size = self.target.context_size
         keep = min(len(seq.request.prompt), size // 2)
         discard = max(1, (size - keep) // 2)
-        try:
+        if self.target.can_shift:
             self.target.shift(seq.seq_id, keep, discard)
-        except ParlayError as error:
-            seq.finish_early("error", error)
-            return
+            seq.n_cached -= discard
+        else:  # what is left after the gap is read again, as a prompt is
+            seq.n_cached = self._slots.keep(seq.seq_id, keep)
         self.bets.shift(seq.seq_id, keep, discard)
         del seq.tokens[keep : keep + discard]
-        seq.n_cached -= discard
 
     def _fail(self, rows: Seq[_Row], error: ParlayError) -> None:
         """A pass broke: its sequences end with the reason, their caches start over."""
@@ -289,5 +298,5 @@ class Scheduler:
         """End everything, for instance when the engine closes."""
         for seq in (*self._waiting, *self._active):
             seq.finish_early("error", error)
-        self._waiting.clear()
+        self._leave_queue()
         self._retire()

@@ -5,18 +5,22 @@ Knows text and stop rules, not models: the scheduler moves it through passes.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Protocol
 
+from parlay.decoding.constraint import Constraint
 from parlay.decoding.counts import Counts
 from parlay.decoding.logprobs import TokenLogprob
 from parlay.decoding.stop import StopStrings
 from parlay.decoding.verdict import Origin, Verdict
 from parlay.errors import ParlayError
 from parlay.runtime.request import Request
+
+log = logging.getLogger("parlay.runtime")
 
 
 class Text(Protocol):
@@ -46,8 +50,16 @@ Sink = Callable[["Sequence", Seq[Piece]], None]
 class Sequence:
     """The state of one answer."""
 
-    def __init__(self, request: Request, text: Text, ends: frozenset[int], sink: Sink) -> None:
+    def __init__(
+        self,
+        request: Request,
+        text: Text,
+        ends: frozenset[int],
+        sink: Sink,
+        constraint: Constraint | None = None,
+    ) -> None:
         self.request = request
+        self.constraint = constraint
         self.tokens: list[int] = list(request.prompt)
         self.n_cached = 0  # tokens in the target's cache; kept equal to its length
         self.n_reused = 0  # of the prompt, taken from an earlier turn's cache
@@ -58,6 +70,7 @@ class Sequence:
         self.finish_reason: str | None = None
         self.error: ParlayError | None = None
         self.cancelled = False  # set from any thread; read once a round
+        self.retired = False  # done, counted, and its slot free again
         self.submitted = time.perf_counter()
         self.started = self.submitted
         self.first_token: float | None = None
@@ -91,8 +104,15 @@ class Sequence:
             pieces.append(Piece(token, text, origin, source, next(scored, None)))
             if self.done:
                 break
-        self._sink(self, pieces)
+        self._send(pieces)
         return len(pieces)
+
+    def _send(self, pieces: Seq[Piece]) -> None:
+        try:
+            self._sink(self, pieces)
+        except Exception:  # a receiver that fails loses its own answer, nobody else's
+            log.exception("the receiver of an answer failed; the answer is cancelled")
+            self.cancelled = True
 
     def _take(self, token: int) -> str:
         self.tokens.append(token)
@@ -119,10 +139,15 @@ class Sequence:
             self.error = error
             self.ended = time.perf_counter()
 
+    def retire(self) -> None:
+        """Its last round has been counted: tell whoever waits for the whole of it."""
+        self.retired = True
+        self._send(())
+
     def finish_early(self, reason: str, error: ParlayError | None = None) -> None:
         """End it between rounds and let go of the text held back."""
         if not self.done:
             rest = self._rest() if error is None else ""
             self.finish(reason, error)
             pieces = [Piece(self.tokens[-1], rest, Origin.PLAIN, "none")] if rest else []
-            self._sink(self, pieces)
+            self._send(pieces)

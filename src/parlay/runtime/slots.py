@@ -33,6 +33,10 @@ class Slots:
     def n_free(self) -> int:
         return sum(not slot.busy for slot in self._slots)
 
+    @property
+    def all(self) -> tuple[Slot, ...]:
+        return tuple(self._slots)
+
     def take(self, prompt: Seq[int]) -> tuple[int, int] | None:
         """The slot for a prompt and how much of it is cached there; None if all are busy."""
         free = [slot for slot in self._slots if not slot.busy]
@@ -43,7 +47,7 @@ class Slots:
         best = max(free, key=lambda slot: (shared[slot.seq_id], -slot.last_used))
         best.busy = True
         # At least the last token must be read again: its logits begin the answer.
-        reused = self._reuse(best, min(shared[best.seq_id], len(prompt) - 1))
+        reused = self.keep(best.seq_id, min(shared[best.seq_id], len(prompt) - 1))
         return best.seq_id, reused
 
     def release(self, seq_id: int, tokens: Seq[int]) -> None:
@@ -54,12 +58,13 @@ class Slots:
         self._clock += 1
         slot.last_used = self._clock
 
-    def _reuse(self, slot: Slot, n: int) -> int:
-        kept = self._target.reusable(slot.seq_id, n)
+    def keep(self, seq_id: int, n: int) -> int:
+        """Cut a slot's cache to its first n tokens, or to none where that cannot be done."""
+        kept = self._target.reusable(seq_id, n)
         if kept == 0:
-            self._target.clear(slot.seq_id)
-        elif kept < self._target.length(slot.seq_id):
-            self._target.truncate(slot.seq_id, kept)
+            self._target.clear(seq_id)
+        elif kept < self._target.length(seq_id):
+            self._target.truncate(seq_id, kept)
         return kept
 
 

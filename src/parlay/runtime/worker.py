@@ -28,24 +28,27 @@ class Worker:
         self._scheduler = scheduler
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
+        self._door = threading.Lock()  # nothing slips in behind the last look at the inbox
         self._thread = threading.Thread(target=self._run, name="parlay-worker", daemon=True)
         self._thread.start()
 
     def submit(self, seq: Sequence) -> None:
         """Hand a sequence over; its sink will be called on the worker's thread."""
-        if self._closed.is_set():
-            raise Closed("the engine is closed; open a new one")
-        self._inbox.put(lambda: self._scheduler.add(seq))
+        self.call(lambda: self._scheduler.add(seq))
 
     def call(self, function: Callable[[], None]) -> None:
         """Run something on the worker's thread, between two rounds."""
-        self._inbox.put(function)
+        with self._door:
+            if self._closed.is_set():
+                raise Closed("the engine is closed; open a new one")
+            self._inbox.put(function)
 
     def close(self) -> None:
         """Stop after the current round; unfinished answers end with an error."""
-        if not self._closed.is_set():
+        with self._door:
             self._closed.set()
-            self._inbox.put(None)
+            self._inbox.put(None)  # wakes it up
+        if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _run(self) -> None:
@@ -53,24 +56,32 @@ class Worker:
             self._take_in(block=self._scheduler.idle)
             if not self._closed.is_set() and not self._scheduler.idle:
                 self._step()
-        self._scheduler.fail_all(Closed("the engine was closed before the answer was complete"))
+        self._take_in(block=False)  # what came in last must end too
+        closed = Closed("the engine was closed before the answer was complete")
+        while not self._scheduler.idle:
+            self._do(lambda: self._scheduler.fail_all(closed))
 
     def _take_in(self, *, block: bool) -> None:
         """Run what others asked for; wait for it when there is nothing else to do."""
         try:
-            while not self._closed.is_set():
+            while True:
                 item = self._inbox.get(block=block)
                 block = False
                 if item is not None:
-                    item()
+                    self._do(item)
         except queue.Empty:
             return
+
+    def _do(self, item: Callable[[], None]) -> None:
+        try:
+            item()
+        except Exception:  # one caller's mistake must not stop everyone's answers
+            log.exception("something between two rounds failed")
 
     def _step(self) -> None:
         try:
             self._scheduler.step()
         except Exception as error:  # whatever broke, no client may wait for ever
             log.exception("a round failed")
-            self._scheduler.fail_all(
-                ParlayError(f"internal error: {type(error).__name__}: {error}")
-            )
+            internal = ParlayError(f"internal error: {type(error).__name__}: {error}")
+            self._do(lambda: self._scheduler.fail_all(internal))

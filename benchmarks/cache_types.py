@@ -1,0 +1,67 @@
+"""Which cache types keep passes exact, and what they cost: the figures of docs/exactness.md.
+
+  python benchmarks/cache_types.py [MODEL.gguf]
+
+Passes of one and of four tokens, interleaved over all types, and the shapes that the probe finds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from time import perf_counter
+
+from parlay.decoding.span import Span
+from parlay.llama.context import Context
+from parlay.llama.model import Model
+from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.models import resolve_model
+from parlay.runtime.exactness import probe
+
+TYPES = (("f16", "f16"), ("bf16", "f16"), ("q8_0", "f16"), ("f16", "bf16"), ("q8_0", "q8_0"))
+LENGTHS = (64, 300, 1200, 1900)
+REPEATS = 15
+
+
+def fill(context: Context, length: int) -> None:
+    """Let the cache hold so many tokens."""
+    while (n := context.length(0)) < length:
+        end = min(length, n + 64)
+        tokens = [(i * 7919 + 11) % context.n_vocab for i in range(n, end)]
+        context.decode([Span(0, n, tokens, 0)])
+
+
+def timed(context: Context, length: int, rows: int) -> float:
+    """Milliseconds of a pass, repeated in the same shape."""
+    for _ in range(2):
+        started = perf_counter()
+        context.decode([Span(0, length, list(range(rows)), rows)])
+        took = perf_counter() - started
+        context.truncate(0, length)
+    return took * 1e3
+
+
+def main() -> None:
+    model = Model(resolve_model(sys.argv[1] if sys.argv[1:] else "default"), ModelSettings())
+    contexts = {
+        types: Context(model, ContextSettings(2048, cache_type_k=types[0], cache_type_v=types[1]))
+        for types in TYPES
+    }
+    for types, context in contexts.items():
+        print(
+            f"K {types[0]:5} V {types[1]:5} exact rows: {sorted(probe(context, 17, 1).shapes.rows)}"
+        )
+    for length in LENGTHS:
+        for context in contexts.values():
+            fill(context, length)
+        samples = [
+            {types: (timed(c, length, 1), timed(c, length, 4)) for types, c in contexts.items()}
+            for _ in range(REPEATS)
+        ]
+        for types in TYPES:
+            one, four = (statistics.median(s[types][i] for s in samples) for i in (0, 1))
+            print(f"{length:5} cells, K {types[0]:5} V {types[1]:5}: {one:6.2f} and {four:6.2f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""A constraint: which tokens may come next, where a grammar says so.
+
+Knows nothing of grammars themselves. It acts on the target's logits before the draw, row by row
+under the assumption that the draft holds so far: a row after a rejected token is never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Constraint(Protocol):
+    """The state of one sequence's grammar."""
+
+    def mask(self, p: NDArray[np.float32], draft: Sequence[int]) -> NDArray[np.float32]:
+        """A copy of the rows in which what may not come is -inf; the state stays as it was."""
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """These tokens were committed."""

@@ -1,0 +1,266 @@
+"""The deployment file, `speculative-deploy.yaml`: every key, its default and its bounds.
+
+Knows no models and opens no files but the one it reads; the server and the doctor act on it.
+Order of precedence: flags, then environment variables PARLAY_SECTION_KEY, then the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+
+from parlay.errors import BadRequest
+from parlay.routing import DEFAULT_RULES, Rule
+
+Share = Annotated[float, Field(ge=0, le=1)]
+# Names that stand for something else than a file.
+_NAMES = frozenset({"default", "smollm2", "suffix", "ngram", "none"})
+_PATHS = (
+    "model.target",
+    "model.drafter",
+    "model.tokenizer",
+    "monitoring.request_log",
+    "server.api_keys_file",
+)
+_PREFIX = "PARLAY_"
+
+
+class DeploymentError(BadRequest):
+    """The deployment file, a variable or a flag says something that cannot be done."""
+
+
+class Section(BaseModel):
+    """A part of the file; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSection(Section):
+    """Which models."""
+
+    target: str = "default"
+    drafter: str = "suffix"  # file, ngram, suffix, none, or several with commas between
+    tokenizer: str | None = None  # must match the target's own; absent: that one is used
+    alias: tuple[str, ...] = ()  # names under which clients may ask for it; the first is shown
+
+
+class RuntimeSection(Section):
+    """How they run and how they bet."""
+
+    gpu_layers: int = Field(-1, ge=-1)  # -1: all, if there is a GPU
+    context_size: int = Field(4096, ge=16)  # tokens of each slot
+    vram_budget_gb: float | None = Field(None, gt=0)
+    speculative_window: int = Field(4, ge=0, le=64)
+    min_token_acceptance: Share | None = None
+    min_sequence_acceptance: Share | None = None
+    fallback_threshold_pct: float | None = Field(None, gt=0, le=100)
+    controller: Literal["fixed", "profit"] = "fixed"
+    mode: Literal["auto", "exact", "faithful"] = "auto"
+    slots: int = Field(4, ge=1, le=256)
+    threads: int = Field(0, ge=0)  # 0: physical cores
+    batch: int = Field(512, ge=32)
+    devices: tuple[str, ...] = ()
+    flash_attention: Literal["auto", "on", "off"] = "auto"
+    cache_type_k: str = "auto"
+    cache_type_v: str = "auto"
+    drafter_gpu_layers: int = Field(-1, ge=-1)
+    drafter_cache_type_k: str = "auto"
+    drafter_cache_type_v: str = "auto"
+    mmap: bool = True
+    mlock: bool = False
+    context_full: Literal["stop", "slide"] = "stop"
+
+
+class MonitoringSection(Section):
+    """What is written down, and when someone is told."""
+
+    metrics_endpoint: str = "/metrics/speculative"
+    alert_on_acceptance_drop: bool = True
+    acceptance_drop: Share = 0.3  # alert when recent acceptance is this much below the usual one
+    cache_compaction_interval: int = Field(8192, ge=0)  # tokens; 0: never
+    request_log: str | None = None
+    request_log_max_mb: float = Field(64, gt=0)
+    request_log_keep: int = Field(5, ge=1)
+    log_prompts: bool = False
+    alert_webhook: str | None = None
+    memory_pressure_pct: float = Field(95, gt=0, le=100)
+
+    @field_validator("metrics_endpoint")
+    @classmethod
+    def _is_a_path(cls, value: str) -> str:
+        if not value.startswith("/") or value.startswith(("/v1/", "/health")):
+            raise ValueError("must begin with / and not hide another route")
+        return value
+
+
+class ServerSection(Section):
+    """Who may ask, and how much."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8080, ge=0, le=65535)
+    api_keys: tuple[SecretStr, ...] = ()
+    api_keys_file: str | None = None  # one key a line
+    allow_public_without_key: bool = False
+    cors_origins: tuple[str, ...] = ()  # empty: no other site's page may ask
+    queue_size: int = Field(64, ge=0)
+    request_timeout_s: float = Field(600, gt=0)
+    drain_s: float = Field(30, ge=0)
+    max_body_mb: float = Field(4, gt=0)
+    max_prompt_tokens: int | None = Field(None, ge=1)  # absent: what the context holds
+    max_answer_tokens: int | None = Field(None, ge=1)
+    max_n: int = Field(8, ge=1, le=128)
+    default_temperature: float = Field(0.8, ge=0, le=100)  # for requests that name none
+
+    @field_validator("api_keys", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(value.split(",")) if isinstance(value, str) else value
+
+
+class Deployment(Section):
+    """The whole file."""
+
+    model: ModelSection = ModelSection()
+    runtime: RuntimeSection = RuntimeSection()
+    monitoring: MonitoringSection = MonitoringSection()
+    server: ServerSection = ServerSection()
+    routes: tuple[Rule, ...] = DEFAULT_RULES
+
+
+_SECTIONS: dict[str, type[Section]] = {
+    "model": ModelSection,
+    "runtime": RuntimeSection,
+    "monitoring": MonitoringSection,
+    "server": ServerSection,
+}
+
+
+def load_deployment(
+    path: Path | str | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Deployment:
+    """Read the file (none: all defaults), then variables, then `overrides` by dotted key."""
+    content = _read(Path(path)) if path is not None else {}
+    origin = Path(path).name if path is not None else "the deployment"
+    if path is not None:
+        _resolve(content, Path(path).absolute().parent)
+    given = {**_from_environ(os.environ if environ is None else environ), **(overrides or {})}
+    for key, value in given.items():
+        _put(content, key, value)
+    _resolve(content, Path.cwd())
+    try:
+        return Deployment.model_validate(content)
+    except ValidationError as error:
+        raise DeploymentError(f"{origin}: {explain(error)}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise DeploymentError(f"no deployment file at {path}; check the path") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DeploymentError(f"{path.name} cannot be read as YAML: {reason}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise DeploymentError(f"{path.name} must be a mapping of sections: {', '.join(_top())}")
+    return content
+
+
+def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
+    """PARLAY_RUNTIME_SLOTS=8 is runtime.slots; PARLAY_API_KEYS is short for the server's."""
+    found: dict[str, Any] = {}
+    for name, value in sorted(environ.items()):
+        section, _, key = name.removeprefix(_PREFIX).lower().partition("_")
+        if name.startswith(_PREFIX) and key and section in _SECTIONS:
+            _check_key(f"variable {name}", section, key)
+            found[f"{section}.{key}"] = yaml.safe_load(value) if value else None
+    if environ.get("PARLAY_API_KEYS"):
+        found["server.api_keys"] = environ["PARLAY_API_KEYS"]
+    return found
+
+
+def _put(content: dict[str, Any], dotted: str, value: Any) -> None:
+    section, _, key = dotted.partition(".")
+    if section not in _SECTIONS:
+        raise DeploymentError(f"{dotted} names no section{_hint(section, _top())}")
+    _check_key(dotted, section, key)
+    part = content.setdefault(section, {})
+    if not isinstance(part, dict):
+        raise DeploymentError(f"{section} must hold keys, one a line")
+    part[key] = value
+
+
+def _check_key(what: str, section: str, key: str) -> None:
+    known = list(_SECTIONS[section].model_fields)
+    if key not in known:
+        raise DeploymentError(f"{what}: {key} is not a key of {section}{_hint(key, known)}")
+
+
+def _resolve(content: dict[str, Any], folder: Path) -> None:
+    """Relative paths are meant from where they were written: the file's folder, or this one."""
+    for dotted in _PATHS:
+        section, _, key = dotted.partition(".")
+        part = content.get(section)
+        if isinstance(part, dict) and isinstance(part.get(key), str):
+            names = part[key].split(",") if dotted == "model.drafter" else [part[key]]
+            part[key] = ",".join(_absolute(name.strip(), folder) for name in names)
+
+
+def _absolute(name: str, folder: Path) -> str:
+    if not name or name in _NAMES:
+        return name
+    return str(folder / Path(name).expanduser())
+
+
+def explain(error: ValidationError) -> str:
+    """The first problem in one line, with the nearest key where one is unknown."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = [str(part) for part in first["loc"]]
+    dotted = ".".join(place)
+    if first["type"] == "extra_forbidden":
+        return f"{dotted} is not a key{_hint(place[-1], _keys_at(place[:-1]))}"
+    reason = first["msg"].removeprefix("Value error, ")
+    given = "" if "key" in dotted else f" (given {first['input']!r:.60})"
+    return f"{dotted}: {reason}{given}"
+
+
+def _keys_at(place: Sequence[str]) -> list[str]:
+    """The keys that may stand at a place, then those of all other sections."""
+    node: Any = Deployment
+    for part in place:
+        node = _child(node, part)
+    own = list(node.model_fields) if _is_model(node) else []
+    elsewhere = [f"{name}.{key}" for name, part in _SECTIONS.items() for key in part.model_fields]
+    return [*own, *elsewhere]
+
+
+def _child(node: Any, part: str) -> Any:
+    if _is_model(node) and part in node.model_fields:
+        node = node.model_fields[part].annotation
+    return next((arg for arg in get_args(node) if _is_model(arg)), node)
+
+
+def _is_model(node: Any) -> bool:
+    return isinstance(node, type) and issubclass(node, BaseModel)
+
+
+def _hint(key: str, known: Sequence[str]) -> str:
+    """Nearest by spelling; a key of the right name in another section is named in full."""
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    near = near or [name for name in known if name.endswith(f".{key}")]
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known[:12])}"
+
+
+def _top() -> list[str]:
+    return list(Deployment.model_fields)

@@ -1,0 +1,114 @@
+"""The hard limit at load: refuse before anything is allocated.
+
+Reads headers and what is free; the engine calls it, nothing here knows the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from parlay.errors import LoadError
+from parlay.llama import library
+from parlay.llama.cpu import repacked_types
+from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.planning.devices import GIB, Pool, pools, ram
+from parlay.planning.needs import Load
+from parlay.planning.plan import Plan, make_plan
+from parlay.planning.proposals import Proposal, propose
+from parlay.planning.shape import read_shape
+
+# The engine's own: its widest window unless a wider one is asked for, and the rows it probes.
+_WIDEST = 16
+_MIN_ROWS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file and the settings it is about to be loaded with."""
+
+    path: Path
+    model: ModelSettings
+    context: ContextSettings
+
+
+def engine_contexts(
+    context: ContextSettings, window: int, drafter_types: tuple[str, str]
+) -> tuple[ContextSettings, ContextSettings]:
+    """The target's and the drafter's context as the engine makes them.
+
+    The target's logits are read for a whole draft of every sequence, the drafter's for its end.
+    """
+    rows = (max(window, _WIDEST) + 1) * context.n_sequences
+    k, v = drafter_types
+    own = replace(context, n_outputs=context.n_sequences, cache_type_k=k, cache_type_v=v)
+    return replace(context, n_outputs=max(rows, _MIN_ROWS)), own
+
+
+def check_fits(
+    target: Wanted, drafter: Wanted | None = None, *, budget_gb: float | None = None
+) -> Plan:
+    """Raise LoadError where the models would pass the budget, or what is free without one."""
+    loads = load_list(target, drafter)
+    plan = plan_here(loads, budget_gb=budget_gb)
+    if plan.verdict != "fits":
+        raise LoadError(_refusal(plan, proposals_for(plan)))
+    return plan
+
+
+def load_list(target: Wanted, drafter: Wanted | None, n_features: int = 0) -> list[Load]:
+    """Headers read, roles given."""
+    loads = [Load("target", read_shape(target.path), target.model, target.context, n_features)]
+    if drafter is not None:
+        loads.append(Load("drafter", read_shape(drafter.path), drafter.model, drafter.context))
+    return loads
+
+
+def usable_pools() -> list[Pool]:
+    """What this build of llama.cpp can use: a GPU only if it was built for one."""
+    if not library.has_gpu():
+        return [ram()]
+    found = pools()
+    usable = [d for d in library.devices() if d.kind in ("gpu", "igpu")]
+    if len(usable) == len(found) - 1:
+        return found
+    # Some are hidden from us, or no driver's library is installed: llama.cpp knows the rest.
+    gpus = [Pool(d.description, "gpu", d.total_bytes, d.free_bytes) for d in usable]
+    return [*gpus, ram()]
+
+
+def plan_here(
+    loads: Sequence[Load],
+    *,
+    budget_gb: float | None = None,
+    available: Sequence[Pool] | None = None,
+) -> Plan:
+    """A plan for this machine, or for the pools given."""
+    return make_plan(
+        loads,
+        usable_pools() if available is None else available,
+        budget_gb=budget_gb,
+        repacked=repacked_types(),
+    )
+
+
+def proposals_for(plan: Plan) -> list[Proposal]:
+    """What would fit under the same limits."""
+    budget = None if plan.budget is None else plan.budget / GIB
+    return propose(plan, lambda loads: plan_here(loads, budget_gb=budget, available=plan.pools))
+
+
+def _refusal(plan: Plan, found: Sequence[Proposal]) -> str:
+    needed, free = (
+        (plan.on_gpu, plan.gpu_free)
+        if plan.on_gpu > plan.gpu_free
+        else (plan.in_ram, plan.ram_free)
+    )
+    limit = "the limit is" if plan.budget == free else "there is"
+    advice = f"try {found[0].option}" if found else "use a smaller model"
+    names = " and ".join(load.shape.name for load in plan.loads)
+    return (
+        f"{names} need {needed / GIB:.2f} GB and {limit} {free / GIB:.2f} GB; {advice}"
+        " (parlay plan shows the parts)"
+    )

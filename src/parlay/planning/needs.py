@@ -1,0 +1,206 @@
+"""What loading one model takes, item by item and place by place.
+
+Knows how llama.cpp lays a model out; knows nothing of what is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from parlay.errors import BadRequest
+from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.planning.passes import F32, I32, I64, Pass, compute_bytes, rotation_size
+from parlay.planning.shape import Layer, Shape
+
+Place = Literal["gpu", "ram"]
+
+_CELL_PAD = 256
+# For architectures whose passes are only guessed: MLA takes 20 % more than a plain layer would.
+_MARGIN = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One line of a plan."""
+
+    model: str  # target or drafter
+    what: str  # weights, repacked weights, cache, state, compute, logits, features
+    place: Place
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A model to be loaded, and how."""
+
+    role: str
+    shape: Shape
+    model: ModelSettings
+    context: ContextSettings
+    n_features: int = 0  # layers whose inputs are read out for a drafter that wants them
+
+
+def needs(load: Load, *, has_gpu: bool, repacked: frozenset[str] = frozenset()) -> list[Item]:
+    """Every allocation of one model and its context."""
+    on_gpu = gpu_layers(load, has_gpu)
+    sizes = [*_weights(load, on_gpu, repacked), *_cache(load, on_gpu), *_buffers(load, on_gpu)]
+    return [Item(load.role, what, place, n) for what, place, n in sizes if n]
+
+
+def gpu_layers(load: Load, has_gpu: bool) -> int:
+    """Layers on the GPU; the head counts as one more, so all of them are n_layers + 1."""
+    wanted, most = load.model.gpu_layers, load.shape.n_layers + 1
+    if not has_gpu:
+        return 0
+    return most if wanted < 0 else min(wanted, most)
+
+
+def cells(context: ContextSettings) -> int:
+    """Cache cells of each sequence: llama.cpp rounds up."""
+    return _padded(context.context_size, _CELL_PAD)
+
+
+def cache_types(context: ContextSettings) -> tuple[str, str]:
+    """Types of keys and values; what auto means has the same size everywhere."""
+    k, v = context.cache_type_k, context.cache_type_v
+    return ("f16" if k == "auto" else k), ("f16" if v == "auto" else v)
+
+
+def row_bytes(n: int, cache_type: str) -> int:
+    """Bytes of a row of `n` numbers in a cache type."""
+    block, n_bytes = _block(cache_type)
+    return n // block * n_bytes
+
+
+def _block(cache_type: str) -> tuple[int, int]:
+    """How many numbers a block of this type holds, and in how many bytes."""
+    block, n_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[cache_type.upper()]]
+    return int(block), int(n_bytes)
+
+
+def check_cache_types(shape: Shape, context: ContextSettings) -> None:
+    """Refuse what llama.cpp would refuse only after the weights are loaded."""
+    sizes = (("K", shape.head_size_k), ("V", shape.head_size_v))
+    for (name, head), cache_type in zip(sizes, cache_types(context), strict=True):
+        block, _ = _block(cache_type)
+        if head % block:
+            raise BadRequest(
+                f"a {name} cache of type {cache_type} cannot hold {shape.name}'s heads of {head}"
+                f" (blocks of {block}); use f16"
+            )
+        if name == "V" and block > 1 and context.flash_attention == "off":
+            raise BadRequest(f"a V cache of type {cache_type} needs flash attention; use f16")
+
+
+_Size = tuple[str, Place, int]
+
+
+def _place(i: int, n_layers: int, on_gpu: int) -> Place:
+    """The last layers go to the GPU first, the head before all of them."""
+    return "gpu" if i >= n_layers + 1 - on_gpu else "ram"
+
+
+def _weights(load: Load, on_gpu: int, repacked: frozenset[str]) -> Iterable[_Size]:
+    shape = load.shape
+    head: Place = "gpu" if on_gpu else "ram"
+    sizes: dict[Place, int] = {"gpu": 0, "ram": shape.input_bytes}
+    sizes[head] += shape.output_bytes + (shape.tied_bytes if on_gpu else 0)
+    copies = 0
+    for i, layer in enumerate(shape.layers):
+        place = _place(i, shape.n_layers, on_gpu)
+        sizes[place] += layer.n_bytes
+        if place == "ram":
+            copies += sum(n for kind, n in layer.matrices if kind in repacked)
+    if not load.model.mmap:  # the file's own pages are not kept: only the copy is there
+        sizes["ram"] -= copies
+    yield "weights", "gpu", sizes["gpu"]
+    yield "weights", "ram", sizes["ram"]
+    yield "repacked weights", "ram", copies
+
+
+def _cache(load: Load, on_gpu: int) -> Iterable[_Size]:
+    sizes: dict[tuple[str, Place], int] = {}
+    for i, layer in enumerate(load.shape.layers):
+        place = _place(i, load.shape.n_layers, on_gpu)
+        for what, n_bytes in (
+            ("cache", _cache_bytes(load, layer)),
+            ("state", _state_bytes(load, layer)),
+        ):
+            sizes[what, place] = sizes.get((what, place), 0) + n_bytes
+    return [(what, place, n) for (what, place), n in sizes.items()]
+
+
+def _cache_bytes(load: Load, layer: Layer) -> int:
+    # Sliding layers are kept at full length too (llama.cpp's default): a cache that forgets could
+    # not be cut back after a rejected draft.
+    k, v = cache_types(load.context)
+    row = row_bytes(layer.n_k, k)
+    if load.shape.keeps_values:
+        row += row_bytes(layer.n_v, v)
+    return cells(load.context) * row * load.context.n_sequences
+
+
+def _state_bytes(load: Load, layer: Layer) -> int:
+    if layer.state is None:
+        return 0
+    return (layer.state.n_conv + layer.state.n_state) * F32 * load.context.n_sequences
+
+
+def _buffers(load: Load, on_gpu: int) -> Iterable[_Size]:
+    work = largest_pass(load, on_gpu=bool(on_gpu))
+    row = load.shape.n_embd * F32
+    logits = work.n_outputs * load.shape.n_vocab * F32
+    compute = compute_bytes(load.shape, work)
+    if not load.shape.followed:
+        compute = int(compute * _MARGIN)
+    if on_gpu:
+        yield "compute", "gpu", compute
+        yield "compute", "ram", _host_bytes(load, work)
+    else:
+        yield "compute", "ram", compute
+    yield "logits", "ram", logits
+    features = load.n_features * work.n_tokens * row
+    yield "features", "gpu" if on_gpu else "ram", features
+    yield "features", "ram", features
+
+
+def _host_bytes(load: Load, work: Pass) -> int:
+    """The RAM side of a pass on a GPU: inputs and embeddings.
+
+    Also where some layers are in RAM: llama.cpp computes wide passes over them on the GPU.
+    """
+    embeddings = 2 * work.n_tokens * load.shape.n_embd * F32
+    masks = work.n_cells * work.n_tokens * 2 * (2 if load.shape.sliding_window else 1)
+    return embeddings + masks + work.n_tokens * (2 * I32 + 2 * I64)
+
+
+def largest_pass(load: Load, *, on_gpu: bool) -> Pass:
+    """What llama.cpp reserves buffers for."""
+    context, shape = load.context, load.shape
+    n_cells = cells(context)
+    n_tokens = min(context.n_batch, n_cells * context.n_sequences)
+    flash = context.flash_attention != "off"
+    rotated = [
+        _block(cache_type)[0] > 1 and rotation_size(head) > 0
+        for cache_type, head in zip(
+            cache_types(context), (shape.head_size_k, shape.head_size_v), strict=True
+        )
+    ]
+    return Pass(
+        n_tokens=n_tokens,
+        n_outputs=min(n_tokens, context.n_outputs),
+        n_sequences=context.n_sequences,
+        n_cells=n_cells,
+        flash_attention=flash,
+        rotated_k=rotated[0],
+        rotated_v=rotated[1],
+        on_gpu=on_gpu,
+    )
+
+
+def _padded(n: int, to: int) -> int:
+    return -(-n // to) * to

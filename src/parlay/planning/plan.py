@@ -1,0 +1,105 @@
+"""A memory plan: what must be held, where, and whether it fits what is free.
+
+Pure arithmetic over items and pools; reads neither files nor devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from parlay.planning.devices import DRIVER_BYTES, GIB, Pool
+from parlay.planning.needs import Item, Load, check_cache_types, needs
+
+Verdict = Literal["fits", "spills", "does not fit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Items against pools. GPUs count together: llama.cpp spreads layers over them."""
+
+    loads: tuple[Load, ...]
+    items: tuple[Item, ...]
+    pools: tuple[Pool, ...]
+    budget: int | None  # a hard limit for the GPU, or for RAM where there is none
+
+    @property
+    def has_gpu(self) -> bool:
+        return any(pool.kind != "ram" for pool in self.pools)
+
+    @property
+    def on_gpu(self) -> int:
+        return sum(item.n_bytes for item in self.items if item.place == "gpu")
+
+    @property
+    def in_ram(self) -> int:
+        return sum(item.n_bytes for item in self.items if item.place == "ram")
+
+    @property
+    def gpu_free(self) -> int:
+        """What may be used: what is free, and not more than the budget."""
+        free = sum(pool.free for pool in self.pools if pool.kind != "ram")
+        return free if self.budget is None else min(free, self.budget)
+
+    @property
+    def ram_free(self) -> int:
+        free = sum(pool.free for pool in self.pools if pool.kind == "ram")
+        if self.budget is not None and not self.has_gpu:
+            return min(free, self.budget)
+        shared = any(pool.kind == "unified" for pool in self.pools)
+        return free - self.on_gpu if shared else free
+
+    @property
+    def verdict(self) -> Verdict:
+        """`spills`: the GPU is too small, but with RAM there is room; a hard limit forbids it."""
+        if self.in_ram > self.ram_free:
+            return "does not fit"
+        if self.on_gpu <= self.gpu_free:
+            return "fits"
+        if self.budget is not None:
+            return "does not fit"
+        missing = self.on_gpu - self.gpu_free
+        return "spills" if missing <= self.ram_free - self.in_ram else "does not fit"
+
+    @property
+    def exact(self) -> bool:
+        """Whether every pass was followed operation by operation."""
+        return all(load.shape.followed for load in self.loads)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The public JSON form."""
+        return {
+            "verdict": self.verdict,
+            "gpu": {"needed": self.on_gpu, "free": self.gpu_free},
+            "ram": {"needed": self.in_ram, "free": self.ram_free},
+            "budget": self.budget,
+            "compute_buffers": "computed" if self.exact else "estimated",
+            "items": [
+                {"model": i.model, "what": i.what, "place": i.place, "bytes": i.n_bytes}
+                for i in self.items
+            ],
+            "pools": [
+                {"name": p.name, "kind": p.kind, "total": p.total, "free": p.free}
+                for p in self.pools
+            ],
+        }
+
+
+def make_plan(
+    loads: Sequence[Load],
+    pools: Sequence[Pool],
+    *,
+    budget_gb: float | None = None,
+    repacked: frozenset[str] = frozenset(),
+) -> Plan:
+    """Lay out every model of `loads` over the pools. A GB of a budget is 2^30 bytes."""
+    has_gpu = any(pool.kind != "ram" for pool in pools)
+    items: list[Item] = []
+    for load in loads:
+        check_cache_types(load.shape, load.context)
+        items += needs(load, has_gpu=has_gpu, repacked=repacked)
+    if any(item.place == "gpu" for item in items):
+        items.append(Item("both", "driver", "gpu", DRIVER_BYTES))
+    budget = None if budget_gb is None else int(budget_gb * GIB)
+    return Plan(tuple(loads), tuple(items), tuple(pools), budget)

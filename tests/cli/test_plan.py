@@ -1,0 +1,63 @@
+"""`parlay plan`: table, JSON, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import typer
+from typer.testing import CliRunner
+
+from parlay.cli import plan
+
+app = typer.Typer()
+plan.register(app)
+app.command("other")(lambda: None)  # one command alone would lose its name
+
+
+def run(*words: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["plan", *map(str, words)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout
+
+
+def test_a_pair_that_fits(tiny_llama: Path, tiny_drafter: Path) -> None:
+    code, out = run(tiny_llama, "--draft", tiny_drafter)
+    assert code == 0
+    assert "fits" in out
+    assert out.count("weights") == 2
+    assert "·" in out  # the bar has room
+
+
+def test_a_pair_that_does_not_fit(tiny_llama: Path, tiny_drafter: Path) -> None:
+    words = ("-c", "16384", "--vram-budget-gb", "0.03", "--json")
+    code, out = run(tiny_llama, "--draft", tiny_drafter, *words)
+    record = json.loads(out)
+    assert (code, record["verdict"]) == (1, "does not fit")
+    assert record["ram"]["needed"] == sum(item["bytes"] for item in record["items"])
+    assert any(p["option"].startswith("--context-size") for p in record["proposals"])
+
+
+def test_a_gpu_can_be_pretended(tiny_llama: Path) -> None:
+    code, out = run(tiny_llama, "--gpu-gb", "24", "--json")
+    record = json.loads(out)
+    assert (code, record["verdict"]) == (0, "fits")
+    assert record["gpu"]["free"] == 24 << 30
+    assert {item["place"] for item in record["items"]} == {"gpu", "ram"}
+
+
+def test_features_for_a_drafter_are_counted(tiny_llama: Path) -> None:
+    _, out = run(tiny_llama, "--features", "5", "--json")
+    sizes = [i["bytes"] for i in json.loads(out)["items"] if i["what"] == "features"]
+    assert sizes == [5 * 512 * 64 * 4] * 2
+
+
+def test_the_table_of_public_shapes(tiny_llama: Path) -> None:
+    code, out = run("--table")
+    rows = [line.split(" | ") for line in out.splitlines()]
+    assert code == 0
+    assert [row[0].split()[1] for row in rows[2:]] == ["7B", "14B", "27B", "31B", "70B"]
+    (row,) = (row for row in rows if "27B Q5_K_S" in row[0])
+    assert row[3].startswith("does not fit")
+    assert row[5].startswith("fits")

@@ -1,0 +1,503 @@
+"""Contexts on tiny models of several architectures: passes, the cache, and taking tokens back."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from parlay.decoding.span import Span
+from parlay.errors import BadRequest, DecodeError, LoadError
+from parlay.llama import library
+from parlay.llama.context import Context, Rollback
+from parlay.llama.library import C
+from parlay.llama.model import Model
+from parlay.llama.settings import CACHE_TYPES, ContextSettings, ModelSettings
+from tests import tiny_models
+
+Row = NDArray[np.float32]
+Open = Callable[..., Context]
+ARCHITECTURES = ["llama", "gemma3", "mamba", "lfm2"]
+RECURRENT = ["mamba", "lfm2"]
+# Other shapes round differently, and keys are kept in bf16; a wrong token or position is off by
+# ten times as much.
+NEAR = 0.15
+rng = np.random.default_rng(0)
+TEXTS = [[int(t) for t in rng.integers(3, 250, 20)] for _ in range(3)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Model]]:
+    folder = tmp_path_factory.mktemp("models")
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(
+                Model(
+                    getattr(tiny_models, f"write_{name}")(folder / f"{name}.gguf"), ModelSettings()
+                )
+            )
+            for name in ARCHITECTURES
+        }
+
+
+@pytest.fixture
+def open_context(models: dict[str, Model]) -> Iterator[Open]:
+    with ExitStack() as stack:
+
+        def make(architecture: str = "llama", **settings: Any) -> Context:
+            wanted = {"context_size": 256, "n_sequences": 3, "n_batch": 64, "threads": 1} | settings
+            context = Context(models[architecture], ContextSettings(**wanted))
+            stack.callback(context.close)
+            return context
+
+        yield make
+
+
+def feed(context: Context, seq_id: int, tokens: Sequence[int], n_logits: int = 1) -> Row:
+    """Append to a sequence; its last rows, copied."""
+    span = Span(seq_id, context.length(seq_id), list(tokens), n_logits)
+    return np.array(context.decode([span])[0])
+
+
+def fresh(context: Context, tokens: Sequence[int]) -> Row:
+    """The row after a text read from the start, in a slot of its own."""
+    context.clear(2)
+    last: Row = feed(context, 2, tokens)[-1]
+    return last
+
+
+# -- passes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_sequences_in_one_pass_say_what_each_says_alone(
+    architecture: str, open_context: Open
+) -> None:
+    together, alone = open_context(architecture), open_context(architecture)
+    spans = [Span(i, 0, text[: 8 + 4 * i], 2) for i, text in enumerate(TEXTS)]
+    rows = [row.copy() for row in together.decode(spans)]
+    more = together.decode([Span(i, 8 + 4 * i, [7, 9], 1) for i in range(3)])
+    for i, text in enumerate(TEXTS):
+        first = feed(alone, i, text[: 8 + 4 * i], 2)
+        np.testing.assert_allclose(rows[i], first, atol=NEAR)
+        np.testing.assert_allclose(more[i], feed(alone, i, [7, 9]), atol=NEAR)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_pass_over_many_tokens_gives_the_rows_of_single_passes(
+    architecture: str, open_context: Open
+) -> None:
+    context = open_context(architecture)
+    text = TEXTS[0]
+    rows = feed(context, 0, text, n_logits=len(text))
+    assert rows.shape == (len(text), context.n_vocab)
+    for i, token in enumerate(text):
+        np.testing.assert_allclose(feed(context, 1, [token])[0], rows[i], atol=NEAR)
+
+
+def test_logits_are_a_view_of_llama_cpps_own_memory(open_context: Open) -> None:
+    context = open_context()
+    first, second = context.decode([Span(0, 0, TEXTS[0], 3), Span(1, 0, TEXTS[1], 2)])
+    address = ctypes.addressof(C.llama_get_logits(context._handle).contents)
+    assert first.ctypes.data == address
+    assert second.ctypes.data == address + first.nbytes
+    assert not first.flags.owndata
+    assert (first.shape, second.shape) == ((3, context.n_vocab), (2, context.n_vocab))
+
+
+def test_a_view_is_valid_until_the_next_pass_and_no_longer(open_context: Open) -> None:
+    context = open_context()
+    (row,) = context.decode([Span(0, 0, TEXTS[0], 1)])
+    kept = row.copy()
+    context.length(0)
+    np.testing.assert_array_equal(row, kept)
+    (again,) = context.decode([Span(1, 0, TEXTS[1], 1)])
+    assert again.ctypes.data == row.ctypes.data
+    assert not np.array_equal(row, kept)
+
+
+def test_views_follow_the_logits_when_a_pass_asks_for_more_of_them(open_context: Open) -> None:
+    context = open_context()
+    for n in (1, 5, 2, 8):
+        context.clear(0)
+        (rows,) = context.decode([Span(0, 0, TEXTS[0], n)])
+        assert rows.shape == (n, context.n_vocab)
+        assert rows.ctypes.data == ctypes.addressof(C.llama_get_logits(context._handle).contents)
+
+
+def test_a_pass_without_logits_still_fills_the_cache(open_context: Open) -> None:
+    context = open_context()
+    (nothing,) = context.decode([Span(0, 0, TEXTS[0], 0)])
+    assert nothing.shape == (0, context.n_vocab)
+    assert context.length(0) == len(TEXTS[0])
+    np.testing.assert_allclose(feed(context, 0, [5])[0], fresh(context, [*TEXTS[0], 5]), atol=NEAR)
+
+
+def test_time_inside_the_model_adds_up(open_context: Open) -> None:
+    context = open_context()
+    before = context.busy_s
+    feed(context, 0, TEXTS[0])
+    assert context.busy_s > before
+
+
+# -- the cache ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_truncated_tokens_leave_no_trace(architecture: str, open_context: Open) -> None:
+    context = open_context(architecture)
+    text = TEXTS[0]
+    feed(context, 0, text)
+    context.truncate(0, 7)
+    assert context.length(0) == 7
+    np.testing.assert_allclose(
+        feed(context, 0, [9, 9])[0], fresh(context, [*text[:7], 9, 9]), atol=NEAR
+    )
+
+
+def test_clearing_one_sequence_leaves_the_others(open_context: Open) -> None:
+    context = open_context()
+    feed(context, 0, TEXTS[0])
+    feed(context, 1, TEXTS[1])
+    context.clear(0)
+    assert (context.length(0), context.length(1)) == (0, len(TEXTS[1]))
+    np.testing.assert_allclose(feed(context, 1, [5])[0], fresh(context, [*TEXTS[1], 5]), atol=NEAR)
+
+
+def test_all_of_a_cached_prefix_can_be_reused_where_positions_can_be_removed(
+    open_context: Open,
+) -> None:
+    context = open_context("llama")
+    assert context.reusable(0, 5) == 0
+    feed(context, 0, TEXTS[0])
+    assert [context.reusable(0, n) for n in (0, 5, 20, 99)] == [0, 5, 20, 20]
+
+
+@pytest.mark.parametrize("architecture", RECURRENT)
+def test_a_recurrent_cache_can_be_reused_as_a_whole_or_not_at_all(
+    architecture: str, open_context: Open
+) -> None:
+    context = open_context(architecture)
+    feed(context, 0, TEXTS[0])
+    assert [context.reusable(0, n) for n in (5, 19, 20, 99)] == [0, 0, 20, 20]
+
+
+@pytest.mark.parametrize("cache_type", ["f16", "f32"])
+def test_a_shifted_cache_goes_on_from_the_moved_positions(
+    cache_type: str, open_context: Open
+) -> None:
+    context = open_context(cache_type_k=cache_type, cache_type_v=cache_type)
+    assert context.can_shift
+    text = TEXTS[0]
+    feed(context, 0, text)
+    context.shift(0, keep=4, discard=6)
+    assert context.length(0) == len(text) - 6
+    row = feed(context, 0, [5])[0]
+    assert context.length(0) == len(text) - 5
+    # What follows the gap was read with the gap's tokens before it, so it is near, not equal.
+    assert np.isfinite(row).all()
+    context.truncate(0, 4)
+    np.testing.assert_allclose(feed(context, 0, [8])[0], fresh(context, [*text[:4], 8]), atol=NEAR)
+
+
+def test_without_history_in_between_a_shift_is_the_same_as_reading_at_the_new_place(
+    tmp_path: Path,
+) -> None:
+    """One layer, so that a key depends on its own token and position alone."""
+    path = tiny_models.write_llama(tmp_path / "one.gguf", n_layers=1)
+    settings = ContextSettings(256, 3, 64, threads=1, cache_type_k="f32", cache_type_v="f32")
+    with Model(path, ModelSettings()) as model:
+        context = Context(model, settings)
+        text = TEXTS[0]
+        feed(context, 0, text)
+        context.shift(0, keep=4, discard=6)
+        left = [*text[:4], *text[10:]]
+        np.testing.assert_allclose(feed(context, 0, [5])[0], fresh(context, [*left, 5]), atol=1e-3)
+        context.close()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "cache_type"), [("llama", "bf16"), ("mamba", "f16"), ("lfm2", "f16")]
+)
+def test_a_cache_that_cannot_slide_says_so_before_llama_cpp_aborts(
+    architecture: str, cache_type: str, open_context: Open
+) -> None:
+    context = open_context(architecture, cache_type_k=cache_type)
+    feed(context, 0, TEXTS[0])
+    assert not context.can_shift
+    with pytest.raises(BadRequest, match="cannot slide"):
+        context.shift(0, 4, 6)
+
+
+def test_closing_twice_is_harmless(models: dict[str, Model]) -> None:
+    context = Context(models["llama"], ContextSettings(256, threads=1))
+    context.close()
+    context.close()
+
+
+# -- rollback ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("architecture", "rollback"),
+    [
+        ("llama", Rollback.PARTIAL),
+        ("gemma3", Rollback.PARTIAL),
+        ("mamba", Rollback.CHECKPOINT),
+        ("lfm2", Rollback.CHECKPOINT),
+    ],
+)
+def test_the_way_to_forget_is_found_by_trying_and_leaves_nothing_behind(
+    architecture: str, rollback: Rollback, open_context: Open
+) -> None:
+    context = open_context(architecture)
+    assert context.rollback is rollback
+    assert [context.length(i) for i in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("n_kept", range(6))
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_after_a_rejected_draft_the_next_row_is_that_of_a_fresh_decode(
+    architecture: str, n_kept: int, open_context: Open
+) -> None:
+    context = open_context(architecture)
+    text, draft = TEXTS[0][:10], TEXTS[1][:5]
+    feed(context, 0, text)
+    feed(context, 0, draft, n_logits=5)
+    context.truncate(0, 10 + n_kept)
+    assert context.length(0) == 10 + n_kept
+    np.testing.assert_allclose(
+        feed(context, 0, [77])[0], fresh(context, [*text, *draft[:n_kept], 77]), atol=NEAR
+    )
+
+
+@pytest.mark.parametrize("architecture", RECURRENT)
+def test_draft_after_draft_can_be_taken_back(architecture: str, open_context: Open) -> None:
+    context = open_context(architecture)
+    text = list(TEXTS[0][:6])
+    feed(context, 0, text)
+    for n_kept in (0, 3, 1, 4, 2):
+        draft = TEXTS[1][n_kept : n_kept + 4]
+        feed(context, 0, draft, n_logits=4)
+        context.truncate(0, len(text) + n_kept)
+        text += draft[:n_kept]
+    np.testing.assert_allclose(feed(context, 0, [77])[0], fresh(context, [*text, 77]), atol=NEAR)
+
+
+@pytest.mark.parametrize("architecture", RECURRENT)
+def test_taking_back_one_sequences_draft_leaves_the_others_state_and_logits(
+    architecture: str, open_context: Open
+) -> None:
+    context = open_context(architecture)
+    for i in (0, 1):
+        feed(context, i, TEXTS[i][:10])
+    _, rows = context.decode([Span(i, 10, TEXTS[i][10:14], 4) for i in (0, 1)])
+    before = rows.copy()
+    context.truncate(0, 12)
+    np.testing.assert_array_equal(rows, before)  # the scheduler still reads them
+    context.truncate(1, 11)
+    for i, n in ((0, 12), (1, 11)):
+        expected = fresh(context, [*TEXTS[i][:n], 77])
+        np.testing.assert_allclose(feed(context, i, [77])[0], expected, atol=NEAR)
+
+
+@pytest.mark.parametrize("architecture", RECURRENT)
+def test_a_recurrent_cache_refuses_to_go_back_further_than_its_checkpoint(
+    architecture: str, open_context: Open
+) -> None:
+    context = open_context(architecture)
+    feed(context, 0, TEXTS[0][:10])
+    feed(context, 0, TEXTS[0][10:14], n_logits=4)
+    with pytest.raises(DecodeError, match="no checkpoint"):
+        context.truncate(0, 5)
+    context.clear(0)
+    feed(context, 0, TEXTS[0][:10])
+    with pytest.raises(DecodeError, match="no checkpoint"):  # the old one is gone with its text
+        context.truncate(0, 8)
+
+
+def test_a_model_that_can_neither_cut_nor_restore_cannot_speculate(
+    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(C, "llama_state_seq_get_data_ext", lambda *_: 0)
+    context = Context(models["mamba"], ContextSettings(256, threads=1))
+    assert context.rollback is Rollback.NONE
+    assert feed(context, 0, TEXTS[0]).shape == (1, context.n_vocab)  # plain decoding still works
+    context.close()
+
+
+# -- settings ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CACHE_TYPES)
+def test_every_cache_type_decodes_the_same_text(name: str, tmp_path: Path) -> None:
+    # Heads of 32: quantised types come in blocks of that size.
+    path = tiny_models.write_llama(tmp_path / "model.gguf", n_embd=128)
+    with Model(path, ModelSettings()) as model:
+        settings = ContextSettings(256, 3, 64, threads=1, cache_type_k=name, cache_type_v=name)
+        context = Context(model, settings)
+        assert context.cache_types == (name, name)
+        row = feed(context, 0, TEXTS[0])[0]
+        context.close()
+        exact = Context(
+            model, ContextSettings(256, 2, threads=1, cache_type_k="f32", cache_type_v="f32")
+        )
+        same, other = feed(exact, 0, TEXTS[0])[0], feed(exact, 1, TEXTS[1])[0]
+        assert np.corrcoef(row, same)[0, 1] > 0.9 > np.corrcoef(row, other)[0, 1]
+        exact.close()
+
+
+def test_automatic_cache_types_on_a_cpu_keep_passes_of_several_tokens_exact(
+    open_context: Open,
+) -> None:
+    assert open_context().cache_types == ("bf16", "f16")
+
+
+def test_a_context_holds_at_least_what_was_asked_for_each_sequence(open_context: Open) -> None:
+    context = open_context(context_size=300, n_sequences=2)
+    assert context.context_size >= 300
+    n = context.context_size
+    for seq_id in (0, 1):
+        for start in range(0, n, 64):
+            context.decode([Span(seq_id, start, [5] * min(64, n - start), 0)])
+    assert (context.length(0), context.length(1)) == (n, n)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"context_size": 8}, "context size 8 is too small"),
+        ({"context_size": 5_000_000_000}, "more than llama.cpp can count"),
+        ({"n_sequences": 0}, "0 sequences"),
+        ({"n_sequences": 257, "n_batch": 512}, "257 sequences"),
+        ({"n_batch": 2}, "batch of 2 rows is too small"),
+        ({"n_batch": 20, "n_sequences": 21}, "give at least 21"),
+        ({"threads": -1}, "-1 threads"),
+        ({"threads": 100_000}, "threads spin"),
+        ({"cache_type_k": "q3"}, "unknown cache type 'q3'"),
+        ({"cache_type_v": ""}, "unknown cache type ''"),
+        ({"flash_attention": "maybe"}, "'maybe' is not one of auto, on, off"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused_in_one_line(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(BadRequest, match=said) as caught:
+        ContextSettings(**settings)
+    assert "\n" not in caught.value.message
+
+
+def test_what_llama_cpp_itself_refuses_is_an_error_with_its_reason(open_context: Open) -> None:
+    with pytest.raises(LoadError, match=r"q8_0.*does not divide") as caught:
+        open_context(cache_type_k="q8_0")
+    assert "\n" not in caught.value.message
+    with pytest.raises(LoadError, match="requires flash_attn"):
+        open_context(cache_type_v="q8_0", flash_attention="off")
+
+
+def test_a_cache_larger_than_free_memory_is_refused_before_it_is_taken(
+    open_context: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two layers, two heads of 16, two bytes for K and for V: 256 bytes a token.
+    per_token = 2 * 2 * 16 * (2 + 2)
+    monkeypatch.setattr(library, "free_ram", lambda: 512 * per_token - 1)
+    open_context(context_size=256, n_sequences=1)
+    with pytest.raises(LoadError, match=r"512 tokens for 1 sequence.*lower the context size"):
+        open_context(context_size=512, n_sequences=1)
+    with pytest.raises(LoadError):
+        open_context(context_size=256, n_sequences=2)
+
+
+def test_a_recurrent_model_keeps_no_cache_that_could_be_too_large(
+    open_context: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "free_ram", lambda: 1 << 20)
+    open_context("mamba", context_size=1 << 20)
+
+
+# -- what goes wrong in a pass -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("span", "code"),
+    [
+        (Span(0, 0, [1 << 20], 1), -1),  # no such token
+        (Span(0, 0, [-7], 1), -1),
+        (Span(9, 0, [5], 1), -1),  # no such sequence
+    ],
+)
+def test_a_bad_pass_raises_and_the_next_good_one_works(
+    span: Span, code: int, open_context: Open
+) -> None:
+    context = open_context()
+    with pytest.raises(DecodeError, match="llama_decode failed") as caught:
+        context.decode([span])
+    assert caught.value.code == code
+    assert feed(context, 0, TEXTS[0]).shape == (1, context.n_vocab)
+
+
+def test_an_empty_pass_raises(open_context: Open) -> None:
+    with pytest.raises(DecodeError):
+        open_context().decode([])
+
+
+def test_a_full_context_raises_and_says_what_to_do(open_context: Open) -> None:
+    context = open_context()
+    for start in range(0, context.context_size, 64):
+        context.decode([Span(0, start, [5] * 64, 0)])
+    with pytest.raises(DecodeError, match="raise the context size") as caught:
+        feed(context, 0, [5])
+    assert caught.value.code == 1
+    assert context.length(0) == context.context_size
+    assert feed(context, 1, TEXTS[1]).shape == (1, context.n_vocab)
+
+
+def test_more_rows_than_the_batch_holds_are_refused(open_context: Open) -> None:
+    with pytest.raises(BadRequest, match="a pass holds 64 rows"):
+        open_context().decode([Span(0, 0, [5] * 65, 1)])
+
+
+def test_more_logits_than_were_planned_for_are_refused_before_llama_cpp_aborts(
+    open_context: Open,
+) -> None:
+    context = open_context(n_outputs=4)
+    with pytest.raises(BadRequest, match="a pass gives 4 rows of logits"):
+        context.decode([Span(0, 0, [5] * 8, 5)])
+    assert feed(context, 0, [5] * 8, n_logits=4).shape == (4, context.n_vocab)
+
+
+@pytest.mark.parametrize("architecture", RECURRENT)
+def test_a_state_that_cannot_be_restored_raises(
+    architecture: str, open_context: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = open_context(architecture)
+    feed(context, 0, TEXTS[0][:10])
+    feed(context, 0, TEXTS[0][10:14], n_logits=4)
+    monkeypatch.setattr(C, "llama_state_seq_set_data_ext", lambda *_: 0)
+    with pytest.raises(DecodeError, match="could not be restored"):
+        context.truncate(0, 12)
+
+
+def test_a_cut_that_llama_cpp_refuses_raises(
+    open_context: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = open_context()
+    feed(context, 0, TEXTS[0])
+    monkeypatch.setattr(C, "llama_memory_seq_rm", lambda *_: False)
+    with pytest.raises(DecodeError, match="could not be cut to 3"):
+        context.truncate(0, 3)
+
+
+def test_missing_logits_raise_instead_of_reading_nowhere(
+    open_context: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = open_context()
+    monkeypatch.setattr(C, "llama_get_logits", lambda _: None)
+    with pytest.raises(DecodeError, match="no logits"):
+        feed(context, 0, TEXTS[0])

@@ -1,0 +1,187 @@
+"""The manifest: pairs recorded, found again, and files that changed noticed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from parlay.errors import BadRequest
+from parlay.pairing.alignment import check_pair
+from parlay.pairing.baseline import Baseline, load_baseline, save_baseline
+from parlay.pairing.manifest import (
+    all_pairs,
+    config_folder,
+    find,
+    parse_manifest,
+    shipped_manifest,
+    user_manifest,
+)
+from parlay.pairing.records import Found, find_drafter, record, verify
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARLAY_CONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def pair(tmp_path: Path, tiny_llama: Path, tiny_drafter: Path) -> tuple[Path, Path]:
+    copies = tmp_path / "target.gguf", tmp_path / "drafter.gguf"
+    shutil.copyfile(tiny_llama, copies[0])
+    shutil.copyfile(tiny_drafter, copies[1])
+    return copies
+
+
+def baseline(**changes: object) -> Baseline:
+    values: dict[str, object] = {
+        "machine": "a machine",
+        "cycles": 100,
+        "window": 4,
+        "token_acceptance": 0.7,
+        "acceptance_length": 2.5,
+        "draft_cost": 0.1,
+        "by_category": {"code": 0.8},
+        "by_position": (0.8, 0.7),
+        "speedups": {"1": 1.2, "4": 1.6},
+        "break_even": {"1": 0.3, "4": None},
+    }
+    return Baseline(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def recorded(pair: tuple[Path, Path], notes: str = "") -> None:
+    record(*pair, check_pair(*pair), notes)
+
+
+def found(target: Path) -> Found:
+    it = find_drafter(target)
+    assert it is not None
+    return it
+
+
+def _hashed_again() -> None:
+    pytest.fail("hashed again")
+
+
+def rewrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x7f")
+
+
+def test_a_recorded_drafter_is_found(pair: tuple[Path, Path]) -> None:
+    assert find_drafter(pair[0]) is None
+    recorded(pair)
+    it = found(pair[0])
+    assert (it.draft, it.warnings) == (str(pair[1]), ())
+    assert it.pair.verdict == "identical"
+    assert (it.pair.target.quantisation, it.pair.drafter.bytes) == ("F32", pair[1].stat().st_size)
+
+
+def test_the_newest_record_wins_and_replaces_its_like(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    recorded(pair, "first")
+    other = tmp_path / "other.gguf"
+    shutil.copyfile(pair[0], other)
+    recorded((pair[0], other))
+    assert found(pair[0]).draft == str(other)
+    recorded(pair, "again")
+    assert found(pair[0]).draft == str(pair[1])
+    assert [p.notes for p in user_manifest().pairs] == ["again", ""]
+
+
+def test_a_measurement_is_recorded_with_the_pair(pair: tuple[Path, Path]) -> None:
+    save_baseline(*pair, baseline())
+    recorded(pair)
+    (run,) = user_manifest().pairs[0].measured
+    assert (run.cycles, run.best_window, run.predicted_speedup) == (100, 4, 1.6)
+    assert run.by_category == {"code": 0.8}
+
+
+def test_a_changed_file_is_used_with_a_warning(pair: tuple[Path, Path]) -> None:
+    recorded(pair)
+    rewrite(pair[1])
+    (warning,) = found(pair[0]).warnings
+    assert "drafter.gguf" in warning
+    assert "hash changed" in warning
+
+
+def test_a_touched_file_is_hashed_once_and_found_the_same(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(pair)
+    os.utime(pair[1])
+    assert found(pair[0]).warnings == ()
+    monkeypatch.setattr("parlay.pairing.hashes.hashlib.sha256", _hashed_again)
+    monkeypatch.setattr("parlay.store.fingerprint", lambda *parts: "unused")
+    os.utime(pair[1], ns=(0, user_manifest().pairs[0].drafter.mtime_ns or 0))
+    assert found(pair[0]).warnings == ()
+
+
+def test_a_moved_drafter_is_looked_for_beside_the_target(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    recorded(pair)
+    folder = tmp_path / "moved"
+    folder.mkdir()
+    moved = [Path(shutil.move(path, folder)) for path in pair]
+    assert found(moved[0]).draft == str(moved[1])
+    moved[1].unlink()
+    assert find_drafter(moved[0]) is None
+
+
+def test_verify_notices_what_is_gone_or_changed(pair: tuple[Path, Path]) -> None:
+    recorded(pair)
+    assert [v.problem for v in verify(all_pairs())] == [None, None]
+    rewrite(pair[0])
+    pair[1].unlink()
+    assert [v.problem for v in verify(all_pairs())] == ["has changed", "is gone"]
+
+
+def test_the_shipped_manifest_names_the_default_model() -> None:
+    (pair,) = shipped_manifest().pairs
+    assert (pair.target.bytes, pair.drafter.name) == (98_362_432, "suffix")
+    assert find(all_pairs(), "smollm2") == [pair]
+
+
+@pytest.mark.weights
+def test_the_default_model_is_found_in_the_shipped_manifest(smollm2: Path) -> None:
+    assert found(smollm2).draft == "suffix"
+
+
+BROKEN = ["{", "pairs: 3", "version: 9", "pairs: [{target: {nome: x}}]", "- a", "\x00"]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_broken_manifest_is_one_line(text: str) -> None:
+    with pytest.raises(BadRequest) as error:
+        parse_manifest(text, "pairs.yaml")
+    assert "pairs.yaml" in error.value.message
+    assert "\n" not in error.value.message
+
+
+def test_an_unreadable_manifest_is_one_line() -> None:
+    path = config_folder() / "pairs.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(BadRequest, match=r"pairs\.yaml cannot be read"):
+        user_manifest()
+
+
+def test_a_baseline_is_kept_for_exactly_these_files(pair: tuple[Path, Path]) -> None:
+    assert load_baseline(*pair) is None
+    save_baseline(*pair, baseline(measured_at=5.0))
+    known = load_baseline(*pair)
+    assert known == baseline(measured_at=5.0)
+    assert load_baseline(pair[1], pair[0]) is None
+    rewrite(pair[1])
+    assert load_baseline(*pair) is None
+
+
+def test_no_window_is_best_where_none_pays() -> None:
+    assert baseline(speedups={"1": 0.9, "4": 0.8}).best_window == 0
+    assert baseline(speedups={}).best_window == 0

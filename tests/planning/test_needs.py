@@ -1,0 +1,200 @@
+"""Plans against what llama.cpp really allocates: within 5 %, and mostly to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from parlay.errors import BadRequest
+from parlay.llama.cpu import repacked_types
+from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.planning.needs import Load, check_cache_types, needs
+from parlay.planning.shape import read_shape
+from tests import tiny_models
+from tests.planning import headers
+from tests.planning.dry_run import allocated, simulated
+
+_MIB = 1 << 20
+# llama.cpp rounds most sizes to a hundredth of a MiB.
+_ROUNDING = 0.011
+
+
+def planned(path: Path, context: ContextSettings, *, mmap: bool = True) -> dict[str, float]:
+    """MiB by what, on a machine without a GPU."""
+    load = Load("target", read_shape(path), ModelSettings(mmap=mmap), context)
+    found: dict[str, float] = {}
+    for item in needs(load, has_gpu=False, repacked=repacked_types()):
+        found[item.what] = found.get(item.what, 0.0) + item.n_bytes / _MIB
+    return found
+
+
+def agree(plan: dict[str, float], real: dict[str, float]) -> None:
+    weights = plan["weights"] + plan.get("repacked weights", 0.0)
+    cache = plan.get("cache", 0.0) + plan.get("state", 0.0)
+    real_cache = real.get("KV", 0.0) + real.get("RS", 0.0)
+    assert weights == pytest.approx(real["model"], rel=0.05, abs=_ROUNDING)
+    assert cache == pytest.approx(real_cache, rel=0.05, abs=_ROUNDING)
+    assert plan["compute"] == pytest.approx(real["compute"], rel=0.05)
+    total = weights + cache + plan["compute"]
+    assert total == pytest.approx(
+        real["model"] + real_cache + real["compute"], rel=0.05, abs=3 * _ROUNDING
+    )
+
+
+CONTEXTS = (
+    ContextSettings(512, threads=1),
+    ContextSettings(4096, threads=1),
+    ContextSettings(16384, threads=1),
+    ContextSettings(1024, 4, threads=1),
+    ContextSettings(2048, n_batch=128, n_outputs=17, threads=1),
+    ContextSettings(2048, threads=1, flash_attention="off"),
+)
+
+
+@pytest.mark.parametrize("context", CONTEXTS, ids=str)
+@pytest.mark.parametrize(
+    "fixture", ["tiny_llama", "tiny_wide", "tiny_gemma3", "tiny_mamba", "tiny_lfm2"]
+)
+def test_a_plan_is_what_a_tiny_model_takes(
+    request: pytest.FixtureRequest, fixture: str, context: ContextSettings
+) -> None:
+    path: Path = request.getfixturevalue(fixture)
+    agree(planned(path, context), allocated(path, context))
+
+
+@pytest.mark.parametrize("size", [512, 16384])
+def test_quantised_caches_take_what_is_planned(tiny_wide: Path, size: int) -> None:
+    context = ContextSettings(size, threads=1, cache_type_k="q8_0", cache_type_v="q8_0")
+    agree(planned(tiny_wide, context), allocated(tiny_wide, context))
+
+
+def test_a_split_model_is_planned_whole(tiny_llama: Path, tmp_path: Path) -> None:
+    first = tiny_models.write_llama(tmp_path / "split.gguf", max_tensors=6)
+    assert first.name.endswith("-00001-of-00004.gguf")
+    context = ContextSettings(512)
+    assert planned(first, context) == planned(tiny_llama, context)
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("cache_type", ["auto", "f16", "q8_0"])
+@pytest.mark.parametrize("size", [512, 4096, 16384])
+def test_a_plan_is_what_the_default_model_takes(smollm2: Path, size: int, cache_type: str) -> None:
+    context = ContextSettings(size, threads=1, cache_type_k=cache_type, cache_type_v=cache_type)
+    agree(planned(smollm2, context), allocated(smollm2, context))
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("ftype", ["q4_0", "q8_0", "q4_k_m"])
+@pytest.mark.parametrize("mmap", [True, False])
+def test_rearranged_copies_are_counted(
+    smollm2_as: Callable[[str], Path], ftype: str, mmap: bool
+) -> None:
+    path, context = smollm2_as(ftype), ContextSettings(512, threads=1)
+    agree(planned(path, context, mmap=mmap), allocated(path, context, mmap=mmap))
+
+
+LARGE = {
+    "8B": ("llama", 4096, 32, 32, 8, 128, 14336, 128256),
+    "14B": ("qwen3", 5120, 40, 40, 8, 128, 17408, 151936),
+    "70B": ("llama", 8192, 80, 64, 8, 128, 28672, 128256),
+}
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        ContextSettings(4096, n_outputs=17),
+        ContextSettings(16384, 2, n_outputs=34),
+        ContextSettings(4096, cache_type_k="q8_0", cache_type_v="q8_0"),
+        ContextSettings(4096, flash_attention="off"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", [*LARGE, "27B"])
+def test_a_plan_is_what_llama_cpp_foresees_for_large_models(
+    tmp_path: Path, name: str, context: ContextSettings
+) -> None:
+    if name == "27B" and context.flash_attention == "off":
+        pytest.skip("its gated attention is followed with flash attention only")
+    path = _write_large(tmp_path / f"{name}.gguf", name)
+    plan, real = planned(path, context), simulated(path, context)
+    assert plan["cache"] + plan.get("state", 0) == pytest.approx(real["cache"], abs=0.1)
+    assert plan["compute"] == pytest.approx(real["compute"], rel=0.05)
+
+
+def _write_large(path: Path, name: str, kind: str = "Q8_0") -> Path:
+    if name == "27B":
+        return headers.write_qwen35(path, kind=kind)
+    architecture, n_embd, n_layers, n_heads, n_kv_heads, head_size, n_ff, n_vocab = LARGE[name]
+    return headers.write_dense(
+        path,
+        architecture,
+        n_embd=n_embd,
+        n_layers=n_layers,
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_size=head_size,
+        n_ff=n_ff,
+        n_vocab=n_vocab,
+        kind=kind,
+    )
+
+
+@pytest.mark.parametrize("write", [headers.write_mla, headers.write_experts])
+@pytest.mark.parametrize("context", [ContextSettings(4096), ContextSettings(16384, 2)], ids=str)
+def test_other_architectures_are_counted_where_they_can_be_and_never_short(
+    tmp_path: Path, write: Callable[[Path], Path], context: ContextSettings
+) -> None:
+    path = write(tmp_path / "other.gguf")
+    plan, real = planned(path, context), simulated(path, context)
+    assert not read_shape(path).followed
+    assert plan["cache"] == pytest.approx(real["cache"], abs=0.1)
+    assert 0.99 < plan["compute"] / real["compute"] < 1.2
+
+
+# What llama.cpp's log said on an H200 (CUDA, all layers but the last line's): MiB of weights, cache
+# and state, compute buffer on the GPU, and of the compute buffer in RAM.
+ON_CUDA = [
+    ("8B", ContextSettings(4096, n_outputs=32), 999, (4026.83, 512.0, 112.01, 20.01)),
+    ("8B", ContextSettings(16384, 2, n_outputs=34), 999, (4026.83, 4096.0, 124.01, 32.01)),
+    ("14B", ContextSettings(4096, n_outputs=32), 999, (7506.43, 640.0, 136.01, 24.01)),
+    ("27B", ContextSettings(4096, n_outputs=32), 999, (16809.16, 405.62, 126.02, 24.02)),
+    ("27B", ContextSettings(16384, 2, n_outputs=34), 999, (16809.16, 2347.25, 138.02, 36.02)),
+    ("8B", ContextSettings(4096, n_outputs=32), 20, (2505.42, 304.0, 124.5, 20.01)),
+]
+KINDS = {"8B": "Q4_0", "14B": "Q4_K", "27B": "Q5_K"}
+
+
+@pytest.mark.parametrize(("name", "context", "layers", "real"), ON_CUDA, ids=str)
+def test_a_plan_is_what_a_gpu_took(
+    tmp_path: Path,
+    name: str,
+    context: ContextSettings,
+    layers: int,
+    real: tuple[float, float, float, float],
+) -> None:
+    path = _write_large(tmp_path / "large.gguf", name, KINDS[name])
+    load = Load("target", read_shape(path), ModelSettings(layers), context)
+    found = {(i.place, i.what): i.n_bytes / _MIB for i in needs(load, has_gpu=True)}
+    weights, cache, compute, host = real
+    assert found["gpu", "weights"] == pytest.approx(weights, abs=0.1)
+    assert found["gpu", "cache"] + found.get(("gpu", "state"), 0) == pytest.approx(cache, abs=0.1)
+    assert found["gpu", "compute"] == pytest.approx(compute, rel=0.001 if layers == 999 else 0.15)
+    assert found["ram", "compute"] == pytest.approx(host, abs=0.1)
+    total = sum(n for (place, _), n in found.items() if place == "gpu")
+    assert total == pytest.approx(weights + cache + compute, rel=0.01)
+
+
+def test_a_cache_type_that_cannot_hold_a_head_is_refused(tiny_llama: Path) -> None:
+    shape = read_shape(tiny_llama)
+    context = ContextSettings(512, cache_type_k="q8_0")
+    with pytest.raises(BadRequest, match=r"K cache of type q8_0 .* heads of 16"):
+        check_cache_types(shape, context)
+
+
+def test_a_quantised_v_cache_needs_flash_attention(tiny_wide: Path) -> None:
+    context = ContextSettings(512, cache_type_v="q8_0", flash_attention="off")
+    with pytest.raises(BadRequest, match="flash attention"):
+        check_cache_types(read_shape(tiny_wide), context)

@@ -1,0 +1,135 @@
+"""The deployment file: the issue's own example, unknown keys, variables and flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parlay.decoding.round import Fallback
+from parlay.deployment import Deployment, DeploymentError, load_deployment
+
+EXAMPLE = """
+model:
+  target: "qwen3.6-27b-q5_k_s.gguf"
+  drafter: "dflash-q4_k_m.gguf"
+  tokenizer: "shared_vocab.json"
+runtime:
+  gpu_layers: 99
+  context_size: 4096
+  vram_budget_gb: 24
+  speculative_window: 5
+  min_token_acceptance: 0.50
+  min_sequence_acceptance: 0.60
+  fallback_threshold_pct: 15
+monitoring:
+  metrics_endpoint: "/metrics/speculative"
+  alert_on_acceptance_drop: true
+  cache_compaction_interval: 8192
+"""
+
+
+def load(tmp_path: Path, text: str, **more: Any) -> Deployment:
+    path = tmp_path / "speculative-deploy.yaml"
+    path.write_text(text)
+    return load_deployment(path, environ=more.pop("environ", {}), **more)
+
+
+def test_the_published_example_loads_with_every_key(tmp_path: Path) -> None:
+    found = load(tmp_path, EXAMPLE)
+    assert found.model.target == str(tmp_path / "qwen3.6-27b-q5_k_s.gguf")
+    assert found.model.drafter == str(tmp_path / "dflash-q4_k_m.gguf")
+    assert found.model.tokenizer == str(tmp_path / "shared_vocab.json")
+    runtime = found.runtime
+    assert (runtime.gpu_layers, runtime.context_size, runtime.vram_budget_gb) == (99, 4096, 24)
+    assert runtime.speculative_window == 5
+    assert (runtime.min_token_acceptance, runtime.min_sequence_acceptance) == (0.5, 0.6)
+    assert runtime.fallback_threshold_pct == 15
+    monitoring = found.monitoring
+    assert monitoring.metrics_endpoint == "/metrics/speculative"
+    assert monitoring.alert_on_acceptance_drop
+    assert monitoring.cache_compaction_interval == 8192
+
+
+def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
+    assert load(tmp_path, "") == load_deployment(environ={}) == Deployment()
+    assert Deployment().server.host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("runtime: {contxt_size: 1}", "runtime.contxt_size is not a key; did you mean context_"),
+        ("runtim: {}", "runtim is not a key; did you mean runtime?"),
+        ("runtime: {host: x}", "runtime.host is not a key; did you mean server.host?"),
+        ("routes: [{name: a, when: {tols: true}}]", "did you mean tools?"),
+        ("routes: [{nam: a}]", "nam"),
+        ("runtime: {context_size: many}", "runtime.context_size: .*given 'many'"),
+        ("runtime: {min_token_acceptance: 1.5}", "runtime.min_token_acceptance"),
+        ("monitoring: {metrics_endpoint: metrics}", "must begin with /"),
+        ("monitoring: {metrics_endpoint: /v1/models}", "hide another route"),
+        ("model: 5", "model: "),
+        ("- a", "must be a mapping"),
+        ("model: {", "cannot be read as YAML"),
+    ],
+)
+def test_mistakes_are_one_line_that_names_the_key(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DeploymentError, match=message) as caught:
+        load(tmp_path, text)
+    assert "\n" not in caught.value.message
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError, match="no deployment file"):
+        load_deployment(tmp_path / "nowhere.yaml")
+
+
+def test_flags_beat_variables_and_variables_beat_the_file(tmp_path: Path) -> None:
+    environ = {
+        "PARLAY_RUNTIME_CONTEXT_SIZE": "1000",
+        "PARLAY_RUNTIME_SLOTS": "3",
+        "PARLAY_SERVER_CORS_ORIGINS": "[http://a]",
+        "PARLAY_API_KEYS": "secret-1,2",
+        "PARLAY_CACHE": "/elsewhere",
+        "HOME": "x",
+    }
+    overrides = {"runtime.slots": 7, "model.target": "default"}
+    found = load(tmp_path, EXAMPLE, environ=environ, overrides=overrides)
+    assert found.runtime.context_size == 1000
+    assert found.runtime.slots == 7
+    assert found.model.target == "default"
+    assert found.server.cors_origins == ("http://a",)
+    assert [key.get_secret_value() for key in found.server.api_keys] == ["secret-1", "2"]
+    assert "secret-1" not in repr(found)
+
+
+def test_unknown_variables_and_flags_name_the_nearest_key() -> None:
+    with pytest.raises(DeploymentError, match=r"PARLAY_RUNTIME_SLOT.*did you mean slots"):
+        load_deployment(environ={"PARLAY_RUNTIME_SLOT": "3"})
+    with pytest.raises(DeploymentError, match="did you mean speculative_window"):
+        load_deployment(environ={}, overrides={"runtime.window": 3})
+    with pytest.raises(DeploymentError, match="did you mean runtime"):
+        load_deployment(environ={}, overrides={"runtme.slots": 3})
+
+
+def test_names_are_no_paths(tmp_path: Path) -> None:
+    found = load(tmp_path, "model: {target: default, drafter: 'suffix, d.gguf'}")
+    assert found.model.target == "default"
+    assert found.model.drafter == f"suffix,{tmp_path / 'd.gguf'}"
+
+
+def test_routes_are_read_with_their_reasons(tmp_path: Path) -> None:
+    text = """
+routes:
+  - name: short
+    when: {endpoint: chat, max_answer_tokens: 8, header: {X-Team: red*}}
+    policy: plain
+    reason: prompt_heavy
+  - name: rest
+    draft: suffix
+    window: 3
+"""
+    short, rest = load(tmp_path, text).routes
+    assert short.reason is Fallback.PROMPT_HEAVY and short.when.header == {"X-Team": "red*"}
+    assert (rest.policy, rest.draft, rest.window) == ("speculate", "suffix", 3)
