@@ -141,6 +141,7 @@ class Parlay:
         context_full: ContextFull = "stop",
         logprobs: int | None = None,
         raw: bool = False,
+        tools: Seq[Message] = (),
         **sampling: Any,
     ) -> Stream:
         """Start an answer. `draft`: one of the loaded proposers, or none. `raw`: the prompt goes in
@@ -150,7 +151,7 @@ class Parlay:
         except TypeError as error:
             raise BadRequest(f"unknown option: {error}") from None
         request = Request(
-            prompt=tuple(self.tokens(prompt, raw=raw)),
+            prompt=tuple(self.tokens(prompt, raw=raw, tools=tools)),
             max_tokens=max_tokens,
             sampling=drawn,
             stop=tuple(stop),
@@ -165,7 +166,9 @@ class Parlay:
         stream.sequence = self.engine.submit(request, stream._take)
         return stream
 
-    def tokens(self, prompt: str | Seq[Message], *, raw: bool = False) -> list[int]:
+    def tokens(
+        self, prompt: str | Seq[Message], *, raw: bool = False, tools: Seq[Message] = ()
+    ) -> list[int]:
         """What the target reads: the prompt through its chat template, or as it is."""
         vocabulary = self.engine.model.vocabulary
         if isinstance(prompt, str) and (raw or self.template is None):
@@ -173,7 +176,7 @@ class Parlay:
         if self.template is None:
             raise BadRequest("this model has no chat template; give the prompt as one text")
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        tokens = vocabulary.tokenize(self.template.render(messages))
+        tokens = vocabulary.tokenize(self.template.render(messages, tools=tools or None))
         # Most templates write the beginning-of-text mark themselves; it must not come twice.
         return tokens[1:] if tokens[:2] == [vocabulary.bos] * 2 else tokens
 

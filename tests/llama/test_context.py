@@ -322,6 +322,19 @@ def test_a_recurrent_cache_refuses_to_go_back_further_than_its_checkpoint(
         context.truncate(0, 8)
 
 
+@pytest.mark.parametrize("architecture", RECURRENT)
+def test_a_checkpoint_is_not_used_for_tokens_it_has_not_seen(
+    architecture: str, open_context: Open
+) -> None:
+    context = open_context(architecture)
+    feed(context, 0, TEXTS[0][:10])
+    feed(context, 0, TEXTS[0][10:14], n_logits=4)
+    context.truncate(0, 12)
+    feed(context, 0, [77])  # not what the draft had there
+    with pytest.raises(DecodeError, match="no checkpoint"):
+        context.truncate(0, 12)
+
+
 def test_a_model_that_can_neither_cut_nor_restore_cannot_speculate(
     models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:

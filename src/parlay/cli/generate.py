@@ -102,7 +102,7 @@ def generate(
 ) -> None:
     """Answer one prompt."""
     biases = _parse_biases(logit_bias or [])
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _read_stdin() if prompt == "-" else prompt
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": text})
     with Parlay(
@@ -159,6 +159,11 @@ def _print(stream: Stream, json_output: bool) -> None:
     if out.is_terminal and stream.answer.speculation.n_drafted:
         err.print(show.LEGEND, style="dim")
     err.print(show.summary(stream.answer))
+
+
+def _read_stdin() -> str:
+    """Whatever the locale says, a prompt is UTF-8; what is not is refused where it is tokenised."""
+    return sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
 
 
 def _parse_biases(given: list[str]) -> dict[int, float]:

@@ -5,6 +5,7 @@ Exit codes: 0 yes, 1 the answer is no, 2 bad use or bad input.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -13,7 +14,8 @@ import typer
 from typer.exceptions import TyperException
 
 from parlay import __version__
-from parlay.cli import doctor, generate, pair, plan, profile
+from parlay.cli import ab, bench, doctor, generate, pair, plan, profile, report, serve, submit
+from parlay.cli import map as map_
 from parlay.errors import ParlayError
 
 app = typer.Typer(
@@ -23,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (generate, plan, pair, profile, doctor):
+for verb in (generate, serve, bench, ab, plan, pair, profile, doctor, report, submit, map_):
     verb.register(app)
 
 
@@ -49,6 +51,9 @@ def _root(
 
 def app_main() -> None:
     """Run the command line; a user's mistake is one line, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a locale without a character gets a mark for it
+            stream.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
     except ParlayError as error:

@@ -25,10 +25,13 @@ LEGEND = "[green]accepted draft[/], [cyan]bonus[/], [yellow]recovered[/], plain"
 
 
 def stream(pieces: Iterable[Piece], out: Console) -> None:
-    """Print pieces as they come, coloured where the terminal can."""
+    """Print pieces as they come, coloured on a terminal; a file or a pipe gets every byte."""
     for piece in pieces:
-        if piece.text:
+        if piece.text and out.is_terminal:
             out.print(Text(piece.text, style=COLOURS[piece.origin]), end="", soft_wrap=True)
+        elif piece.text:  # rich would turn tabs into spaces and drop carriage returns
+            out.file.write(piece.text)
+            out.file.flush()
     out.print()
 
 

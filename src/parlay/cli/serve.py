@@ -1,0 +1,129 @@
+"""`parlay serve`: the OpenAI-compatible server.
+
+Turns options into overrides of the deployment; knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from parlay.deployment import Deployment, DeploymentError, load_deployment
+
+EXAMPLE = """
+Example: parlay serve speculative-deploy.yaml --port 8080 --set runtime.slots=8
+
+Without a file: the default model on 127.0.0.1:8080. Every key can also be set by a variable such
+as PARLAY_RUNTIME_SLOTS. SIGTERM drains, SIGHUP reads the file again.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("serve", help="Serve a model over HTTP as OpenAI does.", epilog=EXAMPLE)(serve)
+
+
+def serve(
+    deployment: Annotated[Path | None, typer.Argument(help="speculative-deploy.yaml")] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="GGUF file.")] = None,
+    draft: Annotated[str | None, typer.Option(help="none, ngram, suffix, PATH; several.")] = None,
+    window: Annotated[int | None, typer.Option("--window", "-k", min=0)] = None,
+    host: Annotated[str | None, typer.Option(help="Default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: any free one.")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Answers made at once.")] = None,
+    context_size: Annotated[int | None, typer.Option("--context-size", "-c")] = None,
+    threads: Annotated[int | None, typer.Option(min=0)] = None,
+    gpu_layers: Annotated[int | None, typer.Option(min=-1)] = None,
+    api_keys_file: Annotated[Path | None, typer.Option(help="One key a line.")] = None,
+    allow_public_without_key: Annotated[
+        bool, typer.Option("--allow-public-without-key", help="Serve strangers, knowingly.")
+    ] = False,
+    request_log: Annotated[Path | None, typer.Option(help="JSON lines, one a request.")] = None,
+    set_key: Annotated[
+        list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE; may be repeated.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Validate and exit.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object at start.")] = False,
+) -> None:
+    """Serve a model."""
+    given = {
+        "model.target": model,
+        "model.drafter": draft,
+        "runtime.speculative_window": window,
+        "server.host": host,
+        "server.port": port,
+        "runtime.slots": slots,
+        "runtime.context_size": context_size,
+        "runtime.threads": threads,
+        "runtime.gpu_layers": gpu_layers,
+        "server.api_keys_file": None if api_keys_file is None else str(api_keys_file),
+        "server.allow_public_without_key": allow_public_without_key or None,
+        "monitoring.request_log": None if request_log is None else str(request_log),
+    }
+    overrides = {key: value for key, value in given.items() if value is not None}
+    overrides |= _settings(set_key or [])
+
+    def read() -> Deployment:
+        return load_deployment(deployment, overrides=overrides)
+
+    if check:
+        _check(read(), json_output)
+        return
+    _serve(read, json_output)
+
+
+def _serve(read: Any, json_output: bool) -> None:
+    from parlay.server.process import Process
+    from parlay.server.service import Service
+
+    # What happens to a server while nobody looks must be in its log.
+    for name in ("parlay.server", "parlay.alerts", "parlay.runtime"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+    def ready(service: Service, port: int) -> None:
+        host = service.deployment.server.host
+        shown = f"[{host}]" if ":" in host else host
+        url = f"http://{shown}:{port}/v1"
+        if json_output:
+            typer.echo(json.dumps({"url": url, "model": service.model_name}))
+        else:
+            typer.echo(f"{service.model_name} is served at {url} (mode {service.engine.mode})")
+
+    Process(read, ready).run()
+
+
+def _check(deployment: Deployment, json_output: bool) -> None:
+    """Whether this deployment could start: files, keys, bind address."""
+    from parlay.server.opening import check_files, drafter_path
+    from parlay.server.security import Keys, check_bind
+
+    problem = None
+    try:
+        check_files(deployment)
+        check_bind(deployment, Keys.of(deployment))
+        path = drafter_path(deployment)
+        if path is not None and not path.is_file():
+            problem = f"model.drafter: no file at {path}; the server would decode plainly"
+    except DeploymentError as error:
+        problem = error.message
+    if json_output:
+        typer.echo(json.dumps({"ok": problem is None, "problem": problem}))
+    else:
+        typer.echo(problem or "the deployment can be served", err=problem is not None)
+    if problem is not None:
+        raise typer.Exit(1)
+
+
+def _settings(given: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for item in given:
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise DeploymentError(f"--set {item!r} is not SECTION.KEY=VALUE; try runtime.slots=8")
+        found[key.strip()] = yaml.safe_load(value)
+    return found

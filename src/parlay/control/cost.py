@@ -1,0 +1,249 @@
+"""What a round costs: seconds of a target pass by its shape, and of the drafter, measured.
+
+Knows no model and no controller. Kernels switch with the batch, so this is a table with steps, not
+a line; on a GPU a pass whose shape differs from the last one costs more, so it holds both prices.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from parlay.errors import BadRequest
+
+VERSION = 1
+_KEY = "parlay_costs"
+MAX_ROWS = 512
+# Contexts are told apart by powers of two; below this many tokens attention costs next to nothing.
+_SHORTEST = 8
+# One observation moves its own cell by so much, and every price (the machine's pace) by so much.
+_CELL_RATE, _PACE_RATE = 0.05, 0.10
+# What one observation may claim at most: other jobs on the machine make passes of any length.
+_LARGEST_SURPRISE = 1.5
+# A drafter whose shape must stay steady catches up token by token as far as this.
+_SINGLE_STEPS = 4
+
+
+class Curve:
+    """Seconds of a round by the rows of its pass, drafting apart; index 0 is never used."""
+
+    __slots__ = ("changed", "known", "prices_change", "steady")
+
+    def __init__(self, steady: Mapping[int, float], changed: Mapping[int, float]) -> None:
+        self.prices_change = bool(changed)  # whether a change of shape costs anything here
+        self.steady = _fill(steady)  # the same shape as the last pass
+        # One list where there is one price: what is learned of one is learned of both.
+        self.changed = _fill(changed) if changed else self.steady
+        self.known = {*steady, *changed}  # measured or observed, not interpolated
+
+    def of(self, rows: int, changed: bool) -> float:
+        """Seconds of one pass."""
+        return (self.changed if changed else self.steady)[rows]
+
+    def copy(self) -> Curve:
+        made = Curve({1: 0.0}, {})
+        made.prices_change = self.prices_change
+        made.steady = list(self.steady)
+        made.changed = list(self.changed) if self.prices_change else made.steady
+        made.known = set(self.known)
+        return made
+
+
+def _fill(points: Mapping[int, float]) -> list[float]:
+    """A price for every number of rows: lines between the measured ones, which keeps their order.
+
+    Beyond the last point the line from the first to the last goes on.
+    """
+    rows = sorted(points)
+    filled = [points[rows[0]]] * (rows[0] + 1)
+    for low, high in pairwise(rows):
+        step = (points[high] - points[low]) / (high - low)
+        filled += [points[low] + step * i for i in range(1, high - low + 1)]
+    first, last = rows[0], rows[-1]
+    slope = (points[last] - points[first]) / (last - first) if last > first else points[first]
+    filled += [filled[-1] + max(0.0, slope) * i for i in range(1, MAX_ROWS - last + 1)]
+    return filled
+
+
+@dataclass(slots=True)
+class DrafterCost:
+    """What a draft model costs; `pace` follows what its drafts were seen to take."""
+
+    curve: Curve
+    single_steps: bool  # its shape is kept steady: it catches up in passes of one token
+    pace: float = 1.0
+
+    def step_s(self, n_sequences: int = 1) -> float:
+        """One more token for each of so many sequences."""
+        return self.pace * self.curve.steady[n_sequences]
+
+    def catch_up_s(self, n_missing: int, n_sequences: int = 1) -> float:
+        """Until the first drafted token, when so many tokens are not in its cache yet."""
+        n = min(n_missing, MAX_ROWS)
+        if not self.single_steps:
+            return self.pace * self.curve.steady[max(n, n_sequences)]
+        if n <= _SINGLE_STEPS:
+            return self.pace * n * self.curve.steady[n_sequences]
+        return self.pace * (self.curve.changed[n - 1] + self.curve.changed[n_sequences])
+
+    def draft_s(self, n_drafted: int, n_missing: int = 1, n_sequences: int = 1) -> float:
+        """A whole draft."""
+        if n_drafted == 0:
+            return 0.0
+        return self.catch_up_s(n_missing, n_sequences) + (n_drafted - 1) * self.step_s(n_sequences)
+
+    def observe(self, expected_s: float, seconds: float) -> None:
+        """A draft that should have taken `expected_s` took `seconds`."""
+        self.pace *= 1.0 + _PACE_RATE * (_surprise(seconds, expected_s) - 1.0)
+
+
+def _surprise(seconds: float, expected_s: float) -> float:
+    """How much longer than expected, as far as one observation is believed."""
+    ratio = seconds / expected_s if expected_s > 0 else 1.0
+    return min(_LARGEST_SURPRISE, max(1.0 / _LARGEST_SURPRISE, ratio))
+
+
+class CostTable:
+    """The prices of one target and its drafter on one machine."""
+
+    def __init__(
+        self,
+        curves: Mapping[tuple[int, int], Curve],
+        drafter: DrafterCost | None = None,
+        *,
+        name: str = "",
+        origin: str = "",
+        stable: bool = True,
+    ) -> None:
+        """`curves` by context and number of sequences."""
+        self._curves = {(_bucket(context), n): curve for (context, n), curve in curves.items()}
+        self.drafter = drafter
+        self.name = name
+        self.origin = origin
+        self.stable = stable  # False: measured on a busy machine, not to be relied upon
+        self.pace = 1.0  # how much slower than the table the machine runs now
+
+    def curve(self, n_context: int, n_sequences: int) -> Curve:
+        """The prices for a context and a number of sequences; the nearest known, at first."""
+        key = (_bucket(n_context), n_sequences)
+        found = self._curves.get(key)
+        if found is None:
+            found = self._curves[key] = self._nearest(*key).copy()
+        return found
+
+    def observe(
+        self, rows: int, n_context: int, n_sequences: int, changed: bool, seconds: float
+    ) -> None:
+        """A pass without prompt rows took `seconds`, all but drafting included."""
+        curve = self.curve(n_context, n_sequences)
+        cells = curve.changed if changed else curve.steady
+        surprise = _surprise(seconds, cells[rows] * self.pace) - 1.0
+        cells[rows] *= 1.0 + _CELL_RATE * surprise
+        self.pace *= 1.0 + _PACE_RATE * surprise
+        curve.known.add(rows)
+
+    def with_drafter(self, share: float) -> CostTable:
+        """The same, but the drafter's every token costs this share of a plain pass."""
+        made = self.copy()
+        if made.drafter is None:
+            raise BadRequest(f"the cost table {self.name} has no drafter")
+        plain = next(iter(made._curves.values())).steady[1]
+        made.drafter.pace *= share * plain / made.drafter.step_s()
+        made.name = f"{self.name} c={share:g}"
+        return made
+
+    def copy(self) -> CostTable:
+        """Another one that learns on its own."""
+        return CostTable.from_dict(self.to_dict())
+
+    def _nearest(self, bucket: int, n_sequences: int) -> Curve:
+        def distance(key: tuple[int, int]) -> tuple[int, int]:
+            return abs(key[1] - n_sequences), abs(key[0] - bucket)
+
+        return self._curves[min(self._curves, key=distance)]
+
+    # -- files ----------------------------------------------------------------
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> CostTable:
+        """From the JSON form; raises BadRequest where it is none."""
+        try:
+            if record[_KEY] != VERSION:
+                raise BadRequest(f"cost table version {record[_KEY]}; this reads {VERSION}")
+            curves = {(c["context"], c["sequences"]): _read_curve(c) for c in record["target"]}
+            if not curves:
+                raise ValueError("no target")
+            drafter = record.get("drafter")
+            cost = DrafterCost(_read_curve(drafter), drafter["single_steps"]) if drafter else None
+            return cls(
+                curves,
+                cost,
+                name=str(record.get("name", "")),
+                origin=str(record.get("origin", "")),
+                stable=bool(record.get("stable", True)),
+            )
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise BadRequest(f"not a cost table ({reason}); see docs/controller.md") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form: the prices as they are now, the interpolated ones left out."""
+        target = [
+            {"context": 1 << bucket, "sequences": n, **_write_curve(curve, self.pace)}
+            for (bucket, n), curve in sorted(self._curves.items())
+        ]
+        drafter = self.drafter
+        return {
+            _KEY: VERSION,
+            "name": self.name,
+            "origin": self.origin,
+            "stable": self.stable,
+            "target": target,
+            "drafter": drafter
+            and {
+                **_write_curve(drafter.curve, drafter.pace),
+                "single_steps": drafter.single_steps,
+            },
+        }
+
+
+def _bucket(n_context: int) -> int:
+    return max(_SHORTEST, n_context.bit_length() - 1)
+
+
+def _read_curve(record: Mapping[str, Any]) -> Curve:
+    return Curve(*(_read_points(record.get(key, {})) for key in ("steady_ms", "changed_ms")))
+
+
+def _read_points(record: Mapping[str, float]) -> dict[int, float]:
+    points = {int(rows): float(ms) / 1e3 for rows, ms in record.items()}
+    if any(rows < 1 or not 0 < seconds < float("inf") for rows, seconds in points.items()):
+        raise ValueError("rows and milliseconds must be positive")
+    return points
+
+
+def _write_curve(curve: Curve, pace: float) -> dict[str, dict[str, float]]:
+    rows = sorted(curve.known)
+    written = {"steady_ms": {str(b): round(1e3 * pace * curve.steady[b], 6) for b in rows}}
+    if curve.prices_change:
+        written["changed_ms"] = {str(b): round(1e3 * pace * curve.changed[b], 6) for b in rows}
+    return written
+
+
+def load_costs(path: Path) -> CostTable:
+    """A cost table from a JSON file."""
+    try:
+        return CostTable.from_dict(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError) as error:
+        raise BadRequest(f"cannot read {path}: {error}; name a cost table") from None
+
+
+def shipped_costs() -> list[Path]:
+    """The files that come with the package."""
+    folder = Path(str(resources.files("parlay.control"))) / "data" / "costs"
+    return sorted(folder.glob("*.json"))

@@ -1,0 +1,145 @@
+"""How likely draft tokens are to be accepted: by position, and by the proposer's own confidence.
+
+Knows neither tokens nor time. A rejection says nothing about the positions after it, and a draft
+accepted to its end nothing about the one beyond: only tokens that were tried are counted.
+
+Two things are learned apart. Rates tell what a proposer is like: they change slowly, hold for every
+text and are kept between runs. A mood tells how much easier or harder the text at hand is than
+that: it is followed within a few rounds and forgotten with the text. A rate learns only what the
+mood does not explain, or one easy text would pass for a better proposer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+MAX_POSITIONS = 16
+# Confidences are told apart by steps of about the same logit; beyond the last all are alike.
+_EDGES = (0.05, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.92, 0.96, 0.98, 0.992, 0.998)
+_MIDDLES = tuple((a + b) / 2 for a, b in zip((0.0, *_EDGES), (*_EDGES, 1.0), strict=True))
+STEPS = 1000
+# The cell of a confidence, by its thousandths.
+CELL_OF = tuple(sum(i >= STEPS * edge for edge in _EDGES) for i in range(STEPS + 1))
+
+# How often a draft model's token is taken to be right before it was ever seen.
+_MODEL_RATE = 0.75
+# One token moves a cell by 1 / (weight + n / 4) at first, and never by less than the floor.
+_WEIGHT, _FLOOR = 6.0, 0.03
+_LEAST_ODDS, _MOST_ODDS = 0.002, 99.0
+# The mood is the rejections seen over those expected, both forgotten at this rate per round, and
+# each with so many more that nothing was seen of.
+_KEPT, _CALM = 0.8, 1.0
+_WORST_MOOD = 8.0
+
+
+class Mood:
+    """How much likelier rejections are in this text than the rates say: a factor on their odds."""
+
+    __slots__ = ("_expected", "_seen", "factor")
+
+    def __init__(self) -> None:
+        self._seen = self._expected = _CALM
+        self.factor = 1.0
+
+    def observe(self, seen: float, expected: float) -> None:
+        """Rejections in one round."""
+        self._seen = _CALM + _KEPT * (self._seen - _CALM) + seen
+        self._expected = _CALM + _KEPT * (self._expected - _CALM) + expected
+        self.factor = min(_WORST_MOOD, self._seen / self._expected)
+
+
+class Rates:
+    """The odds of a rejection, cell by cell; a token is accepted with 1 / (1 + odds * mood)."""
+
+    __slots__ = ("n_tried", "odds")
+
+    def __init__(self, rates: Sequence[float]) -> None:
+        self.odds = [1.0 / rate - 1.0 for rate in rates]
+        self.n_tried = [0] * len(rates)
+
+    def observe(self, cells: Sequence[int], n_accepted: int, mood: Mood) -> None:
+        """The cells of the tokens that were tried, of which the first so many were accepted."""
+        factor, expected = mood.factor, 0.0
+        for j, cell in enumerate(cells):
+            odds = self.odds[cell]
+            expected += odds / (1.0 + odds)
+            surprise = (j < n_accepted) - 1.0 / (1.0 + odds * factor)
+            self.n_tried[cell] = n = self.n_tried[cell] + 1
+            odds *= 1.0 - max(_FLOOR, 1.0 / (_WEIGHT + n / 4)) * surprise
+            self.odds[cell] = min(_MOST_ODDS, max(_LEAST_ODDS, odds))
+        mood.observe(float(n_accepted < len(cells)), expected)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"odds": [round(x, 6) for x in self.odds], "tried": self.n_tried}
+
+    def update(self, record: Mapping[str, Any]) -> None:
+        """Take over what was kept; raises ValueError where it does not fit."""
+        odds = [float(x) for x in record["odds"]]
+        tried = [int(n) for n in record["tried"]]
+        fits = len(odds) == len(self.odds) == len(tried)
+        if not fits or not all(_LEAST_ODDS / 2 <= x <= _MOST_ODDS for x in odds):
+            raise ValueError("the rates do not fit")
+        self.odds, self.n_tried = odds, tried
+
+
+class Acceptance:
+    """One proposer, in one mode: its rates by confidence and by position."""
+
+    __slots__ = ("by_confidence", "by_position")
+
+    def __init__(self) -> None:
+        # At first a confidence is taken at its word.
+        self.by_confidence = Rates(_MIDDLES)
+        self.by_position = Rates([_MODEL_RATE] * MAX_POSITIONS)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "by_confidence": self.by_confidence.to_dict(),
+            "by_position": self.by_position.to_dict(),
+        }
+
+    def update(self, record: Mapping[str, Any]) -> None:
+        self.by_confidence.update(record["by_confidence"])
+        self.by_position.update(record["by_position"])
+
+
+_Mode = tuple[str, bool, bool]  # proposer, greedy, thinking
+
+
+class Survival:
+    """What was learned of every proposer, greedy and sampling, thinking and answering apart."""
+
+    def __init__(self) -> None:
+        self._modes: dict[_Mode, Acceptance] = {}
+
+    def of(self, source: str, greedy: bool, thinking: bool) -> Acceptance:
+        """One proposer in one mode."""
+        mode = (source, greedy, thinking)
+        found = self._modes.get(mode)
+        if found is None:
+            found = self._modes[mode] = Acceptance()
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, kept per pair of models."""
+        return {_name(*mode): found.to_dict() for mode, found in self._modes.items()}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Survival:
+        """From the JSON form; what does not fit is left out, not an error."""
+        made = cls()
+        for name, kept in record.items():
+            found = Acceptance()
+            try:
+                source, greedy, part = name.rsplit("/", 2)
+                found.update(kept)
+            except (LookupError, TypeError, ValueError):
+                continue
+            made._modes[source, greedy == "greedy", part == "thinking"] = found
+        return made
+
+
+def _name(source: str, greedy: bool, thinking: bool) -> str:
+    mode = "greedy" if greedy else "sampling"
+    return f"{source}/{mode}/{'thinking' if thinking else 'answering'}"

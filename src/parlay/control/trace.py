@@ -1,0 +1,105 @@
+"""The decision trace: what a controller chose in each round, what it expected, and what came of it.
+
+Knows choices and rounds, no text. One JSON object per round and line, for people and programs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from parlay.control.controller import Choice, Controller, View
+from parlay.decoding.round import Round
+
+KEPT = 4096
+# Seconds of a plain pass for a context and a number of sequences.
+PlainSeconds = Callable[[int, int], float]
+Sink = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One round of one sequence. Gains are tokens per second over plain decoding's."""
+
+    time_s: float  # since the first round
+    seq: int
+    position: int  # tokens generated before this round
+    proposer: str
+    window: int
+    drafted: int
+    accepted: int
+    generated: int
+    round_ms: float
+    expected_gain: float | None
+    actual_gain: float | None  # of the whole pass, which its sequences share
+    reason: str  # why so, in the controller's words, or why it fell back
+
+    def as_dict(self) -> dict[str, Any]:
+        """The public JSON form."""
+        return asdict(self)
+
+
+class Traced:
+    """A controller whose decisions are written down: the latest in memory, all to a sink."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        plain_seconds: PlainSeconds | None = None,
+        sink: Sink | None = None,
+        kept: int = KEPT,
+    ) -> None:
+        self.controller = controller
+        self.decisions: deque[Decision] = deque(maxlen=kept)
+        self._plain_seconds = plain_seconds
+        self._sink = sink
+        self._clock = 0.0
+        self._pending: dict[int, tuple[View, Choice]] = {}
+
+    def choose(self, views: Sequence[View]) -> list[Choice]:
+        choices = self.controller.choose(views)
+        self._pending = {
+            view.seq_id: (view, choice) for view, choice in zip(views, choices, strict=True)
+        }
+        return choices
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        self.controller.observe(rounds)
+        gain = self._gain(rounds)
+        for r in rounds:
+            if r.seq_id in self._pending:
+                self._write(self._decision(r, *self._pending[r.seq_id], gain))
+        self._clock += rounds[0].timing.total_s
+
+    def _gain(self, rounds: Sequence[Round]) -> float | None:
+        """What the pass made per second, over what plain decoding makes."""
+        seconds = rounds[0].timing.total_s
+        if self._plain_seconds is None or seconds <= 0:
+            return None
+        n = len(rounds)
+        plain = n / self._plain_seconds(max(r.n_context for r in rounds), n)
+        return round(sum(r.n_generated for r in rounds) / seconds / plain, 3)
+
+    def _decision(self, r: Round, view: View, choice: Choice, gain: float | None) -> Decision:
+        return Decision(
+            time_s=round(self._clock, 6),
+            seq=r.seq_id,
+            position=view.n_generated,
+            proposer=r.source,
+            window=choice.window,
+            drafted=r.n_drafted,
+            accepted=r.n_accepted,
+            generated=r.n_generated,
+            round_ms=round(1e3 * r.timing.total_s, 3),
+            expected_gain=choice.expected_gain and round(choice.expected_gain, 3),
+            actual_gain=gain,
+            reason=r.fallback.value if r.fallback else choice.reason,
+        )
+
+    def _write(self, decision: Decision) -> None:
+        self.decisions.append(decision)
+        if self._sink is not None:
+            self._sink(json.dumps(decision.as_dict()) + "\n")

@@ -1,0 +1,230 @@
+"""Measures what passes cost on this machine: the cost table a controller starts from.
+
+Knows only `Passes`. A `Stopwatch` around a model also times passes made for another purpose: the
+probe of exact shapes makes most of those that matter, so that start-up pays for them once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median, quantiles
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.control.cost import CostTable, Curve, DrafterCost
+from parlay.decoding.span import Passes, Span
+from parlay.runtime.exactness import probe_tokens, rewind
+
+Clock = Callable[[], float]
+Progress = Callable[[float, str], None]  # share done, and what is being done
+
+# Python's own part of a round, beside choosing one token per row.
+_OVERHEAD_S = 60e-6
+_N_PREFIX = 24
+_N_SAMPLES = 3
+# Every shape up to here is measured, then those where kernels are known to switch.
+_DENSE_ROWS = 9
+_SPARSE_ROWS = (12, 16, 17, 24, 32)
+_N_STEPS = 8
+_CATCH_UPS = (2, 4, 8, 32)
+# On an idle machine half of the single passes lie within 2 to 5 % of each other.
+_LARGEST_SPREAD = 0.2
+
+_Key = tuple[int, int, bool]  # sequences, rows, whether the shape differed from the last one
+
+
+class Stopwatch:
+    """A model whose passes are timed."""
+
+    def __init__(self, passes: Passes, clock: Clock = perf_counter) -> None:
+        self._passes = passes
+        self._clock = clock
+        self._last: tuple[int, ...] = ()
+        self.samples: defaultdict[_Key, list[float]] = defaultdict(list)
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        shape = tuple(len(span.tokens) for span in spans)
+        started = self._clock()
+        rows = self._passes.decode(spans)
+        seconds = self._clock() - started
+        if all(span.n_logits for span in spans):  # else it is the reading of a prompt
+            changed = self.steady and shape != self._last
+            self.samples[len(spans), sum(shape), changed].append(seconds)
+        self._last = shape
+        return rows
+
+    @property
+    def context_size(self) -> int:
+        return self._passes.context_size
+
+    @property
+    def n_vocab(self) -> int:
+        return self._passes.n_vocab
+
+    @property
+    def busy_s(self) -> float:
+        return self._passes.busy_s
+
+    @property
+    def steady(self) -> bool:
+        return self._passes.steady
+
+    @property
+    def can_shift(self) -> bool:
+        return self._passes.can_shift
+
+    def length(self, seq_id: int) -> int:
+        return self._passes.length(seq_id)
+
+    def truncate(self, seq_id: int, length: int) -> None:
+        self._passes.truncate(seq_id, length)
+
+    def reusable(self, seq_id: int, length: int) -> int:
+        return self._passes.reusable(seq_id, length)
+
+    def clear(self, seq_id: int) -> None:
+        self._passes.clear(seq_id)
+
+    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        self._passes.shift(seq_id, keep, discard)
+
+    def close(self) -> None:
+        self._passes.close()
+
+
+def measure(
+    target: Stopwatch,
+    drafter: Passes | None,
+    *,
+    max_window: int,
+    n_sequences: int = 1,
+    budget_s: float = 2.0,
+    progress: Progress | None = None,
+    clock: Clock = perf_counter,
+    origin: str = "measured at start-up",
+) -> CostTable:
+    """The cost table, from what the stopwatch holds already and passes that are still lacking.
+
+    What the budget leaves no time for is interpolated. A busy machine shows in the spread of equal
+    passes: the table then says that it is not stable.
+    """
+    deadline = clock() + budget_s
+    timed = Stopwatch(drafter, clock) if drafter is not None else None
+    tasks = list(_tasks(target, timed, max_window, n_sequences))
+    for i, (name, run) in enumerate(tasks):
+        if clock() > deadline:
+            break
+        if progress is not None:
+            progress(i / len(tasks), name)
+        run()
+    if progress is not None:
+        progress(1.0, "done")
+    return _table(target, timed, _seconds_per_choice(target, clock), origin)
+
+
+_Task = tuple[str, Callable[[], None]]
+
+
+def _tasks(
+    target: Stopwatch, drafter: Stopwatch | None, max_window: int, n_sequences: int
+) -> Iterable[_Task]:
+    """What there is to time, the most important first."""
+    yield "single tokens", lambda: _time_shape(target, 1, _N_STEPS)
+    if drafter is not None:
+        yield "drafter", lambda: _time_drafter(drafter)
+    widest = max_window + 1
+    shapes = [b for b in (*range(2, _DENSE_ROWS + 1), *_SPARSE_ROWS) if b < widest]
+    for b in (*shapes, widest):
+        yield f"{b} rows", lambda b=b: _time_shape(target, b, _N_SAMPLES)  # type: ignore[misc]
+    if n_sequences > 1:
+        for b in (1, 2, 4):
+            yield (
+                f"{n_sequences} sequences of {b} rows",
+                lambda b=b: _time_together(target, n_sequences, b),  # type: ignore[misc]
+            )
+
+
+def _time_shape(passes: Stopwatch, rows: int, n_wanted: int) -> None:
+    """Passes over so many rows after a short text, until there are enough of them."""
+    have = len(passes.samples[1, rows, False])
+    if have >= n_wanted or _N_PREFIX + rows > passes.context_size:
+        return
+    tokens = probe_tokens(_N_PREFIX + rows, passes.n_vocab)
+    prefix, rest = tokens[:_N_PREFIX], tokens[_N_PREFIX:]
+    try:
+        passes.decode([Span(0, 0, prefix, 0)])
+        for _ in range(n_wanted - have + int(passes.steady)):
+            rewind(passes, prefix)
+            passes.decode([Span(0, _N_PREFIX, rest, rows)])
+    finally:
+        passes.clear(0)
+
+
+def _time_together(passes: Stopwatch, n_sequences: int, rows: int) -> None:
+    """Passes over several sequences, so many rows each."""
+    tokens = probe_tokens(_N_PREFIX + rows, passes.n_vocab)
+    sequences = range(n_sequences)
+    try:
+        for _ in range(1 + int(passes.steady)):
+            for s in sequences:
+                passes.clear(s)
+                passes.decode([Span(s, 0, tokens[:_N_PREFIX], 0)])
+            passes.decode([Span(s, _N_PREFIX, tokens[_N_PREFIX:], rows) for s in sequences])
+    finally:
+        for s in sequences:
+            passes.clear(s)
+
+
+def _time_drafter(drafter: Stopwatch) -> None:
+    """Single steps, as it drafts; then the passes with which it catches up."""
+    tokens = probe_tokens(_N_STEPS + sum(_CATCH_UPS) + len(_CATCH_UPS), drafter.n_vocab)
+    at = 0
+    try:
+        for n in (*(1,) * _N_STEPS, *(m for n in _CATCH_UPS for m in (n, 1))):
+            if at + n > drafter.context_size:
+                return
+            drafter.decode([Span(0, at, tokens[at : at + n], 1)])
+            at += n
+    finally:
+        drafter.clear(0)
+
+
+def _seconds_per_choice(target: Stopwatch, clock: Clock) -> float:
+    """Choosing a token from one row of logits."""
+    row = np.zeros(target.n_vocab, np.float32)
+    started = clock()
+    for _ in range(_N_STEPS):
+        row.argmax()
+    return (clock() - started) / _N_STEPS
+
+
+def _table(target: Stopwatch, drafter: Stopwatch | None, choice_s: float, origin: str) -> CostTable:
+    together = sorted({n for n, _, _ in target.samples})
+    curves = {(1, n): _curve(target, n, _OVERHEAD_S, choice_s) for n in together}
+    cost = None
+    if drafter is not None:
+        cost = DrafterCost(_curve(drafter, 1, 0.0, choice_s), single_steps=drafter.steady)
+    stable = _is_stable(target) and (drafter is None or _is_stable(drafter))
+    return CostTable(curves, cost, name="measured", origin=origin, stable=stable)
+
+
+def _curve(passes: Stopwatch, n_sequences: int, fixed_s: float, choice_s: float) -> Curve:
+    prices: dict[bool, dict[int, float]] = {False: {}, True: {}}
+    for (n, rows, changed), seconds in passes.samples.items():
+        if n == n_sequences and seconds:
+            prices[changed][rows] = median(seconds) + fixed_s + rows * choice_s
+    steady, changed_ = prices[False], prices[True]
+    # A shape that was only ever seen as a changed one is at least known from above.
+    return Curve({**changed_, **steady}, changed_)
+
+
+def _is_stable(passes: Stopwatch) -> bool:
+    """Whether equal passes took equal time."""
+    single = passes.samples[1, 1, False]
+    if len(single) < _N_SAMPLES:
+        return False
+    low, middle, high = quantiles(single, n=4)
+    return high - low <= _LARGEST_SPREAD * middle

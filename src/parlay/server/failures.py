@@ -1,0 +1,82 @@
+"""One table from exceptions to answers, mid-stream included, in OpenAI's form.
+
+Nothing about files, hosts or code leaves through here: messages are ours, one line each.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parlay.errors import BadRequest, ParlayError, PromptTooLong
+from parlay.runtime.worker import Closed
+
+
+@dataclass(eq=False)
+class Failure(Exception):
+    """An answer that is an error."""
+
+    status: int
+    message: str
+    kind: str = "invalid_request_error"
+    code: str | None = None
+    param: str | None = None
+    retry_after: int | None = None
+
+    @property
+    def body(self) -> dict[str, Any]:
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+
+
+def busy(retry_after: int) -> Failure:
+    message = f"the queue is full; try again in {retry_after} s"
+    return Failure(429, message, "rate_limit_error", "queue_full", retry_after=retry_after)
+
+
+def unavailable(message: str, code: str) -> Failure:
+    return Failure(503, message, "server_error", code, retry_after=5)
+
+
+def timed_out(seconds: float) -> Failure:
+    message = f"no token came within the time limit of {seconds:g} s; try again later"
+    return Failure(504, message, "server_error", "timeout", retry_after=5)
+
+
+def of(error: Exception) -> Failure:
+    """What a client sees of an exception."""
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, PromptTooLong):
+        return Failure(400, error.message, code="context_length_exceeded", param="messages")
+    if isinstance(error, BadRequest):
+        return Failure(400, error.message)
+    if isinstance(error, Closed):
+        return unavailable("the server is shutting down", "shutting_down")
+    if isinstance(error, ParlayError):
+        return Failure(500, "the model could not finish this answer", "server_error", "decode")
+    return Failure(500, "internal error; the server's log has the details", "server_error")
+
+
+def of_validation(problems: Sequence[Mapping[str, Any]], known: Sequence[str]) -> Failure:
+    """The first thing wrong with a body, by name."""
+    first = problems[0]
+    if first["type"] == "json_invalid":
+        return Failure(400, "the body is not valid JSON", code="invalid_json")
+    if first["loc"] == ("body",):
+        message = "send one JSON object, with Content-Type: application/json"
+        return Failure(400, message, code="invalid_json")
+    place = [str(part) for part in first["loc"] if part != "body"]
+    where = ".".join(place) or "body"
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.6)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return Failure(400, f"unknown field {where[:100]}{hint}", param=where[:100])
+    reason = str(first["msg"]).removeprefix("Value error, ")
+    return Failure(400, f"{where[:200]}: {reason[:300]}", param=where[:200])

@@ -1,0 +1,153 @@
+"""Structured output: grammars become masks over the target's tokens, with rollback for drafts.
+
+Knows llguidance and bytes of tokens; knows neither HTTP nor sampling.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.errors import BadRequest
+from parlay.llama.vocabulary import Vocabulary
+
+MAX_GRAMMAR = 1 << 20
+WHITESPACE = r"(\n {0,8}| ?)"  # a line with its indent, or one space
+
+
+class Grammars:
+    """Compiles grammars for one vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+
+    def json_schema(self, schema: dict[str, Any]) -> str:
+        """Any JSON that the schema allows. Small models love to indent for ever: not here."""
+        return _compiled("json_schema", json.dumps(bounded(schema)))
+
+    def json_object(self) -> str:
+        return self.json_schema({"type": "object"})
+
+    def gbnf(self, text: str) -> str:
+        return _compiled("gbnf", text)
+
+    def lark(self, text: str) -> str:
+        return _compiled("lark", text)
+
+    def constraint(self, grammar: str) -> GrammarConstraint:
+        """The state at the beginning of an answer; one for each sequence."""
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        if matcher.is_error():
+            raise BadRequest(f"the grammar cannot be used: {_one_line(matcher.get_error())}")
+        return GrammarConstraint(matcher, self._vocabulary.ends)
+
+    @functools.cached_property
+    def _tokenizer(self) -> Any:
+        _guidance()
+        from llguidance import LLTokenizer
+
+        return LLTokenizer(_Tokens(self._vocabulary), n_vocab=self._vocabulary.size)
+
+
+def bounded(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with a little room for white space."""
+    return {**schema, "x-guidance": {"whitespace_pattern": WHITESPACE}}
+
+
+class GrammarConstraint:
+    """One sequence's place in its grammar."""
+
+    def __init__(self, matcher: Any, ends: frozenset[int]) -> None:
+        self._matcher = matcher
+        self._ends = ends
+
+    def mask(self, p: NDArray[np.float32], draft: Sequence[int]) -> NDArray[np.float32]:
+        """Rows with what may not come at -inf, each given that the draft held before it."""
+        allowed: NDArray[np.float32] = np.array(p, dtype=np.float32)
+        n_consumed = 0
+        for j in range(len(p)):
+            allowed[j, ~self._allowed(p.shape[1])] = -np.inf
+            if j >= len(draft) or not self._consume(draft[j]):
+                break
+            n_consumed += 1
+        if n_consumed:
+            self._matcher.rollback(n_consumed)
+        return allowed
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            if token not in self._ends:
+                self._matcher.consume_token(token)
+
+    def _consume(self, token: int) -> bool:
+        """Follow the draft one token, if the grammar lets it; a failed try would be final."""
+        if token in self._ends or not self._matcher.validate_tokens([token]):
+            return False
+        return bool(self._matcher.consume_token(token))
+
+    def _allowed(self, n_columns: int) -> NDArray[np.bool_]:
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        mask = np.unpackbits(bits, bitorder="little", count=n_columns).view(np.bool_)
+        # A text that is complete may end, by any of the model's ends; one that is stuck must.
+        if self._matcher.is_accepting() or not mask.any():
+            mask[sorted(self._ends)] = True
+        return mask
+
+
+class _Tokens:
+    """A vocabulary as llguidance wants to see it."""
+
+    is_tokenizer_wrapper = True
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        ids = range(vocabulary.size)
+        self.special_token_ids = [t for t in ids if not vocabulary.piece(t)]
+        special = frozenset(self.special_token_ids)
+        self.tokens = [
+            vocabulary.text_of(t).encode() if t in special else vocabulary.piece(t) for t in ids
+        ]
+        self.eos_token_id = vocabulary.eos
+        self.bos_token_id = vocabulary.bos if vocabulary.bos >= 0 else None
+
+    def __call__(self, text: str) -> list[int]:
+        return self._vocabulary.tokenize(text, bos=False, special=False)
+
+
+def _guidance() -> None:
+    """Say plainly that the extra is missing."""
+    try:
+        import llguidance  # noqa: F401
+    except ImportError:
+        raise BadRequest(
+            "this server was installed without structured output; install parlay[structured]"
+        ) from None
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(kind: str, text: str) -> str:
+    """A grammar in llguidance's own form, checked."""
+    _guidance()
+    if len(text) > MAX_GRAMMAR:
+        raise BadRequest(f"the grammar has {len(text)} characters, over {MAX_GRAMMAR}")
+    from llguidance import LLMatcher, grammar_from
+
+    try:
+        grammar = str(grammar_from(kind, text))
+    except ValueError as error:
+        raise BadRequest(f"the grammar cannot be read: {_one_line(str(error))}") from None
+    problem = LLMatcher.validate_grammar(grammar)
+    if problem and not problem.startswith("WARNING"):
+        raise BadRequest(f"the grammar cannot be used: {_one_line(problem)}")
+    return grammar
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]

@@ -1,0 +1,93 @@
+"""A job: the sequences of one HTTP request, from the queue to their last piece.
+
+The bridge between the worker's thread and the event loop; knows nothing of OpenAI's formats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from time import perf_counter
+
+from parlay.decoding.constraint import Constraint
+from parlay.runtime.engine import Engine
+from parlay.runtime.request import Request
+from parlay.runtime.sequence import Piece, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What one round brought to one of the sequences."""
+
+    index: int
+    pieces: tuple[Piece, ...]
+    last: bool  # the sequence is over and fully counted
+
+
+class Job:
+    """Sequences in the making. Leaving the loop over `events` early cancels them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, time_limit_s: float) -> None:
+        self.arrived = perf_counter()
+        self.sequences: list[Sequence] = []
+        self.expired = False
+        self.logged = False
+        self._loop = loop
+        self._inbox: asyncio.Queue[Event] = asyncio.Queue()
+        self._timer = loop.call_later(time_limit_s, self._expire)
+
+    def start(
+        self, engine: Engine, requests: Seq[Request], constraints: Seq[Constraint | None]
+    ) -> None:
+        """Hand every sequence to the worker."""
+        try:
+            for index, (request, constraint) in enumerate(zip(requests, constraints, strict=True)):
+                sink = _Sink(self, index)
+                self.sequences.append(engine.submit(request, sink, constraint))
+        except Exception:
+            self.cancel()
+            raise
+
+    @property
+    def n_open(self) -> int:
+        """Sequences that still hold a slot or a place in the queue."""
+        return sum(not seq.retired for seq in self.sequences)
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Every round of every sequence, in the order they happened."""
+        n_left = len(self.sequences)
+        try:
+            while n_left:
+                event = await self._inbox.get()
+                n_left -= event.last
+                yield event
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Give up what is not done: slots are free again within one round."""
+        self._timer.cancel()
+        for seq in self.sequences:
+            seq.cancelled = True
+
+    def _expire(self) -> None:
+        self.expired = True
+        self.cancel()
+
+    def take(self, event: Event) -> None:
+        """Called on the worker's thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._inbox.put_nowait, event)
+        except RuntimeError:  # the event loop has ended: nobody waits for this any more
+            self.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sink:
+    job: Job
+    index: int
+
+    def __call__(self, seq: Sequence, pieces: Seq[Piece]) -> None:
+        self.job.take(Event(self.index, tuple(pieces), seq.retired))

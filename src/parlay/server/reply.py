@@ -1,0 +1,125 @@
+"""What a reply has in common in all formats: an id, choices that grow, numbers at the end.
+
+Knows sequences and statistics; the formats of chat and plain completions are elsewhere.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any, Protocol
+
+from parlay.errors import ParlayError
+from parlay.llama.vocabulary import Vocabulary
+from parlay.runtime.sequence import Sequence
+from parlay.server import failures, statistics
+from parlay.server.baseline import Baseline
+from parlay.server.job import Event, Job
+from parlay.server.planner import Plan
+
+
+class Choice(Protocol):
+    """One answer of a reply, in one format."""
+
+    def push(self, event: Event) -> list[dict[str, Any]]:
+        """Take a round; return the streamed choices it makes, without their index."""
+
+    def finish(self, reason: str) -> list[dict[str, Any]]:
+        """The rest, with the finish reason on the last one."""
+
+    def whole(self) -> dict[str, Any]:
+        """The choice as one object."""
+
+
+class Reply:
+    """A reply in the making."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        job: Job,
+        choices: list[Choice],
+        *,
+        prefix: str,
+        kind: str,
+        model: str,
+        baseline: Baseline,
+    ) -> None:
+        self.id = f"{prefix}-{secrets.token_hex(12)}"
+        self._plan = plan
+        self._job = job
+        self._choices = choices
+        self._kind = kind
+        self._baseline = baseline
+        self._head = {"id": self.id, "created": int(time.time()), "model": model}
+
+    def chunks(self, event: Event) -> list[dict[str, Any]]:
+        """A round as streamed chunks; the last chunk of a choice carries its numbers."""
+        choice, seq = self._choices[event.index], self._job.sequences[event.index]
+        parts = choice.push(event)
+        if event.last:
+            parts += choice.finish(self._reason(seq))
+        found = [self._chunk([{"index": event.index, **part}]) for part in parts]
+        if event.last:
+            found[-1] |= self._numbers([seq])
+        return found
+
+    def usage_chunk(self) -> dict[str, Any]:
+        """The very last chunk, for those who asked: no choices, all numbers."""
+        seqs = self._job.sequences
+        return {**self._chunk([]), "usage": statistics.usage(seqs), **self._numbers(seqs)}
+
+    def whole(self) -> dict[str, Any]:
+        """The reply as one object."""
+        seqs = self._job.sequences
+        choices = [
+            {"index": i, **choice.whole(), **(self._numbers([seqs[i]]) if len(seqs) > 1 else {})}
+            for i, choice in enumerate(self._choices)
+        ]
+        return {
+            **self._head,
+            "object": self._kind.removesuffix(".chunk"),
+            "choices": choices,
+            "usage": statistics.usage(seqs),
+            "seed": self._plan.seed,
+            **self._numbers(seqs),
+        }
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {**self._head, "object": self._kind, "choices": choices}
+
+    def _numbers(self, seqs: list[Sequence]) -> dict[str, Any]:
+        return {
+            "speculative": statistics.speculative(
+                seqs, self._plan.mode, self._plan.policy, self._baseline
+            ),
+            "timings": statistics.timings(seqs),
+        }
+
+    def _reason(self, seq: Sequence) -> str:
+        """OpenAI's finish reason; a broken answer is an error and not a reason."""
+        if seq.finish_reason == "error":
+            raise failures.of(seq.error or ParlayError("the answer broke"))
+        if seq.finish_reason != "cancelled":
+            return seq.finish_reason or "stop"
+        if not self._job.expired:
+            raise failures.unavailable("the server is shutting down", "shutting_down")
+        if seq.n_generated == 0:
+            raise failures.timed_out(time.perf_counter() - self._job.arrived)
+        return "length"  # the time limit; what is there is still worth having
+
+
+def token_figures(vocabulary: Vocabulary, token: int, logprob: float) -> dict[str, Any]:
+    """One token in OpenAI's chat form."""
+    raw = vocabulary.piece(token)
+    return {"token": _shown(vocabulary, token, raw), "logprob": logprob, "bytes": list(raw)}
+
+
+def _shown(vocabulary: Vocabulary, token: int, raw: bytes) -> str:
+    """Half a character is written as its bytes, so that no two tokens look the same."""
+    if not raw:
+        return vocabulary.text_of(token)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)

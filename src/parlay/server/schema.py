@@ -1,0 +1,265 @@
+"""What clients may send: OpenAI's bodies, llama.cpp's samplers, and `speculative`.
+
+Knows no models. An unknown field is refused by name; fields that can have no effect here (see
+`Harmless`) are taken and documented, so that no option is ever dropped in silence.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from parlay.decoding.sampling import Sampling
+from parlay.runtime.request import Mode, Verification
+
+MAX_STOPS = 16
+MAX_TOP_LOGPROBS = 20
+Count = Annotated[int, Field(ge=1, le=1 << 30)]
+
+
+class Body(BaseModel):
+    """A request's body."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class Speculative(Body):
+    """How one request bets; what is absent is the deployment's choice."""
+
+    draft: str | None = Field(None, description="Proposers with commas between, or none.")
+    window: int | None = Field(None, ge=0, le=64)
+    policy: str | None = Field(None, description="speculate, plain, auto, or a route's name.")
+    mode: Mode | None = None
+    verification: Verification = "coupled"
+
+
+class StreamOptions(Body):
+    """What a stream tells besides text."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False  # no effect: nothing is padded
+
+
+class JsonSchema(Body):
+    """A schema for the answer."""
+
+    name: str = "answer"
+    description: str | None = None
+    schema_: dict[str, Any] = Field(default_factory=dict, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """text, any JSON object, or JSON of one schema."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: JsonSchema | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")  # llama.cpp's short form
+
+    @model_validator(mode="after")
+    def _has_schema(self) -> ResponseFormat:
+        if self.type == "json_schema" and self.json_schema is None and self.schema_ is None:
+            raise ValueError("json_schema is missing")
+        return self
+
+
+class Harmless(Body):
+    """Fields that other clients send and that change nothing in what is generated here."""
+
+    user: str | None = None
+    metadata: dict[str, str] | None = Field(None, description="`tag` chooses a route.")
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    cache_prompt: Literal[True] | None = None
+    timings_per_token: bool | None = None
+
+
+class Options(Harmless):
+    """What chat and plain completions share."""
+
+    model: str = Field("", max_length=512)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int = Field(1, ge=1, le=128)
+    stop: str | list[str] | None = None
+    seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 64, description="Negative: at random.")
+    temperature: float | None = Field(None, ge=0, le=100)
+    top_p: float = Field(1.0, ge=0, le=1)
+    top_k: int = Field(0, ge=-1, lt=1 << 31)
+    min_p: float = Field(0.0, ge=0, le=1)
+    typical_p: float = Field(1.0, ge=0, le=1)
+    repeat_penalty: float = Field(1.0, ge=1e-3, le=100, alias="repetition_penalty")
+    presence_penalty: float = Field(0.0, ge=-100, le=100)
+    frequency_penalty: float = Field(0.0, ge=-100, le=100)
+    penalty_last_n: int = Field(64, ge=0, lt=1 << 31, alias="repeat_last_n")
+    logit_bias: dict[str, float] | None = None
+    response_format: ResponseFormat | None = None
+    grammar: str | None = Field(None, max_length=1 << 20, description="GBNF.")
+    json_schema: dict[str, Any] | None = None
+    speculative: bool | Speculative | None = None
+    context_full: Literal["stop", "slide"] | None = None
+
+    @field_validator("stop")
+    @classmethod
+    def _few_stops(cls, value: str | list[str] | None) -> str | list[str] | None:
+        if isinstance(value, list) and len(value) > MAX_STOPS:
+            raise ValueError(f"at most {MAX_STOPS} stop strings")
+        return value
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _biases(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+        for token in value or {}:
+            if not (token.isascii() and token.isdigit() and len(token) < 10):
+                raise ValueError(f"{token!r:.40} is not a token id")
+        return value
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        given = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(given)
+
+    def sampling(self, default_temperature: float, seed: int) -> Sampling:
+        """The samplers; the seed is chosen outside so that it can be told."""
+        given = self.temperature
+        return Sampling(
+            temperature=default_temperature if given is None else given,
+            top_k=max(0, self.top_k),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            typical_p=self.typical_p,
+            repeat_penalty=self.repeat_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            penalty_last_n=self.penalty_last_n,
+            logit_bias={int(k): v for k, v in (self.logit_bias or {}).items()},
+            seed=seed,
+        )
+
+
+class TextPart(Body):
+    """A part of a message; only text can be read."""
+
+    type: Literal["text", "refusal"]
+    text: str = ""
+    refusal: str = ""
+
+
+class FunctionCall(Body):
+    """A call the assistant made in an earlier turn."""
+
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+
+class ToolCall(Body):
+    """One call of a message."""
+
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: FunctionCall
+    index: int | None = None
+
+
+class Message(Body):
+    """One turn of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    audio: None = None
+    function_call: None = None
+    annotations: list[Any] | None = None
+
+
+class Function(Body):
+    """A function the model may call."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
+    description: str | None = None
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    strict: bool | None = None
+
+
+class Tool(Body):
+    """One tool."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Body):
+    name: str
+
+
+class NamedTool(Body):
+    """The one function that must be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class ChatRequest(Options):
+    """POST /v1/chat/completions"""
+
+    messages: list[Message] = Field(min_length=1, max_length=10_000)
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    tools: list[Tool] | None = Field(None, max_length=256)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_format: Literal["none", "auto"] = "auto"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> ChatRequest:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        named = isinstance(self.tool_choice, NamedTool) or self.tool_choice == "required"
+        if named and not self.tools:
+            raise ValueError("tool_choice asks for a call, but tools is empty")
+        return self
+
+    @property
+    def n_answer(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+
+class CompletionRequest(Options):
+    """POST /v1/completions"""
+
+    prompt: str | list[int] | list[str] = Field(description="One text, or one list of tokens.")
+    max_tokens: Count | None = Field(None, alias="n_predict")
+    logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    echo: Literal[False] = False
+    suffix: None = None
+    best_of: Literal[1] | None = None
+
+    @property
+    def n_answer(self) -> int | None:
+        return self.max_tokens or 16  # OpenAI's default for this route
+
+
+class TokenizeRequest(Body):
+    """POST /tokenize"""
+
+    content: str
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class DetokenizeRequest(Body):
+    """POST /detokenize"""
+
+    tokens: list[Annotated[int, Field(ge=0, lt=1 << 31)]] = Field(max_length=1 << 20)

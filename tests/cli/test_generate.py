@@ -1,0 +1,351 @@
+"""`parlay generate` as people run it: a process with arguments, two streams and an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parlay.decoding.counts import Counts
+from tests import tiny_models
+
+PARLAY = Path(sys.executable).with_name("parlay")
+PROMPT = "the cat sat on the mat and the cat sat on the mat and"
+TAB, RETURN = 3 + 9, 3 + 13  # ids of single bytes in the tiny vocabulary
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def target(tiny_folder: Path) -> Path:
+    return tiny_models.write_llama(tiny_folder / "cli-target.gguf", ftype="q8_0")
+
+
+@pytest.fixture(scope="session")
+def drafter(tiny_folder: Path, target: Path) -> Path:
+    return tiny_models.perturb(target, tiny_folder / "cli-drafter.gguf")
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    cache = tmp_path_factory.mktemp("cache")
+    return {**os.environ, "PARLAY_CACHE": str(cache), "COLUMNS": "200", "NO_COLOR": "1"}
+
+
+@pytest.fixture
+def run(environment: dict[str, str]) -> Run:
+    def call(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PARLAY, "generate", *(str(a) for a in arguments)],
+            stdin=subprocess.DEVNULL if "input" not in options else None,
+            capture_output=True,
+            encoding="utf-8",
+            env=environment | options.pop("env", {}),
+            timeout=120,
+            check=False,
+            **options,
+        )
+
+    return call
+
+
+@pytest.fixture
+def generate(run: Run, target: Path) -> Run:
+    """With the tiny target, a short answer and one thread."""
+
+    def call(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+        small = ("--model", target, "--threads", 1, "--max-tokens", 24, "--context-size", 256)
+        return run(*small, *arguments, **options)
+
+    return call
+
+
+# -- answers -----------------------------------------------------------------------------------
+
+
+def test_text_goes_to_standard_output_and_the_summary_to_standard_error(
+    generate: Run, drafter: Path
+) -> None:
+    done = generate(PROMPT, "--draft", drafter)
+    assert done.returncode == 0
+    whole = json.loads(generate(PROMPT, "--draft", drafter, "--json").stdout)
+    assert done.stdout == whole["text"] + "\n"
+    for words in (
+        "24 (token or context limit)",
+        "tok/s",
+        "byte for byte",
+        "acceptance length",
+        "token acceptance",
+        "sequence acceptance",
+        "draft share",
+        "verify",
+        "overhead",
+    ):
+        assert words in done.stderr
+
+
+def test_json_is_one_object_with_the_promised_fields(generate: Run, drafter: Path) -> None:
+    done = generate(PROMPT, "--draft", drafter, "--json", "--window", 6)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+    answer = json.loads(done.stdout)
+    assert answer["finish_reason"] == "length"
+    assert (answer["mode"], answer["exact"]) == ("exact", True)
+    assert answer["usage"]["completion_tokens"] == 24
+    assert answer["usage"]["prompt_tokens"] > 20
+    assert set(answer["timings"]) == {"prefill_ms", "decode_ms", "tokens_per_second"}
+    speculation = answer["speculation"]
+    assert set(speculation) == set(Counts().as_dict())
+    assert speculation["generated"] == 24
+    assert 0 < speculation["accepted"] < speculation["drafted"]
+    assert list(speculation["proposers"]) == ["model"]
+
+
+def test_the_same_seed_gives_the_same_text_with_any_drafter_and_another_seed_another(
+    generate: Run, drafter: Path
+) -> None:
+    sampled = ("--temperature", 0.9, "--top-p", 0.95, "--seed")
+
+    def text(*arguments: object) -> str:
+        done = generate(PROMPT, *arguments)
+        assert done.returncode == 0
+        return done.stdout
+
+    first = text(*sampled, 7, "--draft", "none")
+    assert first == text(*sampled, 7, "--draft", drafter)
+    assert first == text(*sampled, 7, "--draft", "suffix", "--window", 2)
+    assert first != text(*sampled, 8, "--draft", "none")
+
+
+def test_the_prompt_can_come_from_standard_input(generate: Run) -> None:
+    assert generate("-", input=PROMPT).stdout == generate(PROMPT).stdout
+
+
+@pytest.mark.parametrize(("token", "byte"), [(TAB, b"\t"), (RETURN, b"\r")])
+def test_a_pipe_gets_every_byte_of_the_text(
+    token: int, byte: bytes, environment: dict[str, str], target: Path
+) -> None:
+    command = [PARLAY, "generate", "hi", "-m", target, "-n", 3, "--logit-bias", f"{token}=1000"]
+    done = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        env=environment,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == byte * 3 + b"\n"
+
+
+def test_stop_strings_end_the_text_before_them(generate: Run) -> None:
+    whole = generate(PROMPT, "--draft", "none").stdout.rstrip("\n")
+    stop = whole[6:8]
+    done = generate(PROMPT, "--stop", stop, "--json")
+    answer = json.loads(done.stdout)
+    assert answer["finish_reason"] == "stop"
+    assert answer["text"] == whole[: whole.index(stop)]
+
+
+def test_a_locale_that_lacks_a_character_gets_a_mark_and_no_traceback(generate: Run) -> None:
+    done = generate(PROMPT, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "?" in done.stdout
+
+
+def test_verbose_shows_llama_cpps_log_on_standard_error(
+    environment: dict[str, str], target: Path
+) -> None:
+    command = [PARLAY, "--verbose", "generate", "a", "-m", target, "-n", "1", "--threads", "1"]
+    done = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        encoding="utf-8",
+        env=environment,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert "llama_model_loader" in done.stderr
+    assert "llama_model_loader" not in done.stdout
+
+
+# -- bad use and bad input ---------------------------------------------------------------------
+
+
+def complaint(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line a user's mistake is worth."""
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("parlay: ")
+    return lines[0]
+
+
+def test_a_missing_file(run: Run, tmp_path: Path) -> None:
+    assert "does not exist" in complaint(run("hi", "-m", tmp_path / "missing.gguf"))
+
+
+def test_a_file_that_is_not_gguf(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"\x40\0\0\0\0\0\0\0{}")
+    assert "not a GGUF file" in complaint(run("hi", "-m", path))
+
+
+@pytest.mark.parametrize("share", [0.01, 0.7])
+def test_a_truncated_file(run: Run, target: Path, tmp_path: Path, share: float) -> None:
+    path = tmp_path / "part.gguf"
+    whole = target.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+    line = complaint(run("hi", "-m", path))
+    assert "truncated" in line
+    assert "download" in line
+
+
+def test_a_truncated_drafter(generate: Run, drafter: Path, tmp_path: Path) -> None:
+    path = tmp_path / "drafter.gguf"
+    path.write_bytes(drafter.read_bytes()[:-1000])
+    assert "drafter.gguf is truncated" in complaint(generate("hi", "--draft", path))
+
+
+def test_a_drafter_with_another_vocabulary(generate: Run, tiny_other_vocab: Path) -> None:
+    line = complaint(generate("hi", "--draft", tiny_other_vocab))
+    assert "cannot draft for cli-target.gguf: token 268" in line
+    assert "--draft suffix" in line
+
+
+def test_a_prompt_longer_than_the_context(generate: Run) -> None:
+    line = complaint(generate("a b c d e f " * 100))
+    assert "the context holds 256" in line
+    assert "raise the context size" in line
+
+
+def test_a_missing_prompt(generate: Run) -> None:
+    assert "prompt" in complaint(generate()).lower()
+
+
+def test_an_empty_prompt(generate: Run) -> None:
+    assert "the prompt is empty" in complaint(generate("", "--raw"))
+
+
+# Options and what the complaint must say of them; all of them in one process, one after another.
+REFUSED = {
+    ("--nonsense",): "--nonsense",
+    ("--context-size", "3"): "context size 3 is too small",
+    ("--device", "CUDA9"): "no device 'CUDA9'; this build has",
+    ("--logit-bias", "5"): "is not TOKEN_ID=BIAS",
+    ("--logit-bias", "five=1"): "is not TOKEN_ID=BIAS",
+    ("--logit-bias", "5=much"): "is not TOKEN_ID=BIAS",
+    ("--logit-bias", "=1"): "is not TOKEN_ID=BIAS",
+    ("--logit-bias", "5="): "is not TOKEN_ID=BIAS",
+    ("--logit-bias", "5=nan"): "logit_bias of token 5",
+    ("--logit-bias", "5=inf"): "logit_bias of token 5",
+    ("--logit-bias", "-5=1"): "logit_bias names token -5",
+    ("--logit-bias", "99999=1"): "logit_bias names token 99999",
+    ("--temperature", "-1"): "temperature",
+    ("--temperature", "nan"): "temperature",
+    ("--top-p", "2"): "top-p",
+    ("--seed", str(1 << 64)): "seed",
+    ("--mode", "sloppy"): "mode",
+    ("--cache-type-k", "q3"): "unknown cache type 'q3'",
+    ("--drafter-cache-type-v", "q3"): "unknown cache type 'q3'",
+    ("--flash-attention", "maybe"): "flash-attention",
+    ("--threads", "100000"): "100000 threads",
+    ("--batch", "2"): "batch of 2 rows is too small",
+    ("--max-tokens", "none"): "max-tokens",
+    ("--max-tokens", "0"): "max-tokens",
+    ("--window", "-1"): "window",
+    ("--window", "200", "--batch", "128"): "lower the window or raise the batch",
+    ("--context-size", "2000000000"): "lower the context size",
+    ("--context-size", "40000000000"): "give at most",
+}
+DRIVER = """
+import contextlib, io, json, sys
+from parlay.cli.main import app_main
+for arguments in json.load(sys.stdin):
+    sys.argv = ["parlay", "generate", *arguments]
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            app_main()
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
+
+
+@pytest.fixture(scope="module")
+def refusals(environment: dict[str, str], target: Path, drafter: Path) -> dict[str, list[Any]]:
+    common = ["hi", "--model", str(target), "--draft", str(drafter)]
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER],
+        input=json.dumps([[*common, *options] for options in REFUSED]),
+        capture_output=True,
+        encoding="utf-8",
+        env=environment,
+        timeout=120,
+        check=True,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    return {" ".join(options): a for options, a in zip(REFUSED, answers, strict=True)}
+
+
+@pytest.mark.parametrize("options", REFUSED, ids=" ".join)
+def test_a_value_that_cannot_be_used(
+    options: tuple[str, ...], refusals: dict[str, list[Any]]
+) -> None:
+    code, out, err = refusals[" ".join(options)]
+    line = complaint(subprocess.CompletedProcess(options, code, out, err))
+    assert REFUSED[options] in line
+
+
+def test_a_prompt_that_is_no_text(generate: Run, environment: dict[str, str], target: Path) -> None:
+    command: list[bytes] = [bytes(PARLAY), b"generate", b"-m", bytes(target)]
+    for prompt, given in ((b"\xff\xfe", None), (b"-", b"\xff\xfe")):
+        done = subprocess.run(
+            [*command, prompt],
+            input=given,
+            capture_output=True,
+            env=environment | {"PYTHONIOENCODING": "utf-8:strict"},
+            timeout=120,
+            check=False,
+        )
+        said = done.stderr.decode()
+        assert done.returncode == 2
+        assert "not valid text" in said
+        assert said.count("\n") == 1
+
+
+# -- who reads goes away -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extra", [(), ("--json",)])
+def test_a_closed_pipe_ends_the_command_quietly(
+    extra: tuple[str, ...], environment: dict[str, str], target: Path
+) -> None:
+    command = [PARLAY, "generate", PROMPT, "-m", target, "-n", 3000, "--threads", 1, *extra]
+    with subprocess.Popen(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        if extra:
+            process.stdout.close()
+        else:
+            assert process.stdout.read(1)
+            process.stdout.close()
+        said = process.stderr.read().decode()
+        assert process.wait(60) in (0, 1)
+    assert "Traceback" not in said
+    assert "Broken pipe" not in said

@@ -1,0 +1,16 @@
+"""A server as a process of its own, for the tests that send signals: arguments as `parlay serve`.
+
+Knows no test.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import typer
+
+from parlay.cli.serve import serve
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    typer.run(serve)

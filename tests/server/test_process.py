@@ -1,0 +1,201 @@
+"""The server as a process: signals, drain, reload, sudden death, --check."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.server.conftest import wait_for
+
+SCRIPT = Path(__file__).with_name("serve_once.py")
+ENDLESS: dict[str, Any] = {
+    "prompt": "hello",
+    "max_tokens": 10**6,
+    "temperature": 0,
+    "context_full": "slide",
+    "stream": True,
+}
+SHORT: dict[str, Any] = {"prompt": "hello", "max_tokens": 20, "temperature": 0}
+
+
+class Served:
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        self.process = process
+        self.url = url.removesuffix("/v1")
+
+    def ask(self, **more: Any) -> httpx.Response:
+        return httpx.post(f"{self.url}/v1/completions", json={**SHORT, **more}, timeout=20)
+
+    def speculative(self) -> dict[str, Any]:
+        found: dict[str, Any] = httpx.get(f"{self.url}/metrics/speculative").json()
+        return found
+
+
+def write(path: Path, target: Path, **sections: dict[str, Any]) -> Path:
+    content: dict[str, dict[str, Any]] = {
+        "model": {"target": str(target), "drafter": "suffix"},
+        "runtime": {"context_size": 512, "threads": 1, "slots": 2},
+        "server": {"port": 0, "drain_s": 20},
+        "monitoring": {"memory_pressure_pct": 100},
+    }
+    for name, keys in sections.items():
+        content[name] |= keys
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@contextmanager
+def served(deployment: Path) -> Iterator[Served]:
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(deployment), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        yield Served(process, json.loads(line)["url"])
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()  # type: ignore[union-attr]
+
+
+@contextmanager
+def streaming(server: Served, body: dict[str, Any]) -> Iterator[Iterator[str]]:
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=30) as response:
+        lines = (line for line in response.iter_lines() if line)
+        next(lines)
+        yield lines
+
+
+def test_sigterm_lets_the_answer_finish_and_a_second_one_ends(
+    target: Path, cache: Path, tmp_path: Path
+) -> None:
+    with served(write(tmp_path / "d.yaml", target)) as server:
+        with streaming(server, {**ENDLESS, "max_tokens": 400}) as lines:
+            server.process.send_signal(signal.SIGTERM)
+            assert list(lines)[-1] == "data: [DONE]"
+        assert server.process.wait(20) == 0
+    path = write(tmp_path / "d.yaml", target)
+    with served(path) as server, streaming(server, ENDLESS) as lines:
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        assert server.process.poll() is None
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(20)
+        assert time.monotonic() - began < 5
+        assert ended_early(lines)
+
+
+def ended_early(lines: Iterator[str]) -> bool:
+    """The client is told, or sees the connection break; never a text that looks complete."""
+    try:
+        return "shutting_down" in list(lines)[-2]
+    except httpx.HTTPError:
+        return True
+
+
+def test_a_draining_server_takes_no_new_requests(target: Path, cache: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "d.yaml", target)
+    with served(path) as server, streaming(server, ENDLESS) as lines:
+        server.process.send_signal(signal.SIGTERM)
+        next(lines)
+
+        def refused() -> bool:
+            try:
+                return server.ask().status_code == 503
+            except httpx.HTTPError:
+                return True  # nobody listens any more
+
+        wait_for(refused, 5)
+        server.process.send_signal(signal.SIGTERM)
+
+
+def test_sighup_changes_what_it_can_without_dropping_a_request(
+    target: Path, drafter: Path, cache: Path, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "d.yaml", target, model={"alias": ["old"]})
+    with served(path) as server, streaming(server, ENDLESS) as lines:
+        write(path, target, model={"alias": ["new"], "drafter": str(drafter)})
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: server.speculative()["drafter"]["state"] == "ready")
+        assert server.speculative()["drafter"]["proposers"] == ["model"]
+        assert httpx.get(f"{server.url}/health").json()["model"] == "new"
+        assert server.ask().json()["speculative"]["proposers"].keys() == {"model"}
+        assert next(lines)
+        # A file that is gone: plain decoding, with the reason, and the stream goes on.
+        write(path, target, model={"drafter": str(tmp_path / "gone.gguf")})
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: server.speculative()["drafter"]["state"] == "absent")
+        assert server.ask().json()["speculative"]["fallbacks"].keys() == {"draft_error"}
+        # A file with a mistake changes nothing; one that needs a restart says so.
+        path.write_text("runtime: {slot: 3}")
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "reload" in [a["kind"] for a in server.speculative()["alerts"]])
+        write(path, target, runtime={"slots": 3})
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "restart_needed" in [a["kind"] for a in server.speculative()["alerts"]])
+        assert server.ask().status_code == 200
+        assert next(lines)
+
+
+def test_sudden_death_loses_no_line_of_an_answered_request(
+    target: Path, cache: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "requests.jsonl"
+    path = write(tmp_path / "d.yaml", target, monitoring={"request_log": str(log)})
+    answered: list[str] = []
+
+    def ask_again_and_again(server: Served) -> None:
+        try:
+            while True:
+                answered.append(server.ask().json()["id"])
+        except (httpx.HTTPError, ValueError):
+            return
+
+    with served(path) as server, streaming(server, ENDLESS):
+        threads = [threading.Thread(target=ask_again_and_again, args=(server,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: len(answered) > 20)
+        os.kill(server.process.pid, signal.SIGKILL)
+        for thread in threads:
+            thread.join()
+    logged = [json.loads(line).get("request_id") for line in log.read_text().splitlines()]
+    assert set(answered) <= set(logged)
+    assert len(answered) > 20
+
+
+@pytest.mark.parametrize(
+    ("sections", "code", "said"),
+    [
+        ({}, 0, "can be served"),
+        ({"server": {"host": "0.0.0.0"}}, 1, "no API key is set"),
+        ({"model": {"drafter": "gone.gguf"}}, 1, "no file at"),
+        ({"model": {"tokenizer": "gone.json"}}, 1, "model.tokenizer"),
+    ],
+)
+def test_check_validates_and_exits(
+    target: Path, tmp_path: Path, sections: dict[str, dict[str, Any]], code: int, said: str
+) -> None:
+    path = write(tmp_path / "d.yaml", target, **sections)
+    command = [sys.executable, str(SCRIPT), str(path), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert said in done.stdout + done.stderr

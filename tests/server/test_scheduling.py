@@ -1,0 +1,150 @@
+"""Slots, the queue, cancellation, time limits and fairness, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import APIStatusError, OpenAI, RateLimitError
+
+from tests.server.conftest import wait_for
+from tests.server.running import Running, running
+
+# Greedy: a tiny model's greedy text does not end by chance.
+ENDLESS: dict[str, Any] = {
+    "prompt": "hello",
+    "max_tokens": 10**6,
+    "temperature": 0,
+    "context_full": "slide",
+}
+PROMPTS = [f"{word} {i}" for i, word in enumerate(["hello", "on and on", "the sea", "in here"] * 2)]
+
+
+@pytest.fixture(scope="module")
+def small(target: Path, drafter: Path, cache: Path) -> Iterator[Running]:
+    """One slot, one place in the queue."""
+    with running(
+        target, model__drafter=str(drafter), runtime__slots=1, server__queue_size=1
+    ) as found:
+        yield found
+
+
+def free(server: Running) -> bool:
+    return not server.service.engine.active and server.service.engine.n_waiting == 0
+
+
+def ask(client: OpenAI, prompt: str, **more: Any) -> str:
+    answer = client.completions.create(
+        model="", prompt=prompt, max_tokens=48, temperature=0, **more
+    )
+    text: str = answer.choices[0].text
+    return text
+
+
+def test_eight_concurrent_streams_equal_eight_sequential_ones(server: Running) -> None:
+    """In exact mode, with a draft model and suffixes at work."""
+    client = server.client()
+
+    def streamed(prompt: str) -> tuple[str, dict[str, Any]]:
+        chunks = list(
+            client.completions.create(
+                model="", prompt=prompt, max_tokens=64, temperature=0, stream=True
+            )
+        )
+        numbers = (chunks[-1].model_extra or {})["speculative"]
+        return "".join(chunk.choices[0].text for chunk in chunks), numbers
+
+    sequential = [streamed(prompt) for prompt in PROMPTS]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(streamed, PROMPTS))
+    assert [text for text, _ in together] == [text for text, _ in sequential]
+    assert all(numbers["exact"] for _, numbers in (*sequential, *together))
+    assert sum(numbers["accepted"] for _, numbers in together) > 0
+
+
+def test_a_client_that_leaves_frees_its_slot(small: Running) -> None:
+    with httpx.stream("POST", f"{small.url}/v1/completions", json={**ENDLESS, "stream": True}) as r:
+        lines = r.iter_lines()  # kept: httpx closes the stream with it
+        next(lines)
+        assert small.service.engine.active
+    wait_for(lambda: free(small), 5)
+
+
+def test_a_client_that_leaves_without_streaming_frees_its_slot(small: Running) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{small.url}/v1/completions", json=ENDLESS, timeout=0.3)
+    wait_for(lambda: free(small), 5)
+
+
+def test_a_full_queue_says_when_to_come_back(small: Running) -> None:
+    url = f"{small.url}/v1/completions"
+    with httpx.stream("POST", url, json={**ENDLESS, "stream": True}) as first:
+        lines = first.iter_lines()  # kept: httpx closes the stream with it
+        next(lines)
+        with httpx.stream("POST", url, json={**ENDLESS, "stream": True}, timeout=5):
+            wait_for(lambda: small.service.engine.n_waiting == 1, 5)
+            with pytest.raises(RateLimitError) as caught:
+                ask(small.client(), "hello")
+            assert int(caught.value.response.headers["retry-after"]) >= 1
+    wait_for(lambda: free(small), 5)
+    assert ask(small.client(), "hello")
+
+
+def test_a_time_limit_keeps_what_was_made(target: Path, cache: Path) -> None:
+    with running(target, runtime__slots=1, server__request_timeout_s=0.4) as server:
+        began = time.monotonic()
+        answer = httpx.post(f"{server.url}/v1/completions", json=ENDLESS, timeout=10).json()
+        assert 0.3 < time.monotonic() - began < 5
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert answer["usage"]["completion_tokens"] > 0
+        waiting = threading.Thread(
+            target=httpx.post, args=(f"{server.url}/v1/completions",), kwargs={"json": ENDLESS}
+        )
+        waiting.start()
+        wait_for(lambda: bool(server.service.engine.active), 5)
+        with httpx.stream(
+            "POST", f"{server.url}/v1/completions", json={**ENDLESS, "stream": True}, timeout=10
+        ) as late:
+            events = [line for line in late.iter_lines() if line]
+        waiting.join()
+        # Either it got a slot just in time, or it is told that it did not.
+        first = json.loads(events[0].removeprefix("data: "))
+        assert first.get("error", {"code": "timeout"})["code"] == "timeout"
+        assert events[-1] == "data: [DONE]"
+
+
+def test_a_long_prompt_does_not_stall_others(server: Running) -> None:
+    client = server.client()
+    with ThreadPoolExecutor(2) as pool:
+        long = pool.submit(ask, client, "q" * 900)
+        short = pool.submit(ask, client, "hello")
+        assert short.result() and long.result()
+
+
+def test_the_next_turn_reuses_the_cache(server: Running) -> None:
+    client = server.client()
+    turn = [{"role": "user", "content": "a rather unusual beginning: zebra"}]
+
+    def answer(messages: list[dict[str, str]]) -> Any:
+        return client.chat.completions.create(
+            model="",
+            messages=messages,  # type: ignore[arg-type]
+            max_tokens=8,
+            temperature=0,
+        )
+
+    first = answer(turn)
+    again = answer([*turn, {"role": "assistant", "content": "yes"}, *turn])
+    assert again.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens - 20
+
+
+def test_too_many_answers_at_once_are_refused(small: Running) -> None:
+    with pytest.raises(APIStatusError, match="holds 2 answers at once"):
+        ask(small.client(), "hello", n=3)

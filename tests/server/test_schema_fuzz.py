@@ -1,0 +1,69 @@
+"""Requests made up from the OpenAPI document: nothing they say brings the server down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.server.running import Running, running
+
+schemathesis = pytest.importorskip("schemathesis")
+
+MAX_EXAMPLES = 30  # of each operation
+OPERATIONS = {
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+    "POST /v1/embeddings",
+    "POST /tokenize",
+    "POST /detokenize",
+    "GET /v1/models",
+    "GET /health",
+    "GET /metrics",
+    "GET /metrics/speculative",
+    "GET /slots",
+}
+
+
+@pytest.fixture(scope="module")
+def fuzzed(target: Path, cache: Path) -> Iterator[Running]:
+    options = {"server__request_timeout_s": 1.0, "server__max_answer_tokens": 8}
+    with running(target, **options) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def operations(fuzzed: Running) -> dict[str, Any]:
+    document = httpx.get(f"{fuzzed.url}/openapi.json").json()
+    found = schemathesis.openapi.from_dict(document).get_all_operations()
+    return {operation.ok().label: operation.ok() for operation in found}
+
+
+def test_the_document_names_every_route(operations: dict[str, Any]) -> None:
+    assert set(operations) == OPERATIONS
+
+
+@pytest.mark.parametrize("label", sorted(OPERATIONS))
+def test_no_request_brings_an_internal_error(
+    operations: dict[str, Any], fuzzed: Running, label: str
+) -> None:
+    @settings(
+        max_examples=MAX_EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(operations[label].as_strategy())
+    def send(case: Any) -> None:
+        response = case.call(base_url=fuzzed.url, timeout=30)
+        assert response.status_code < 500 or response.status_code in (501, 503, 504), response.text
+        if response.status_code >= 400:
+            assert json.loads(response.text)["error"]["message"]
+
+    send()

@@ -1,0 +1,98 @@
+"""On real weights: the homelab body by curl, concurrent exactness, tools, structure."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.running import Running, running
+
+pytestmark = pytest.mark.weights
+
+PROMPTS = [
+    "Count from one to ten, then do it again.",
+    "Write a haiku about rain.",
+    "What is the capital of France?",
+    "List three colours.",
+]
+
+
+@pytest.fixture(scope="module")
+def smol(smollm2: Path, cache: Path) -> Iterator[Running]:
+    options = {"runtime__slots": 4, "runtime__threads": 2, "runtime__speculative_window": 3}
+    with running(smollm2, **options) as server:
+        yield server
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_homelab_script_body_works_with_curl(smol: Running) -> None:
+    body = {
+        "model": "local-model",
+        "messages": [{"role": "user", "content": "Say hello."}],
+        "max_tokens": 16,
+        "speculative": True,
+    }
+    command = ["curl", "-s", f"{smol.url}/v1/chat/completions"]
+    command += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    answer = json.loads(done.stdout)
+    assert answer["choices"][0]["message"]["content"].strip()
+    assert answer["timings"]["predicted_n"] <= 16
+    assert answer["speculative"]["rounds"] >= 1
+
+
+def test_concurrent_answers_equal_sequential_plain_ones(smol: Running) -> None:
+    client = smol.client()
+
+    def answer(prompt: str, speculative: bool) -> tuple[str | None, dict[str, Any]]:
+        found = client.chat.completions.create(
+            model="",
+            messages=[{"role": "user", "content": prompt}],
+            max_tokens=24,
+            temperature=0,
+            extra_body={"speculative": speculative},
+        )
+        return found.choices[0].message.content, (found.model_extra or {})["speculative"]
+
+    plain = [answer(prompt, False)[0] for prompt in PROMPTS]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda prompt: answer(prompt, True), PROMPTS))
+    for expected, (text, numbers) in zip(plain, together, strict=True):
+        assert text == expected or not numbers["exact"]
+    if smol.service.engine.exact.concurrent:
+        assert all(numbers["exact"] for _, numbers in together)
+
+
+def test_structured_output_and_tools_on_a_template_without_tools(smol: Running) -> None:
+    client = smol.client()
+    answer = client.chat.completions.create(
+        model="",
+        messages=[{"role": "user", "content": "What is the weather in Oslo?"}],
+        tools=[
+            {
+                "type": "function",
+                "function": {
+                    "name": "get_weather",
+                    "parameters": {
+                        "type": "object",
+                        "properties": {"city": {"type": "string", "maxLength": 20}},
+                        "required": ["city"],
+                        "additionalProperties": False,
+                    },
+                },
+            }
+        ],
+        tool_choice="required",
+        max_tokens=60,
+        temperature=0,
+    )
+    calls = answer.choices[0].message.tool_calls
+    assert calls is not None and calls[0].type == "function"
+    assert "city" in json.loads(calls[0].function.arguments)
