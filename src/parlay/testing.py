@@ -85,9 +85,7 @@ class ScriptedModel:
 class ScriptedProposer:
     """Guesses the target's greedy text, right or wrong as the script says, token by token."""
 
-    def __init__(
-        self, logits: Logits, script: Iterable[bool] = (), name: str = "scripted"
-    ) -> None:
+    def __init__(self, logits: Logits, script: Iterable[bool] = (), name: str = "scripted") -> None:
         self.name = name
         self._logits = logits
         self._script = chain(script, repeat(True))

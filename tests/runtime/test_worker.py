@@ -54,7 +54,7 @@ class Desk:
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
-        self.worker = Worker(rig.scheduler)
+        self.worker = Worker(lambda: rig.scheduler)
 
     def ask(self, request: Request, client: Client | None = None) -> tuple[Answering, Client]:
         client = client or Client()

@@ -13,8 +13,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from parlay.decoding.counts import Counts
 from parlay.server.alerts import Alerts
+from parlay.server.observer import Recent
 from parlay.server.request_log import RequestLog
 from parlay.server.watch import Watch
 from tests.server.conftest import wait_for
@@ -172,9 +172,7 @@ def test_a_drop_of_acceptance_raises_an_alert(server: Running) -> None:
     async def watch(drop: bool) -> None:
         service = server.service
         watch, alerts = Watch(service), service.alerts
-        good, bad = Counts(), Counts()
-        good.n_drafted = bad.n_drafted = 1000
-        good.n_accepted, bad.n_accepted = 800, 400
+        good, bad = Recent(300, 1000, 800, 0), Recent(300, 1000, 400, 0)
         watch._acceptance(good)
         watch._acceptance(bad if drop else good)
         assert ("acceptance_drop" in alerts.active) is drop

@@ -90,13 +90,16 @@ class Engine:
         self.settings = settings
         self._closing: list[Callable[[], None]] = []
         self._drafter_closing: list[Callable[[], None]] = []
+        self._worker: Worker | None = None
+        chosen = controller or FixedWindow(settings.window)
         try:
-            self._open(settings, controller or FixedWindow(settings.window))
+            self._worker = Worker(lambda: self._open(settings, chosen))
         except BaseException:
             self.close()
             raise
 
-    def _open(self, settings: EngineSettings, controller: Controller) -> None:
+    def _open(self, settings: EngineSettings, controller: Controller) -> Scheduler:
+        """Load everything; runs on the worker's thread."""
         if settings.vram_budget_gb is not None:
             self._check_budget(settings.vram_budget_gb)
         self.model = self._keep(Model(settings.target, settings.model))
@@ -129,7 +132,7 @@ class Engine:
             chunk=n_batch if self.model.on_gpu else min(_CHUNK, n_batch),
             n_batch=n_batch,
         )
-        self._worker = self._keep(Worker(self._scheduler))
+        return self._scheduler
 
     def _check_budget(self, budget_gb: float) -> None:
         """Refuse before allocating; without a later drafter, both models count."""
@@ -166,7 +169,7 @@ class Engine:
                     raise BadRequest(f"no proposer {name!r} is loaded; loaded: {known}")
         vocabulary = self.model.vocabulary
         seq = Sequence(request, Detokenizer(vocabulary), vocabulary.ends, sink, constraint)
-        self._worker.submit(seq)
+        self._running.submit(seq)
         return seq
 
     def _check_ids(self, request: Request) -> None:
@@ -192,10 +195,17 @@ class Engine:
 
     def call(self, function: Callable[[], None]) -> None:
         """Run something on the worker's thread, between two rounds."""
-        self._worker.call(function)
+        self._running.call(function)
+
+    @property
+    def _running(self) -> Worker:
+        assert self._worker is not None, "an engine that failed to open is never handed out"
+        return self._worker
 
     def close(self) -> None:
         """End unfinished answers and free everything, last made first."""
+        if self._worker is not None:
+            self._worker.close()
         _close(self._closing)
         self._free_drafter()
 

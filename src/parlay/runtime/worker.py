@@ -9,6 +9,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from parlay.errors import ParlayError
 from parlay.runtime.scheduler import Scheduler
@@ -22,15 +23,23 @@ class Closed(ParlayError):
 
 
 class Worker:
-    """Steps the scheduler while there is work, sleeps while there is none."""
+    """Steps the scheduler while there is work, sleeps while there is none.
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    It also opens the models: OpenMP keeps a pool of threads for every thread that ever computed,
+    and with more pools than cores all of them stop spinning and every pass gets slower (by a fifth
+    on two cores, docs/performance.md). So nobody but the worker computes.
+    """
+
+    def __init__(self, opening: Callable[[], Scheduler]) -> None:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._door = threading.Lock()  # nothing slips in behind the last look at the inbox
-        self._thread = threading.Thread(target=self._run, name="parlay-worker", daemon=True)
+        opened: Future[Scheduler] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(opening, opened), name="parlay-worker", daemon=True
+        )
         self._thread.start()
+        self._scheduler = opened.result()
 
     def submit(self, seq: Sequence) -> None:
         """Hand a sequence over; its sink will be called on the worker's thread."""
@@ -51,7 +60,13 @@ class Worker:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, opening: Callable[[], Scheduler], opened: Future[Scheduler]) -> None:
+        try:
+            self._scheduler = opening()
+        except BaseException as error:  # whoever opens the engine gets it, whatever it is
+            opened.set_exception(error)
+            return
+        opened.set_result(self._scheduler)
         while not self._closed.is_set():
             self._take_in(block=self._scheduler.idle)
             if not self._closed.is_set() and not self._scheduler.idle:

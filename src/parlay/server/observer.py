@@ -7,13 +7,32 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from parlay.control.controller import Choice, Controller, View
 from parlay.decoding.counts import Counts
-from parlay.decoding.round import Round
+from parlay.decoding.round import Fallback, Round
 from parlay.server.baseline import Baseline
 
 RECENT_ROUNDS = 400
+
+
+# Who asked for plain rounds has not fallen back.
+_WANTED = (None, Fallback.REQUEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """The last few hundred rounds in four numbers."""
+
+    n_rounds: int
+    n_drafted: int
+    n_accepted: int
+    n_fallbacks: int
+
+    @property
+    def fallback_share(self) -> float:
+        return self.n_fallbacks / self.n_rounds if self.n_rounds else 0.0
 
 
 class Observer:
@@ -40,6 +59,16 @@ class Observer:
         self.overhead_s += timing.overhead_s
         self.baseline.observe(rounds)
         self.controller.observe(rounds)
+
+    def recent_sums(self) -> Recent:
+        """The same in a tenth of the time, for whoever looks every second."""
+        rounds = tuple(self.recent)
+        return Recent(
+            n_rounds=len(rounds),
+            n_drafted=sum(r.n_drafted for r in rounds),
+            n_accepted=sum(r.n_accepted for r in rounds),
+            n_fallbacks=sum(r.fallback not in _WANTED for r in rounds),
+        )
 
     def recent_counts(self) -> Counts:
         """The last few hundred rounds."""

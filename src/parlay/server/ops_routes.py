@@ -13,7 +13,6 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
-from parlay.decoding.round import Fallback
 from parlay.server.openai_routes import service_of
 from parlay.server.schema import DetokenizeRequest, TokenizeRequest
 from parlay.server.service import Service
@@ -51,7 +50,7 @@ async def speculative_metrics(request: Request) -> dict[str, Any]:
             for j, n in sorted(dict(counts.drafted_at).items())
         },
         "fallback_ms": {why.value: round(s * 1e3, 3) for why, s in dict(counts.fallback_s).items()},
-        "fallback_share": round(fallback_share(recent.n_rounds, recent.fallbacks), 4),
+        "fallback_share": round(observer.recent_sums().fallback_share, 4),
         "recent": recent.as_dict(),
         "speedup": None if live is None else round(live, 4),
         "baseline_ms": {
@@ -66,12 +65,6 @@ async def speculative_metrics(request: Request) -> dict[str, Any]:
         "memory_used_percent": service.memory.used_pct,
         "uptime_s": round(time.time() - service.started, 3),
     }
-
-
-def fallback_share(n_rounds: int, fallbacks: dict[Fallback, int]) -> float:
-    """Plain rounds over all rounds, where the request itself had not asked for plain ones."""
-    unwanted = sum(n for why, n in fallbacks.items() if why is not Fallback.REQUEST)
-    return unwanted / n_rounds if n_rounds else 0.0
 
 
 def _exact(service: Service) -> dict[str, Any]:

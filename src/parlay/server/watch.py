@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from parlay.decoding.counts import Counts
-from parlay.server.ops_routes import fallback_share
+from parlay.server.observer import Recent
 from parlay.server.service import Service
 
 INTERVAL_S = 1.0
@@ -35,7 +34,7 @@ class Watch:
         counts = self._service.observer.counts
         if counts.n_rounds != self._n_seen:
             self._n_seen = counts.n_rounds
-            recent = self._service.observer.recent_counts()
+            recent = self._service.observer.recent_sums()
             self._acceptance(recent)
             self._fallbacks(recent)
             if not self._service.guard.cooling:
@@ -43,11 +42,11 @@ class Watch:
         self._service.cache.look(self._service.deployment.monitoring.cache_compaction_interval)
         await self._memory()
 
-    def _acceptance(self, recent: Counts) -> None:
+    def _acceptance(self, recent: Recent) -> None:
         monitoring = self._service.deployment.monitoring
         if recent.n_drafted < _MIN_DRAFTED:
             return
-        now = recent.token_acceptance
+        now = recent.n_accepted / recent.n_drafted
         usual = self._usual if self._usual is not None else now
         dropped = now < usual * (1 - monitoring.acceptance_drop)
         text = f"token acceptance fell to {now:.0%} from {usual:.0%}"
@@ -55,11 +54,11 @@ class Watch:
         self._service.alerts.set("acceptance_drop", text if alarmed else None)
         self._usual = usual + _WEIGHT * (now - usual)
 
-    def _fallbacks(self, recent: Counts) -> None:
+    def _fallbacks(self, recent: Recent) -> None:
         limit = self._service.deployment.runtime.fallback_threshold_pct
         if limit is None or recent.n_rounds < _MIN_ROUNDS:
             return
-        share = 100 * fallback_share(recent.n_rounds, recent.fallbacks)
+        share = 100 * recent.fallback_share
         text = f"{share:.0f} % of recent rounds were plain, over {limit:g} %"
         self._service.alerts.set("fallback_share", text if share > limit else None)
 
