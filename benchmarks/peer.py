@@ -105,8 +105,8 @@ class Server:
         self._process.wait()
 
 
-def own(parlay: Parlay, draft: str, window: int) -> Ask:
-    """A subject on the resident models, with or without drafts."""
+def own(parlay: Parlay, draft: str | None, window: int | None) -> Ask:
+    """A subject on the resident models: a window, none (0), or the controller's choice (None)."""
 
     def ask(prompt: Prompt, n: int) -> dict[str, Any]:
         parlay.generate("Hi.", max_tokens=1, raw=True)  # another text, so that nothing is reused
@@ -166,7 +166,8 @@ def main() -> None:
     args = ap.parse_args()
     target = resolve_model(args.target)
     parlay = Parlay(
-        target, draft=args.drafter or "suffix", window=max(args.window), mode=args.mode,
+        target, draft=f"ngram,suffix,{args.drafter}" if args.drafter else "ngram,suffix",
+        mode=args.mode,
         context_size=args.context, threads=args.threads, batch=args.batch,
     )  # fmt: skip
     args.threads = args.threads or parlay.engine.threads
@@ -179,6 +180,7 @@ def main() -> None:
     subjects: dict[str, Ask] = {"parlay plain": own(parlay, "none", 0)}
     draft = "model" if args.drafter else "suffix"
     subjects |= {f"parlay k={k}": own(parlay, draft, k) for k in args.window}
+    subjects["parlay auto"] = own(parlay, None, None)
     subjects |= {name: server.ask for name, server in servers.items()}
     try:
         samples = run(subjects, args)
@@ -214,8 +216,10 @@ def report(samples: list[dict[str, Any]], args: argparse.Namespace) -> None:
     pairs = [
         ("parlay plain", "server plain"),
         *((f"parlay k={k}", "parlay plain") for k in args.window),
+        ("parlay auto", "parlay plain"),
     ]
     pairs += [(f"parlay k={k}", f"server k={k}") for k in args.window if f"server k={k}" in names]
+    pairs += [("parlay auto", name) for name in names if name.startswith("server k=")]
     print()
     for name in names:
         mine = [s for s in samples if s["subject"] == name]

@@ -75,7 +75,7 @@ class Parlay:
         target: str | Path = "default",
         *,
         draft: str = "auto",
-        window: int = 4,
+        window: int | None = None,
         mode: Mode | None = None,
         context_size: int = 4096,
         slots: int = 1,
@@ -95,7 +95,8 @@ class Parlay:
         translate: bool = False,
     ) -> None:
         """`draft`: auto, none, ngram, suffix, a drafter's path, or several with commas between.
-        auto: what the manifest of pairs has for this target, else suffix."""
+        auto: what the manifest of pairs has for this target, else suffix. `window`: None lets the
+        controller choose, round by round, by measured time; it may choose not to speculate."""
         path = resolve_model(str(target))
         model = ModelSettings(gpu_layers, tuple(devices), mmap, mlock)
         self.engine = Engine(
@@ -103,7 +104,7 @@ class Parlay:
                 target=path,
                 draft=known_draft(path) if draft == "auto" else parse_draft(draft),
                 window=window,
-                max_window=max(window, 16),
+                max_window=max(window or 0, 16),
                 mode=mode,
                 model=model,
                 context=ContextSettings(

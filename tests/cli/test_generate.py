@@ -72,7 +72,7 @@ def generate(run: Run, target: Path) -> Run:
 def test_text_goes_to_standard_output_and_the_summary_to_standard_error(
     generate: Run, drafter: Path
 ) -> None:
-    done = generate(PROMPT, "--draft", drafter)
+    done = generate(PROMPT, "--draft", drafter, "--window", "4")
     assert done.returncode == 0
     whole = json.loads(generate(PROMPT, "--draft", drafter, "--json").stdout)
     assert done.stdout == whole["text"] + "\n"

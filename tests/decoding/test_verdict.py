@@ -40,3 +40,15 @@ def test_there_is_one_origin_per_token_and_at_most_one_is_the_targets_own(
 
 def test_origins_read_as_plain_words_in_json() -> None:
     assert [origin.value for origin in (A, R, B, P)] == ["accepted", "recovered", "bonus", "plain"]
+
+
+@given(n_drafted=st.integers(0, 16), n_accepted=st.integers(0, 16), n=st.integers(1, 20))
+def test_a_verdict_cut_by_a_stop_rule_counts_only_what_was_said(
+    n_drafted: int, n_accepted: int, n: int
+) -> None:
+    n_accepted = min(n_accepted, n_drafted)
+    verdict = Verdict(tuple(range(n_accepted + 1)), n_drafted, n_accepted)
+    cut = verdict.first(n)
+    assert cut.tokens == verdict.tokens[:n]
+    assert cut.origins == verdict.origins[:n]
+    assert cut == verdict if n > n_accepted else (cut.n_drafted, cut.n_accepted) == (n, n)

@@ -119,7 +119,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("lucky", [24, 9, 264])
-@pytest.mark.parametrize("budget_s", [20, 60, 120, 200, 300, 10_000])
+@pytest.mark.parametrize("budget_s", [20, 40, 60, 10_000])
 def test_a_probe_that_runs_out_of_time_calls_nothing_exact_that_is_not(
     budget_s: float, lucky: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,10 @@ def generate(
         str,
         typer.Option(help="auto, none, ngram, suffix, PATH of a drafter, or several: suffix,PATH."),
     ] = "auto",
-    window: Annotated[int, typer.Option("--window", "-k", min=0, help="Tokens to draft.")] = 4,
+    window: Annotated[
+        int | None,
+        typer.Option("--window", "-k", min=0, help="Tokens to draft; default: by measured time."),
+    ] = None,
     mode: Annotated[
         ModeName | None, typer.Option(help="Default: exact where it allows a window of 3.")
     ] = None,

@@ -77,5 +77,7 @@ def _message(error: TyperException) -> str:
 
 def _complain(message: str) -> int:
     line = " ".join(message.split())
+    if line.startswith("(see"):  # the help was wanted, and has been shown
+        return 0
     print(f"parlay: {line}", file=sys.stderr)
     return 2

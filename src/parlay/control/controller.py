@@ -64,6 +64,26 @@ def plain(reason: Fallback) -> Choice:
     return Choice("none", 0, reason)
 
 
+def given(view: View) -> Choice | None:
+    """The choice, where a request leaves none to the controller."""
+    if view.fallback is not None:
+        return plain(view.fallback)
+    if not view.sources or view.window == 0:
+        return plain(Fallback.REQUEST)
+    return None if view.window is None else first_draft(view, view.window)
+
+
+def first_draft(view: View, window: int) -> Choice:
+    """This window, with the first proposer that has something to say."""
+    if view.max_window == 0:
+        return plain(Fallback.EXACT)
+    for source in view.sources:
+        offer = view.offers.get(source)
+        if offer is None or offer.tokens:  # a model always has something to say
+            return Choice(source, min(window, view.max_window))
+    return plain(Fallback.NO_DRAFT)
+
+
 class FixedWindow:
     """Always the same window, with the first proposer that has something to say."""
 
@@ -71,24 +91,10 @@ class FixedWindow:
         self._window = window
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
-        return [self._choose(view) for view in views]
+        return [given(view) or self._choose(view) for view in views]
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """A fixed window learns nothing."""
 
     def _choose(self, view: View) -> Choice:
-        if view.fallback is not None:
-            return plain(view.fallback)
-        if not view.sources:
-            return plain(Fallback.REQUEST)
-        wanted = self._window if view.window is None else view.window
-        if wanted == 0:
-            return plain(Fallback.REQUEST)
-        window = min(wanted, view.max_window)
-        if window == 0:
-            return plain(Fallback.EXACT)
-        for source in view.sources:
-            offer = view.offers.get(source)
-            if offer is None or offer.tokens:  # a model always has something to say
-                return Choice(source, window)
-        return plain(Fallback.NO_DRAFT)
+        return first_draft(view, self._window) if self._window else plain(Fallback.REQUEST)

@@ -84,12 +84,13 @@ class DrafterCost:
 
     def catch_up_s(self, n_missing: int, n_sequences: int = 1) -> float:
         """Until the first drafted token, when so many tokens are not in its cache yet."""
-        n = min(n_missing, MAX_ROWS)
+        n, curve = min(n_missing, MAX_ROWS), self.curve
         if not self.single_steps:
-            return self.pace * self.curve.steady[max(n, n_sequences)]
-        if n <= _SINGLE_STEPS:
-            return self.pace * n * self.curve.steady[n_sequences]
-        return self.pace * (self.curve.changed[n - 1] + self.curve.changed[n_sequences])
+            return self.pace * curve.steady[max(n, n_sequences)]
+        n_steps = -(-n // n_sequences)
+        if n_steps <= _SINGLE_STEPS:
+            return self.pace * n_steps * curve.steady[n_sequences]
+        return self.pace * (curve.changed[n - n_sequences] + curve.changed[n_sequences])
 
     def draft_s(self, n_drafted: int, n_missing: int = 1, n_sequences: int = 1) -> float:
         """A whole draft."""

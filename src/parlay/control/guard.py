@@ -57,9 +57,7 @@ def _ignore(_alert: Alert) -> None:
 class Guarded:
     """A controller that has to keep to limits."""
 
-    def __init__(
-        self, controller: Controller, limits: Limits, on_alert: OnAlert = _ignore
-    ) -> None:
+    def __init__(self, controller: Controller, limits: Limits, on_alert: OnAlert = _ignore) -> None:
         self.controller = controller
         self.limits = limits
         self.episodes = Episodes()

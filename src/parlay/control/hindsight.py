@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from parlay.control.cost import CostTable
 from parlay.control.recording import Offer, Recording
@@ -57,7 +57,7 @@ class _Key:
         return isinstance(other, _Key) and other.recording is self.recording
 
 
-@lru_cache(maxsize=None)
+@cache
 def _path_of(key: _Key, source: str, window: int) -> Path:
     recording = key.recording
     passes: Counter[tuple[int, bool]] = Counter()
@@ -114,7 +114,9 @@ def oracle_seconds(recording: Recording, costs: CostTable, sources: Sequence[str
     # after[b]: least time from a position on, if the pass before it had b rows.
     table: list[list[float]] = [[0.0] * (widest + 1) for _ in range(n + widest + 1)]
     for i in reversed(range(n)):
-        offers = [(o, 0.0 if s in FREE else step) for s in sources for o in [recording.offers[s][i]]]
+        offers = [
+            (o, 0.0 if s in FREE else step) for s in sources for o in [recording.offers[s][i]]
+        ]
         then = _least_after(table, i, offers, _room(recording, i))
         changed = min(curve.changed[b] + then[b] for b in then)
         table[i] = [

@@ -59,9 +59,9 @@ def load_recordings(path: Path) -> list[Recording]:
         raise BadRequest(f"cannot read {path}: {error}; name a recording") from None
     except (ValueError, LookupError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise BadRequest(f"{path.name} is not a recording ({reason}); see docs/controller.md") from (
-            None
-        )
+        raise BadRequest(
+            f"{path.name} is not a recording ({reason}); see docs/controller.md"
+        ) from (None)
 
 
 def save_recordings(path: Path, facts: Mapping[str, Any], recordings: Iterable[Recording]) -> None:

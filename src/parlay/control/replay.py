@@ -111,9 +111,7 @@ class Replay:
 
 def _free_drafts(recording: Recording, sources: Sequence[str]) -> dict[str, list[Draft]]:
     return {
-        name: [
-            Draft((0,) * len(o.confidence), name, o.confidence) for o in recording.offers[name]
-        ]
+        name: [Draft((0,) * len(o.confidence), name, o.confidence) for o in recording.offers[name]]
         for name in sources
         if name in FREE
     }

@@ -11,7 +11,7 @@ mood does not explain, or one easy text would pass for a better proposer.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_POSITIONS = 16
@@ -24,8 +24,9 @@ CELL_OF = tuple(sum(i >= STEPS * edge for edge in _EDGES) for i in range(STEPS +
 
 # How often a draft model's token is taken to be right before it was ever seen.
 _MODEL_RATE = 0.75
-# One token moves a cell by 1 / (weight + n / 4) at first, and never by less than the floor.
-_WEIGHT, _FLOOR = 6.0, 0.03
+# The first tokens of a cell move it more than later ones, of which each counts the same.
+_FLOOR, _N_RATES = 0.03, 108
+_RATES = tuple(max(_FLOOR, 1.0 / (6.0 + (n + 1) / 4)) for n in range(_N_RATES))
 _LEAST_ODDS, _MOST_ODDS = 0.002, 99.0
 # The mood is the rejections seen over those expected, both forgotten at this rate per round, and
 # each with so many more that nothing was seen of.
@@ -60,15 +61,19 @@ class Rates:
 
     def observe(self, cells: Sequence[int], n_accepted: int, mood: Mood) -> None:
         """The cells of the tokens that were tried, of which the first so many were accepted."""
-        factor, expected = mood.factor, 0.0
+        factor, expected, all_odds, n_tried = mood.factor, 0.0, self.odds, self.n_tried
         for j, cell in enumerate(cells):
-            odds = self.odds[cell]
+            odds, n = all_odds[cell], n_tried[cell]
             expected += odds / (1.0 + odds)
-            surprise = (j < n_accepted) - 1.0 / (1.0 + odds * factor)
-            self.n_tried[cell] = n = self.n_tried[cell] + 1
-            odds *= 1.0 - max(_FLOOR, 1.0 / (_WEIGHT + n / 4)) * surprise
-            self.odds[cell] = min(_MOST_ODDS, max(_LEAST_ODDS, odds))
-        mood.observe(float(n_accepted < len(cells)), expected)
+            moved = (_RATES[n] if n < _N_RATES else _FLOOR) / (1.0 + odds * factor)
+            if j < n_accepted:
+                odds *= 1.0 - moved * odds * factor
+                all_odds[cell] = odds if odds > _LEAST_ODDS else _LEAST_ODDS
+            else:
+                odds *= 1.0 + moved
+                all_odds[cell] = odds if odds < _MOST_ODDS else _MOST_ODDS
+            n_tried[cell] = n + 1
+        mood.observe(1.0 if n_accepted < len(cells) else 0.0, expected)
 
     def to_dict(self) -> dict[str, Any]:
         return {"odds": [round(x, 6) for x in self.odds], "tried": self.n_tried}
@@ -92,6 +97,17 @@ class Acceptance:
         # At first a confidence is taken at its word.
         self.by_confidence = Rates(_MIDDLES)
         self.by_position = Rates([_MODEL_RATE] * MAX_POSITIONS)
+
+    def observe_confidence(self, confidence: Sequence[float], n_accepted: int, mood: Mood) -> None:
+        """A draft with these confidences, and how many of its tokens were accepted."""
+        tried = confidence[: n_accepted + 1]
+        cells = [CELL_OF[int(sure * STEPS)] for sure in tried]
+        self.by_confidence.observe(cells, min(n_accepted, len(cells)), mood)
+
+    def observe_position(self, n_drafted: int, n_accepted: int, mood: Mood) -> None:
+        """The same for a draft whose confidences are not looked at."""
+        n_tried = min(n_accepted + 1, n_drafted, MAX_POSITIONS)
+        self.by_position.observe(range(n_tried), min(n_accepted, n_tried), mood)
 
     def to_dict(self) -> dict[str, Any]:
         return {

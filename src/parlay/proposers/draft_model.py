@@ -48,6 +48,7 @@ class DraftModel:
         self, model: Passes, ends: frozenset[int], n_vocab: int, n_batch: int, name: str = "model"
     ) -> None:
         self.name = name
+        self.passes = model
         self._model = model
         self._ends = ends
         self._n_vocab = n_vocab  # the target's; ids beyond it would mean nothing to it

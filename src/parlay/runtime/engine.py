@@ -5,6 +5,7 @@ The one place that joins llama.cpp to the scheduler; knows nothing of prompts as
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,8 +14,11 @@ from typing import Protocol, TypeVar
 
 from parlay import store
 from parlay.control.controller import Controller, FixedWindow
+from parlay.control.cost import CostTable
+from parlay.control.profit import ProfitController
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.round import Fallback
+from parlay.decoding.span import Passes
 from parlay.errors import BadRequest, PromptTooLong, RollbackUnsupported, VocabularyMismatch
 from parlay.llama import library
 from parlay.llama.context import Context, Rollback
@@ -29,6 +33,7 @@ from parlay.proposers.suffix import SuffixProposer
 from parlay.proposers.translated import TranslatedProposer
 from parlay.runtime.bets import Bets
 from parlay.runtime.exactness import NOTHING_EXACT, ExactShapes, probe
+from parlay.runtime.measuring import Stopwatch, measure
 from parlay.runtime.request import Mode, Request
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence, Sink
@@ -41,6 +46,8 @@ class _Closable(Protocol):
 
 
 Closable = TypeVar("Closable", bound=_Closable)
+
+log = logging.getLogger("parlay.runtime")
 
 FREE_PROPOSERS: dict[str, Callable[[], Proposer]] = {
     "ngram": NgramProposer,
@@ -59,7 +66,7 @@ class EngineSettings:
 
     target: Path
     draft: tuple[str, ...] = ("suffix",)  # ngram, suffix, or paths of drafters; (): none
-    window: int = 4
+    window: int | None = None  # None: the controller's choice, by measured time
     max_window: int = 16
     mode: Mode | None = None  # None: exact where that allows a useful window
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -72,15 +79,20 @@ class EngineSettings:
     drafter_later: bool = False  # `load_drafter` will bring the draft model
 
     def __post_init__(self) -> None:
-        if self.window < 0:
+        if self.window is not None and self.window < 0:
             raise BadRequest(f"the window is {self.window}; give 0 or more")
-        rows = (max(self.window, self.max_window) + 1) * self.context.n_sequences
+        rows = (self.widest + 1) * self.context.n_sequences
         if rows > self.context.n_batch:
             raise BadRequest(
-                f"a window of {max(self.window, self.max_window)} for {self.context.n_sequences}"
+                f"a window of {self.widest} for {self.context.n_sequences}"
                 f" sequence(s) needs passes of {rows} rows, the batch holds"
                 f" {self.context.n_batch}; lower the window or raise the batch"
             )
+
+    @property
+    def widest(self) -> int:
+        """The largest window that may come up."""
+        return max(self.window or 0, self.max_window)
 
 
 class Engine:
@@ -91,33 +103,36 @@ class Engine:
         self._closing: list[Callable[[], None]] = []
         self._drafter_closing: list[Callable[[], None]] = []
         self._worker: Worker | None = None
-        chosen = controller or FixedWindow(settings.window)
+        self._learned: Callable[[], None] | None = None
         try:
-            self._worker = Worker(lambda: self._open(settings, chosen))
+            self._worker = Worker(lambda: self._open(settings, controller))
         except BaseException:
             self.close()
             raise
 
-    def _open(self, settings: EngineSettings, controller: Controller) -> Scheduler:
+    def _open(self, settings: EngineSettings, controller: Controller | None) -> Scheduler:
         """Load everything; runs on the worker's thread."""
         if settings.vram_budget_gb is not None:
             self._check_budget(settings.vram_budget_gb)
         self.model = self._keep(Model(settings.target, settings.model))
-        rows = (max(settings.window, settings.max_window) + 1) * settings.context.n_sequences
+        rows = (settings.widest + 1) * settings.context.n_sequences
         self.target = self._keep(
             Context(self.model, replace(settings.context, n_outputs=max(rows, _MAX_EXACT_ROWS)))
         )
         proposers = self._proposers()
-        self.exact = self._exact_shapes()
-        self.mode: Mode = settings.mode or ("exact" if self.exact.useful else "faithful")
+        watched = Stopwatch(self.target)  # the probe's passes also tell what passes cost
+        self.exact = self._exact_shapes(watched)
+        # Without drafts a single sequence is plain decoding itself.
+        exact = self.exact.useful or not settings.draft
+        self.mode: Mode = settings.mode or ("exact" if exact else "faithful")
         n_batch = settings.context.n_batch
         self.bets = Bets(
-            controller,
+            controller or self._controller(watched, proposers.get(MODEL)),
             proposers,
             frozenset(FREE_PROPOSERS),
             self.exact,
             self.target.context_size,
-            max(settings.window, settings.max_window),
+            settings.widest,
         )
         if settings.drafter_later:
             self.bets.absent[MODEL] = Fallback.DRAFTER_LOADING
@@ -138,8 +153,7 @@ class Engine:
         """Refuse before allocating; without a later drafter, both models count."""
         settings = self.settings
         types = (settings.drafter_cache_type_k, settings.drafter_cache_type_v)
-        widest = max(settings.window, settings.max_window)
-        ours, own = engine_contexts(settings.context, widest, types)
+        ours, own = engine_contexts(settings.context, settings.widest, types)
         paths = [Path(name) for name in settings.draft if name not in FREE_PROPOSERS]
         drafter = Wanted(paths[0], settings.drafter_model, own) if paths else None
         if settings.drafter_later:
@@ -206,6 +220,9 @@ class Engine:
         """End unfinished answers and free everything, last made first."""
         if self._worker is not None:
             self._worker.close()
+        if self._learned is not None:
+            self._learned()
+            self._learned = None
         _close(self._closing)
         self._free_drafter()
 
@@ -303,21 +320,56 @@ class Engine:
             return TranslatedProposer(model, self.model.vocabulary, own)
         return DraftModel(context, self.model.vocabulary.ends, self.target.n_vocab, n_batch, MODEL)
 
+    # -- control --------------------------------------------------------------
+
+    def _controller(self, target: Stopwatch, drafter: Proposer | None) -> Controller:
+        """A fixed window where one was given, else the controller that prices rounds."""
+        settings = self.settings
+        if settings.window is not None:
+            return FixedWindow(settings.window)
+        key = store.fingerprint(self._probe_key(settings.widest), self._drafter_identity())
+        made = ProfitController(self._costs(key, target, drafter), store.load("learned", key))
+        self._learned = lambda: store.save("learned", key, made.to_dict())
+        return made
+
+    def _costs(self, key: str, target: Stopwatch, drafter: Proposer | None) -> CostTable:
+        """Measured once per machine, build, pair and settings; a busy machine is not believed."""
+        known = store.load("costs", key)
+        if known is not None:
+            return CostTable.from_dict(known)
+        passes = drafter.passes if isinstance(drafter, DraftModel) else None
+        settings = self.settings
+        found = measure(
+            target,
+            passes,
+            max_window=settings.widest,
+            n_sequences=settings.context.n_sequences,
+        )
+        if found.stable:
+            store.save("costs", key, found.to_dict())
+        else:
+            log.info("the machine is busy: what passes cost here will be measured again")
+        return found
+
+    def _drafter_identity(self) -> list[str]:
+        paths = [Path(name) for name in self.settings.draft if name not in FREE_PROPOSERS]
+        return [store.file_identity(path) for path in paths]
+
     # -- exactness ------------------------------------------------------------
 
-    def _exact_shapes(self) -> ExactShapes:
+    def _exact_shapes(self, target: Passes) -> ExactShapes:
         """Probe once per machine, build, file and settings; remember it."""
         settings = self.settings
         if settings.mode == "faithful" or not settings.draft:
             return NOTHING_EXACT
         n = settings.context.n_sequences
-        widest = max(settings.window, settings.max_window) + 1
+        widest = settings.widest + 1
         rows = widest if n == 1 else max(widest, _MAX_EXACT_ROWS)
         key = self._probe_key(rows)
         known = store.load("exact", key)
         if known is not None:
             return ExactShapes(frozenset(known["rows"]), bool(known["concurrent"]))
-        probed = probe(self.target, rows, n)
+        probed = probe(target, rows, n)
         found = probed.shapes
         if probed.complete:
             record = {"rows": sorted(found.rows), "concurrent": found.concurrent}

@@ -70,7 +70,7 @@ _SPREAD = 7919  # a prime: probe tokens jump about the vocabulary
 
 def probe(passes: Passes, max_rows: int, n_sequences: int, budget_s: float = 60.0) -> Probe:
     """Compare passes over 2 to `max_rows` rows with single-token ones, within a time budget."""
-    budget = _Budget(budget_s)
+    budget = _Budget(budget_s, perf_counter())
     every = frozenset(range(2, max_rows + 1))
     contexts = [n for n in (_SHORT, _OTHER, _LONG) if n + max_rows <= passes.context_size]
     rows, complete = every if contexts else frozenset(), True
@@ -96,16 +96,17 @@ def _few(n_prefix: int, max_rows: int) -> frozenset[int]:
 
 @dataclass(slots=True)
 class _Budget:
-    """Time for the probe, counted in rows at the speed of the fastest single pass seen: a busy
-    machine makes the probe slower, not blinder; a model that is slow by itself gets fewer rows."""
+    """Time for the probe. On a busy machine it counts rows at the speed of the fastest single pass
+    seen, which makes the probe slower, not blinder; a model that is slow by itself gets fewer."""
 
     seconds: float
+    started: float
     fastest_s: float = float("inf")
     n_rows: int = 0
 
     @property
     def spent(self) -> bool:
-        return self.n_rows * self.fastest_s > self.seconds
+        return min(perf_counter() - self.started, self.n_rows * self.fastest_s) > self.seconds
 
 
 def probe_tokens(n: int, n_vocab: int, offset: int = 0) -> list[int]:
@@ -183,7 +184,7 @@ def _probe_concurrent(passes: Passes, n_sequences: int, limit: int) -> bool:
     try:
         for s, text in enumerate(texts):
             passes.decode([Span(s, 0, text[:start], 0)])
-            single.append(_singles(passes, s, start, text[start:], _Budget(0)))
+            single.append(_singles(passes, s, start, text[start:], _Budget(0, 0)))
             passes.clear(s)
             passes.decode([Span(s, 0, text[:start], 0)])
         spans = [Span(s, start, text[start:], n) for s, text in enumerate(texts)]

@@ -183,7 +183,7 @@ def _time_drafter(drafter: Stopwatch) -> None:
     tokens = probe_tokens(_N_STEPS + sum(_CATCH_UPS) + len(_CATCH_UPS), drafter.n_vocab)
     at = 0
     try:
-        for n in (*(1,) * _N_STEPS, *(m for n in _CATCH_UPS for m in (n, 1))):
+        for n in (*(1,) * _N_STEPS, *(m for size in _CATCH_UPS for m in (size, 1))):
             if at + n > drafter.context_size:
                 return
             drafter.decode([Span(0, at, tokens[at : at + n], 1)])

@@ -259,6 +259,8 @@ class Scheduler:
             # The prompt's time is not a round's: time to first token tells it.
             timing=timing if row.decodes else Timing(),
             fallback=bet.fallback if row.decodes else None,
+            n_dropped=bet.n_dropped,
+            agreed=bet.agreed(verdict.tokens),
             exact=exact,
         )
 

@@ -112,7 +112,7 @@ def needed_gb(deployment: Deployment, drafter: Path | None = None) -> float:
     """What the models will take of the GPU, or of RAM where there is none, by the planner."""
     settings = engine_settings(deployment)
     types = (settings.drafter_cache_type_k, settings.drafter_cache_type_v)
-    context, own = engine_contexts(settings.context, settings.window, types)
+    context, own = engine_contexts(settings.context, settings.widest, types)
     target = Wanted(settings.target, settings.model, context)
     second = None if drafter is None else Wanted(drafter, settings.drafter_model, own)
     plan = plan_here(load_list(target, second))

@@ -1,0 +1,264 @@
+"""The bets that can be made on one pass, and what each is worth in seconds.
+
+Knows one pass: its sequences, its prices and how much may be lost on it. Chooses nothing: it finds
+the best window of every free offer, the best way to share rows between sequences, and the best
+window of a draft model; the controller compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, zip_longest
+from operator import mul
+
+from parlay.control.account import Account
+from parlay.control.controller import View
+from parlay.control.cost import DrafterCost
+from parlay.control.survival import Mood, Survival
+from parlay.control.valuation import gains, position_rates, worth
+
+# While less than so many plain passes may be lost, a second that may be lost costs so much more.
+_AT_EASE, _CAUTION = 5.0, 2.0
+# A draft model that has to read more than this many tokens is an investment in the rest of the
+# answer: taken to be half of what the request may still generate. It must leave a reserve, in plain
+# passes, or nothing could be bet on what it then drafts.
+_CATCH_UP, _LIKELY, _RESERVE = 4, 0.5, 0.7
+
+
+class Request:
+    """One request in a slot, as far as a controller follows it."""
+
+    __slots__ = ("_moods", "asked", "n_missing", "view")
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.n_missing = view.n_context + 1  # tokens the draft model has not read
+        self.asked = "none"  # the proposer that was bet on
+        self._moods: dict[tuple[str, bool], Mood] = {}
+
+    def mood(self, source: str, by_position: bool = False) -> Mood:
+        """How this text treats a proposer, by its confidences or by position."""
+        found = self._moods.get((source, by_position))
+        if found is None:
+            found = self._moods[source, by_position] = Mood()
+        return found
+
+
+@dataclass(slots=True)
+class Market:
+    """The coming pass and its prices."""
+
+    requests: list[Request]  # those that may bet
+    n_sequences: int  # all of them
+    rows: int  # if nobody bets
+    steady: Sequence[float]  # seconds by rows, the shape being what it was
+    full: Sequence[float]  # with the change of shape this very pass would make
+    prices: Sequence[float]  # less what its shape will be worth afterwards
+    return_s: float  # what coming back to a plain pass costs
+    rate: float  # tokens per second, of late
+    plain_s: float
+
+    def loss(self, rows: int) -> float:
+        """What a pass of so many rows loses if all of its drafts are wrong."""
+        return self.full[rows] - self.plain_s + self.return_s
+
+
+@dataclass(slots=True)
+class Offer:
+    """A free proposer's draft for one sequence, valued."""
+
+    source: str
+    gained: list[float]  # tokens expected to be accepted, by window
+    worth: float  # seconds that one of them saves
+    allowance: float
+    window: int = 0
+    value: float = 0.0  # seconds saved
+
+
+def best_offer(
+    request: Request, market: Market, survival: Survival, account: Account
+) -> Offer | None:
+    """The best window of the best free offer to one sequence, as if it were alone in betting."""
+    view = request.view
+    best: Offer | None = None
+    for source, draft in view.offers.items():
+        if not draft.confidence:
+            continue
+        rates = survival.of(source, view.greedy, view.thinking).by_confidence
+        gained = gains(draft.confidence, rates.odds, request.mood(source).factor)
+        each = worth(gained, market.rate, market.steady, market.rows, market.n_sequences)
+        allowance = account.allowance(view.seq_id, source, view.n_generated, market.plain_s)
+        offer = _value_windows(Offer(source, gained, each, allowance), market)
+        if best is None or offer.value > best.value:
+            best = offer
+    return best
+
+
+def _value_windows(offer: Offer, market: Market) -> Offer:
+    """Find the window that saves most, among those whose loss is allowed.
+
+    A change of shape is charged only as far as the draft may be wrong: if it is right, the new
+    shape is the one to be in, and would have to be paid for a round later anyway.
+    """
+    rows, prices, steady, full = market.rows, market.prices, market.steady, market.full
+    plain_s, plain_price = market.plain_s, market.prices[rows]
+    most = offer.allowance + plain_s - market.return_s
+    doubt = 1.0 - offer.gained[0]
+    ease = offer.allowance / (_AT_EASE * plain_s)
+    price_of_loss = _CAUTION * doubt * max(0.0, 1.0 - ease)
+    best, best_rows = -plain_s, rows
+    for gain in offer.gained:
+        rows += 1
+        if full[rows] > most:
+            break
+        price = steady[rows] + doubt * (prices[rows] - steady[rows])
+        value = offer.worth * gain - price - price_of_loss * (price - plain_s)
+        if value + plain_price > best:
+            best, best_rows = value + plain_price, rows
+    offer.window, offer.value = best_rows - market.rows, best
+    return offer
+
+
+def share_rows(offers: Sequence[Offer], market: Market) -> float:
+    """Give the rows of one pass to the tokens that save most, whosever they are; their value.
+
+    The tokens of one draft save less and less, so taking the best of all takes the first of each.
+    """
+    tokens = [
+        (offer.worth * (gain - before), i)
+        for i, offer in enumerate(offers)
+        for before, gain in zip((0.0, *offer.gained), offer.gained, strict=False)
+    ]
+    tokens.sort(reverse=True)
+    allowance = sum(max(0.0, offer.allowance) for offer in offers)
+    saved, best, n_best = 0.0, 0.0, 0
+    for n, (seconds, _) in enumerate(tokens, start=1):
+        rows = market.rows + n
+        if market.loss(rows) > allowance:
+            break
+        saved += seconds
+        value = saved - market.prices[rows] + market.prices[market.rows]
+        if value > best:
+            best, n_best = value, n
+    for i, offer in enumerate(offers):
+        offer.window = sum(owner == i for _, owner in tokens[:n_best])
+    return best
+
+
+@dataclass(slots=True)
+class DraftPlan:
+    """A draft model for some sequences of the pass: how far, and what that saves."""
+
+    source: str
+    requests: list[Request]
+    rates: list[list[float]]  # per request, by position
+    allowance: float
+    catch_up_s: float
+    step_s: float
+    window: int = 0  # expected to save most; 0: more may be lost than is allowed
+    rows: int = 0  # of the pass then
+    value: float = 0.0  # seconds saved
+    gain: float = 0.0  # tokens expected to be accepted
+
+    @property
+    def draft_s(self) -> float:
+        return self.catch_up_s + (self.window - 1) * self.step_s
+
+    def pays_at_best(self, market: Market) -> bool:
+        """Whether it would pay if every token were accepted."""
+        n_drafted = self.window * len(self.requests)
+        seconds = market.steady[market.rows + n_drafted] + self.draft_s
+        return (market.n_sequences + n_drafted) * market.plain_s > market.n_sequences * seconds
+
+    def most(self, market: Market, max_window: int) -> int:
+        """How far it may draft if the confidences turn out to be high."""
+        k, rows = self.window, self.rows
+        seconds = self.draft_s - market.plain_s + market.return_s
+        while k < max_window:
+            # As if all went on: the last one to do so is the one that may not lose more.
+            rows = min(rows + len(self.requests), len(market.full) - 1)
+            seconds += self.step_s
+            if market.full[rows] + seconds > self.allowance:
+                break
+            k += 1
+        return min(k, max_window)
+
+
+def draft_plan(
+    source: str,
+    requests: list[Request],
+    market: Market,
+    survival: Survival,
+    account: Account,
+    drafter: DrafterCost,
+) -> DraftPlan:
+    """The best window of a draft model that drafts for these sequences.
+
+    Its time is shared: every step is one pass over all of them.
+    """
+    n, n_missing = len(requests), sum(request.n_missing for request in requests)
+    plan = DraftPlan(
+        source,
+        requests,
+        [_rates(source, request, survival) for request in requests],
+        _allowance(source, requests, market, account),
+        drafter.catch_up_s(n_missing, n),
+        drafter.step_s(n),
+    )
+    invested = 0.0
+    if n_missing > _CATCH_UP * n:
+        invested = max(0.0, plan.catch_up_s - 2 * plan.step_s)
+        plan.allowance -= _RESERVE * market.plain_s
+    _choose_window(plan, market, invested)
+    return plan
+
+
+def _choose_window(plan: DraftPlan, market: Market, invested: float) -> None:
+    """Set the window that saves most, among those whose loss is allowed."""
+    prices, step_s, each = market.prices, plan.step_s, 1.0 / market.rate
+    rows_at, gained = _together(plan.rates, market.rows)
+    n_allowed, most = len(rows_at), plan.allowance + market.plain_s - market.return_s
+    while n_allowed and (
+        market.full[rows_at[n_allowed - 1]] + plan.catch_up_s + (n_allowed - 1) * step_s > most
+    ):
+        n_allowed -= 1
+    if n_allowed == 0:
+        return
+    steps = range(n_allowed)
+    values = [
+        each * gain - prices[rows] - step_s * i
+        for i, rows, gain in zip(steps, rows_at, gained, strict=False)
+    ]
+    if invested:  # the rest of the answer pays it back, a part each round
+        n, n_left = len(plan.requests), plan.requests[0].view.n_remaining * _LIKELY
+        shares = [1.0 - 1.0 / max(1.0, n_left / (1.0 + gain / n)) for gain in gained]
+        values = [v + invested * share for v, share in zip(values, shares, strict=False)]
+    best = max(values)
+    at = values.index(best)
+    plan.window, plan.rows, plan.gain = at + 1, rows_at[at], gained[at]
+    plan.value = best + prices[market.rows] - plan.catch_up_s
+
+
+def _together(rates: Sequence[Sequence[float]], rows: int) -> tuple[Sequence[int], list[float]]:
+    """By window: the rows of the pass, and the tokens expected to be accepted, of all sequences."""
+    survival = [list(accumulate(each, mul)) for each in rates]
+    if len(survival) == 1:
+        return range(rows + 1, rows + len(survival[0]) + 1), list(accumulate(survival[0]))
+    columns = [[s for s in column if s is not None] for column in zip_longest(*survival)]
+    rows_at = list(accumulate((len(column) for column in columns), initial=rows))[1:]
+    return rows_at, list(accumulate(sum(column) for column in columns))
+
+
+def _allowance(source: str, requests: Sequence[Request], market: Market, account: Account) -> float:
+    return sum(
+        account.allowance(r.view.seq_id, source, r.view.n_generated, market.plain_s)
+        for r in requests
+    )
+
+
+def _rates(source: str, request: Request, survival: Survival) -> list[float]:
+    view = request.view
+    odds = survival.of(source, view.greedy, view.thinking).by_position.odds
+    mood = request.mood(source, by_position=True).factor
+    return position_rates(odds[: view.max_window], mood)

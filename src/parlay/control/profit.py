@@ -1,0 +1,309 @@
+"""Chooses proposers and windows by what they are worth in time, plain decoding included.
+
+Knows prices, survival and an account; never sees text. For the sequences of one pass, which share
+its cost, it weighs every free proposer's offer by the confidences of that very draft and a draft
+model by its survival, and takes what saves most seconds: often a short window, often none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from parlay.control.account import Account
+from parlay.control.betting import (
+    DraftPlan,
+    Market,
+    Offer,
+    Request,
+    best_offer,
+    draft_plan,
+    share_rows,
+)
+from parlay.control.controller import Choice, View, given, plain
+from parlay.control.cost import CostTable
+from parlay.control.probing import Probing
+from parlay.control.shapes import Shapes
+from parlay.control.stopping import Stopping
+from parlay.control.survival import Survival
+from parlay.decoding.round import Fallback, Round
+
+# A bet must save at least this part of a plain pass; more if the prices are not to be relied on.
+_MARGIN, _UNSTABLE_MARGIN = 0.02, 0.10
+# The rate decoded at is averaged over about ten passes.
+_RATE_KEPT = 0.9
+# One pass is not believed to have taken more than so many times what it should have.
+_LARGEST_EXCESS = 2.0
+# Plain passes are what everything is measured against: one at least every so many.
+_N_WITHOUT_PLAIN = 512
+
+_Offers = dict[int, Offer]  # by sequence
+
+
+class ProfitController:
+    """The default controller."""
+
+    def __init__(self, costs: CostTable, kept: Mapping[str, Any] | None = None) -> None:
+        """`kept`: what `to_dict` gave after an earlier run with the same pair of models."""
+        kept = kept or {}
+        self.costs = costs
+        self.survival = Survival.from_dict(kept.get("survival", {}))
+        self.account = Account(kept.get("record", {}))
+        self._margin = _MARGIN if costs.stable else _UNSTABLE_MARGIN
+        self._shapes = Shapes()
+        self._requests: dict[int, Request] = {}
+        self._probing: dict[str, Probing] = {}
+        self._tokens, self._seconds = 0.0, 0.0  # decaying sums: what was generated, in what time
+        self._n_without_plain = 0
+        self._last_source = "none"  # whom the shape of the last pass is owed to
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is worth keeping between runs, per pair of models."""
+        return {"survival": self.survival.to_dict(), "record": self.account.to_dict()}
+
+    # -- before a pass --------------------------------------------------------
+
+    def choose(self, views: Sequence[View]) -> list[Choice]:
+        n = len(views)
+        requests = [self._follow(view, n) for view in views]
+        imposed = [_imposed(view) for view in views]
+        betting = [r for r, choice in zip(requests, imposed, strict=True) if choice is None]
+        if not betting:
+            return [choice for choice in imposed if choice is not None]
+        n_rows = n + sum([choice.window for choice in imposed if choice is not None])
+        found = self._bet(self._market(betting, n, n_rows))
+        return [
+            found[view.seq_id] if choice is None else choice
+            for view, choice in zip(views, imposed, strict=True)
+        ]
+
+    def _follow(self, view: View, n_sequences: int) -> Request:
+        """The request behind a view; a slot whose answer is no longer than before has a new one."""
+        request = self._requests.get(view.seq_id)
+        if request is None or view.n_generated <= request.view.n_generated:
+            request = self._requests[view.seq_id] = Request(view)
+            self.account.open(view.seq_id)
+            if n_sequences == 1:  # how fast the last text was says nothing about this one
+                self._tokens = self._seconds = 0.0
+        request.view = view
+        request.asked = "none"
+        return request
+
+    def _market(self, requests: list[Request], n_sequences: int, rows: int) -> Market:
+        n_context = max([request.view.n_context for request in requests])
+        curve = self.costs.curve(n_context, n_sequences)
+        plain_s = curve.steady[rows]
+        rate = n_sequences / plain_s
+        if self._tokens > rate * self._seconds:
+            rate = self._tokens / self._seconds
+        most = rows + sum([request.view.max_window for request in requests])
+        full, prices = self._shapes.prices(curve, most)
+        return_s = curve.changed[rows] - plain_s
+        return Market(
+            requests, n_sequences, rows, curve.steady, full, prices, return_s, rate, plain_s
+        )
+
+    def _bet(self, market: Market) -> dict[int, Choice]:
+        """The best of: no draft at all, what the free proposers offer, a draft model."""
+        if self._n_without_plain >= _N_WITHOUT_PLAIN:
+            return {r.view.seq_id: _decline(r.view) for r in market.requests}
+        offers, saved = self._free_bets(market)
+        plan = self._draft_plan(market, offers, saved)
+        choices: dict[int, Choice] = {}
+        for request in market.requests:
+            seq_id = request.view.seq_id
+            if plan is not None and request in plan.requests:
+                choices[seq_id] = self._draft(request, plan, market)
+            elif seq_id in offers:
+                choices[seq_id] = _take(request, offers[seq_id], market)
+            else:
+                choices[seq_id] = _decline(request.view)
+        return choices
+
+    def _free_bets(self, market: Market) -> tuple[_Offers, float]:
+        """The free offers worth taking, and the seconds they save."""
+        offers = {
+            request.view.seq_id: offer
+            for request in market.requests
+            if (offer := best_offer(request, market, self.survival, self.account)) is not None
+        }
+        if not offers:
+            return offers, 0.0
+        if len(offers) > 1:
+            saved = share_rows(list(offers.values()), market)
+        else:
+            saved = next(iter(offers.values())).value
+        if saved <= self._margin * market.plain_s:
+            return {}, 0.0
+        return {seq_id: offer for seq_id, offer in offers.items() if offer.window}, saved
+
+    # -- a draft model --------------------------------------------------------
+
+    def _draft_plan(self, market: Market, offers: _Offers, saved: float) -> DraftPlan | None:
+        """A draft model for all sequences, or for those without an offer, if that is better."""
+        source = _model_of(market)
+        if source is None or self.costs.drafter is None:
+            return None
+        best = everyone = self._plan(source, market.requests, market)
+        value = everyone.value
+        if offers and len(offers) < len(market.requests):
+            others = [r for r in market.requests if r.view.seq_id not in offers]
+            n_taken = sum(offer.window for offer in offers.values())
+            rest = self._plan(source, others, replace(market, rows=market.rows + n_taken))
+            if rest.window and saved + rest.value > value:
+                best, value = rest, saved + rest.value
+        probing = self._probing.setdefault(source, Probing())
+        if best.window and value > max(saved, self._margin * market.plain_s):
+            probing.used()
+            return best
+        if offers or not everyone.window or not probing.wait():
+            return None
+        probing.tried()
+        return everyone if everyone.pays_at_best(market) else None
+
+    def _plan(self, source: str, requests: list[Request], market: Market) -> DraftPlan:
+        assert self.costs.drafter is not None
+        return draft_plan(source, requests, market, self.survival, self.account, self.costs.drafter)
+
+    def _draft(self, request: Request, plan: DraftPlan, market: Market) -> Choice:
+        """Let the drafter go on as long as its confidences make it worth while."""
+        view, source = request.view, plan.source
+        request.asked = source
+        known = self.survival.of(source, view.greedy, view.thinking)
+        window = plan.most(market, view.max_window)
+        others = plan.rows - 1 - min(plan.window, view.max_window)
+        stopping = Stopping(
+            known.by_confidence.odds,
+            request.mood(source).factor,
+            plan.rates[plan.requests.index(request)],
+            market.prices[others:] if others else market.prices,
+            1.0 / market.rate,
+            plan.step_s / len(plan.requests),  # they share it, as long as others go on too
+            window,
+        )
+        gain = _gain(plan.gain, market.prices[plan.rows] + plan.draft_s, market)
+        return Choice(
+            source,
+            window,
+            keep_going=stopping.keep_going,
+            verify=stopping.verify,
+            expected_gain=gain,
+            reason="profit" if plan.value > 0 else "probe",
+        )
+
+    # -- after it -------------------------------------------------------------
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        # A pass that also read a prompt tells nothing about the price of its rounds.
+        if sum(r.n_rows for r in rounds) == rounds[0].n_pass_rows:
+            self._observe_time(rounds)
+        for r in rounds:
+            request = self._requests.get(r.seq_id)
+            if request is not None:
+                self._learn(r, request)
+        self._shapes.observe(rounds[0].n_pass_rows)
+
+    def _learn(self, r: Round, request: Request) -> None:
+        view = request.view
+        for source, n_agreed in r.agreed.items():
+            draft = view.offers.get(source)
+            if draft is not None and draft.confidence:
+                known = self.survival.of(source, view.greedy, view.thinking)
+                n = min(len(draft.confidence), r.n_generated)
+                known.observe_confidence(draft.confidence[:n], n_agreed, request.mood(source))
+        n_made = r.n_drafted + r.n_dropped
+        if not n_made or request.asked in view.offers:
+            request.n_missing += r.n_generated
+            return
+        # It never read its own last token; if any was rejected, only the target's is new to it.
+        request.n_missing = 2 if r.n_accepted == n_made else 1
+        if r.n_drafted:
+            source = request.asked
+            known = self.survival.of(source, view.greedy, view.thinking)
+            known.observe_confidence(r.confidence, r.n_accepted, request.mood(source))
+            known.observe_position(r.n_drafted, r.n_accepted, request.mood(source, True))
+
+    def _observe_time(self, rounds: Sequence[Round]) -> None:
+        first, n = rounds[0], len(rounds)
+        n_context = max(r.n_context for r in rounds)
+        curve, rows = self.costs.curve(n_context, n), first.n_pass_rows
+        changed, pace = rows != self._shapes.last, self.costs.pace
+        draft_s = self._expected_draft_s(rounds)
+        expected = curve.of(rows, changed) + draft_s
+        seconds = min(first.timing.total_s / pace, _LARGEST_EXCESS * expected)
+        plain_s = curve.steady[n]
+        self._book(rounds, seconds, plain_s, curve.of(n, changed) - plain_s)
+        self._tokens = _RATE_KEPT * self._tokens + sum(r.n_generated for r in rounds)
+        self._seconds = _RATE_KEPT * self._seconds + seconds
+        self._n_without_plain = 0 if rows == n else self._n_without_plain + 1
+        pass_s = first.timing.verify_s + first.timing.overhead_s
+        self.costs.observe(rows, n_context, n, changed, pass_s)
+        if draft_s and self.costs.drafter is not None:
+            self.costs.drafter.observe(draft_s * pace, first.timing.draft_s)
+
+    def _expected_draft_s(self, rounds: Sequence[Round]) -> float:
+        """What the draft model should have taken for these rounds."""
+        drafted = [
+            (r.n_drafted + r.n_dropped, request.n_missing)
+            for r in rounds
+            if (request := self._requests.get(r.seq_id)) is not None
+            and request.asked not in request.view.offers
+            and r.n_drafted + r.n_dropped
+        ]
+        if not drafted or self.costs.drafter is None:
+            return 0.0
+        n_steps, n_missing = max(n for n, _ in drafted), sum(missing for _, missing in drafted)
+        return self.costs.drafter.draft_s(n_steps, n_missing, len(drafted))
+
+    def _book(
+        self, rounds: Sequence[Round], seconds: float, plain_s: float, return_s: float
+    ) -> None:
+        """What was won over plain decoding, shared by the sequences of the pass.
+
+        A plain pass in another shape than the last one pays for the bet before it.
+        """
+        n = len(rounds)
+        betting = any(r.n_drafted + r.n_dropped for r in rounds)
+        for r in rounds:
+            request = self._requests.get(r.seq_id)
+            if request is None:
+                continue
+            if betting:
+                won = (plain_s * r.n_generated - seconds) / n
+                self.account.book(r.seq_id, request.asked, won)
+                self._last_source = request.asked
+            elif return_s > 0:
+                self.account.book(r.seq_id, self._last_source, -return_s / n)
+
+
+def _imposed(view: View) -> Choice | None:
+    """What the request or the exact shapes leave no choice about."""
+    return given(view) or (plain(Fallback.EXACT) if view.max_window == 0 else None)
+
+
+def _decline(view: View) -> Choice:
+    drafts = (view.offers[s].tokens if s in view.offers else True for s in view.sources)
+    return plain(Fallback.UNPROFITABLE if any(drafts) else Fallback.NO_DRAFT)
+
+
+def _take(request: Request, offer: Offer, market: Market) -> Choice:
+    request.asked = offer.source
+    gain = offer.gained[offer.window - 1]
+    expected = _gain(gain, market.prices[market.rows + offer.window], market)
+    return Choice(offer.source, offer.window, expected_gain=expected, reason="profit")
+
+
+def _gain(gain: float, seconds: float, market: Market) -> float:
+    """Tokens per second over plain decoding's."""
+    return (1.0 + gain / market.n_sequences) * market.plain_s / seconds
+
+
+def _model_of(market: Market) -> str | None:
+    """The draft model of the first sequence that has one."""
+    for request in market.requests:
+        view = request.view
+        for source in view.sources:
+            if source not in view.offers:
+                return source
+    return None

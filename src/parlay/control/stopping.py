@@ -1,0 +1,68 @@
+"""Optimal stopping inside a draft: go on while the next tokens are worth their time.
+
+Knows one draft's confidences, rates and prices, nothing else. Whatever was drafted, only the part
+that is worth its rows goes into the target's pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parlay.control.survival import CELL_OF, STEPS
+
+# How many tokens ahead the gain is looked for: prices have steps, so one token may not pay alone.
+_AHEAD = 4
+
+
+class Stopping:
+    """One draft in the making. `keep_going` and `verify` are the hooks of a choice."""
+
+    __slots__ = (
+        "_best", "_gain", "_mood", "_n", "_n_best", "_odds", "_prices", "_rates", "_step",
+        "_survival", "_window", "_worth",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        odds: Sequence[float],
+        mood: float,
+        rates: Sequence[float],
+        prices: Sequence[float],
+        worth: float,
+        step_s: float,
+        window: int,
+    ) -> None:
+        """`odds` by cell of confidence; `rates` by position, for tokens not drafted yet; `prices`
+        in seconds by rows of this sequence; `worth`: seconds that one accepted token saves."""
+        self._odds, self._mood, self._rates = odds, mood, rates
+        self._prices, self._worth, self._step, self._window = prices, worth, step_s, window
+        self._n = self._n_best = 0
+        self._survival, self._gain = 1.0, 0.0
+        self._best = -prices[1]  # the value of verifying the best part so far
+
+    def keep_going(self, confidences: Sequence[float]) -> bool:
+        """Whether the next few tokens are expected to be worth more than what there is."""
+        self._read(confidences)
+        survival, gain, seconds = self._survival, self._gain, 0.0
+        for j in range(self._n, min(self._n + _AHEAD, self._window)):
+            survival *= self._rates[j]
+            gain += survival
+            seconds += self._step
+            if self._worth * gain - seconds - self._prices[j + 2] > self._best:
+                return True
+        return False
+
+    def verify(self, confidences: Sequence[float]) -> int:
+        """How many of the drafted tokens are worth a row."""
+        self._read(confidences)
+        return self._n_best
+
+    def _read(self, confidences: Sequence[float]) -> None:
+        """Take in the tokens drafted since the last call."""
+        for sure in confidences[self._n :]:
+            self._n += 1
+            self._survival /= 1.0 + self._odds[CELL_OF[int(sure * STEPS)]] * self._mood
+            self._gain += self._survival
+            value = self._worth * self._gain - self._prices[self._n + 1]
+            if value >= self._best:
+                self._best, self._n_best = value, self._n

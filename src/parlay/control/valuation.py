@@ -1,0 +1,48 @@
+"""What a draft is worth in seconds: tokens it is expected to save, less the rows it takes.
+
+Pure functions over odds and prices; they know no controller. A token is worth the time it would
+otherwise take, and that depends on how things go: where a draft holds, the next one mostly holds
+too, so its later tokens would soon be had cheaply anyway. Hence they are valued at the rate of the
+world in which the first one is right. Without that, every weak match would be bet on to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parlay.control.survival import CELL_OF, STEPS
+
+# Later tokens are hardly ever reached: looking further does not pay.
+_HOPELESS = 0.03
+# The rate where a draft holds is a little less than its confidences promise.
+_TAIL = 0.9
+
+
+def gains(confidence: Sequence[float], odds: Sequence[float], mood: float) -> list[float]:
+    """Tokens expected to be accepted, by how many are verified."""
+    survival, gain, found = 1.0, 0.0, []
+    for sure in confidence:
+        survival /= 1.0 + odds[CELL_OF[int(sure * STEPS)]] * mood
+        gain += survival
+        found.append(gain)
+        if survival < _HOPELESS:
+            break
+    return found
+
+
+def position_rates(odds: Sequence[float], mood: float) -> list[float]:
+    """P(token j accepted | those before it were), by position."""
+    return [1.0 / (1.0 + each * mood) for each in odds]
+
+
+def worth(
+    gained: Sequence[float], rate: float, steady: Sequence[float], rows: int, n_sequences: int
+) -> float:
+    """Seconds that an accepted token saves: at `rate`, or at that of a draft that holds.
+
+    Such a draft goes on from its second token: so many tokens in a pass that has so many more rows
+    than now, of which one sequence carries its share.
+    """
+    share = steady[rows] / n_sequences - steady[rows]
+    best = max(gain / (share + steady[rows + j]) for j, gain in enumerate(gained))
+    return 1.0 / max(rate, _TAIL * best / gained[0])
