@@ -32,14 +32,21 @@ log = logging.getLogger("parlay")
 class Stream:
     """Pieces of an answer as they come; `answer` once they have all come."""
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: Mode, whole: bool) -> None:
+        """`whole`: nobody looks before the end, so nobody is woken: on a CPU whose cores all
+        compute, each wake-up takes one of them away from the pass."""
         self._mode = mode
+        self._whole = whole
+        self._held: list[Piece] = []
         self._inbox: queue.SimpleQueue[list[Piece]] = queue.SimpleQueue()
         self._pieces: list[Piece] = []
         self.sequence: Sequence | None = None
 
-    def _take(self, _seq: Sequence, pieces: Seq[Piece]) -> None:
-        self._inbox.put(list(pieces))
+    def _take(self, seq: Sequence, pieces: Seq[Piece]) -> None:
+        self._held.extend(pieces)
+        if seq.retired or not self._whole:
+            self._inbox.put(self._held)
+            self._held = []
 
     def __iter__(self) -> Iterator[Piece]:
         """Yield every piece; leaving the loop early cancels the answer."""
@@ -127,12 +134,22 @@ class Parlay:
 
     def generate(self, prompt: str | Seq[Message], **options: Any) -> Answer:
         """The whole answer to a prompt or a conversation. Options as for `stream`."""
-        return self.stream(prompt, **options).answer
+        return self._start(prompt, whole=True, **options).answer
 
-    def stream(
+    def stream(self, prompt: str | Seq[Message], **options: Any) -> Stream:
+        """Start an answer and yield its pieces as they come.
+
+        Options: `max_tokens`, `stop`, `draft` (loaded proposers, or none), `window`, `mode`,
+        `verification`, `context_full`, `logprobs`, `raw` (the prompt goes in as it is, without the
+        chat template), `tools`, and the fields of `Sampling`.
+        """
+        return self._start(prompt, whole=False, **options)
+
+    def _start(
         self,
         prompt: str | Seq[Message],
         *,
+        whole: bool,
         max_tokens: int = 256,
         stop: Seq[str] = (),
         draft: str | None = None,
@@ -145,8 +162,6 @@ class Parlay:
         tools: Seq[Message] = (),
         **sampling: Any,
     ) -> Stream:
-        """Start an answer. `draft`: one of the loaded proposers, or none. `raw`: the prompt goes in
-        as it is, without the chat template. Other options are those of `Sampling`."""
         try:
             drawn = Sampling(**sampling)
         except TypeError as error:
@@ -163,7 +178,7 @@ class Parlay:
             context_full=context_full,
             logprobs=logprobs,
         )
-        stream = Stream(mode or self.engine.mode)
+        stream = Stream(mode or self.engine.mode, whole)
         stream.sequence = self.engine.submit(request, stream._take)
         return stream
 
