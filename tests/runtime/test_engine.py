@@ -477,12 +477,13 @@ def test_leaving_the_block_ends_unfinished_answers(tiny_llama: Path) -> None:
 # -- the stream --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("whole", [False, True])
 def test_a_stream_waits_for_the_last_pieces_even_if_done_is_said_before_they_come(
-    tiny_llama: Path,
+    whole: bool,
 ) -> None:
     """The worker marks a sequence done a moment before it sends what it said last."""
     seq = Answering(Request((1,)), _Nothing(), frozenset(), lambda *_: None)
-    stream = Stream("exact")
+    stream = Stream("exact", whole)
     stream.sequence = seq
     last = Piece(5, "the end", Origin.PLAIN, "none")
 
