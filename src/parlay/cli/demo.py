@@ -69,7 +69,9 @@ def tour(parlay: Parlay, out: Console) -> int:
 def answer(parlay: Parlay, out: Console, draft: str) -> Answer:
     # A few unrelated words take the cache first, so that both ways read the whole prompt.
     parlay.generate("Good morning.", max_tokens=1, raw=True)
-    stream = parlay.stream(PROMPT, draft=draft, max_tokens=200)
+    # A fixed window: the controller wants to see some rounds first, and this is a short tour.
+    window = 0 if draft == "none" else 4
+    stream = parlay.stream(PROMPT, draft=draft, window=window, max_tokens=200)
     show.stream(stream, out)
     out.print(show.summary(stream.answer))
     return stream.answer
