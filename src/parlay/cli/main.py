@@ -14,7 +14,19 @@ import typer
 from typer.exceptions import TyperException
 
 from parlay import __version__
-from parlay.cli import ab, bench, doctor, generate, pair, plan, profile, report, serve, submit
+from parlay.cli import (
+    ab,
+    bench,
+    doctor,
+    generate,
+    pair,
+    plan,
+    profile,
+    replay,
+    report,
+    serve,
+    submit,
+)
 from parlay.cli import map as map_
 from parlay.errors import ParlayError
 
@@ -25,7 +37,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (generate, serve, bench, ab, plan, pair, profile, doctor, report, submit, map_):
+for verb in (generate, serve, bench, ab, plan, pair, profile, doctor, replay, report, submit, map_):
     verb.register(app)
 
 

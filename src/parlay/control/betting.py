@@ -172,17 +172,16 @@ class DraftPlan:
         return (market.n_sequences + n_drafted) * market.plain_s > market.n_sequences * seconds
 
     def most(self, market: Market, max_window: int) -> int:
-        """How far it may draft if the confidences turn out to be high."""
-        k, rows = self.window, self.rows
-        seconds = self.draft_s - market.plain_s + market.return_s
-        while k < max_window:
-            # As if all went on: the last one to do so is the one that may not lose more.
-            rows = min(rows + len(self.requests), len(market.full) - 1)
-            seconds += self.step_s
-            if market.full[rows] + seconds > self.allowance:
+        """How far it may draft if the confidences turn out to be high, all going on alike."""
+        n, widest = len(self.requests), len(market.full) - 1
+        most = self.allowance + market.plain_s - market.return_s - self.catch_up_s
+        k = max_window
+        while k > self.window:
+            rows = min(self.rows + (k - self.window) * n, widest)
+            if market.full[rows] + (k - 1) * self.step_s <= most:
                 break
-            k += 1
-        return min(k, max_window)
+            k -= 1
+        return k
 
 
 def draft_plan(
@@ -197,7 +196,7 @@ def draft_plan(
 
     Its time is shared: every step is one pass over all of them.
     """
-    n, n_missing = len(requests), sum(request.n_missing for request in requests)
+    n, n_missing = len(requests), sum([request.n_missing for request in requests])
     plan = DraftPlan(
         source,
         requests,
@@ -251,10 +250,11 @@ def _together(rates: Sequence[Sequence[float]], rows: int) -> tuple[Sequence[int
 
 
 def _allowance(source: str, requests: Sequence[Request], market: Market, account: Account) -> float:
-    return sum(
+    allowances = [
         account.allowance(r.view.seq_id, source, r.view.n_generated, market.plain_s)
         for r in requests
-    )
+    ]
+    return sum(allowances)
 
 
 def _rates(source: str, request: Request, survival: Survival) -> list[float]:

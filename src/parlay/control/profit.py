@@ -196,7 +196,7 @@ class ProfitController:
 
     def observe(self, rounds: Sequence[Round]) -> None:
         # A pass that also read a prompt tells nothing about the price of its rounds.
-        if sum(r.n_rows for r in rounds) == rounds[0].n_pass_rows:
+        if sum([r.n_rows for r in rounds]) == rounds[0].n_pass_rows:
             self._observe_time(rounds)
         for r in rounds:
             request = self._requests.get(r.seq_id)
@@ -226,7 +226,7 @@ class ProfitController:
 
     def _observe_time(self, rounds: Sequence[Round]) -> None:
         first, n = rounds[0], len(rounds)
-        n_context = max(r.n_context for r in rounds)
+        n_context = max([r.n_context for r in rounds])
         curve, rows = self.costs.curve(n_context, n), first.n_pass_rows
         changed, pace = rows != self._shapes.last, self.costs.pace
         draft_s = self._expected_draft_s(rounds)
@@ -234,7 +234,7 @@ class ProfitController:
         seconds = min(first.timing.total_s / pace, _LARGEST_EXCESS * expected)
         plain_s = curve.steady[n]
         self._book(rounds, seconds, plain_s, curve.of(n, changed) - plain_s)
-        self._tokens = _RATE_KEPT * self._tokens + sum(r.n_generated for r in rounds)
+        self._tokens = _RATE_KEPT * self._tokens + sum([r.n_generated for r in rounds])
         self._seconds = _RATE_KEPT * self._seconds + seconds
         self._n_without_plain = 0 if rows == n else self._n_without_plain + 1
         pass_s = first.timing.verify_s + first.timing.overhead_s
@@ -264,7 +264,7 @@ class ProfitController:
         A plain pass in another shape than the last one pays for the bet before it.
         """
         n = len(rounds)
-        betting = any(r.n_drafted + r.n_dropped for r in rounds)
+        betting = any(r.n_drafted or r.n_dropped for r in rounds)
         for r in rounds:
             request = self._requests.get(r.seq_id)
             if request is None:

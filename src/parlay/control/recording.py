@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,9 @@ def load_recordings(path: Path) -> list[Recording]:
         return [_answer(json.loads(line)) for line in lines[1:] if line.strip()]
     except (OSError, EOFError) as error:
         raise BadRequest(f"cannot read {path}: {error}; name a recording") from None
-    except (ValueError, LookupError, TypeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise BadRequest(
-            f"{path.name} is not a recording ({reason}); see docs/controller.md"
-        ) from (None)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        what = f"not a recording ({type(error).__name__}: {error})"
+        raise BadRequest(f"{path.name} is {what}; see docs/controller.md") from None
 
 
 def save_recordings(path: Path, facts: Mapping[str, Any], recordings: Iterable[Recording]) -> None:
@@ -74,9 +73,15 @@ def save_recordings(path: Path, facts: Mapping[str, Any], recordings: Iterable[R
 
 
 def shipped_recordings() -> list[Path]:
-    """The files that come with the package."""
+    """The files that come with the package, one per category."""
     folder = Path(str(resources.files("parlay.control"))) / "data" / "traces"
     return sorted(folder.glob("*.jsonl.gz"))
+
+
+def mixed_workload() -> list[Recording]:
+    """Everything that comes with the package, one answer of each category in turn."""
+    turns = zip_longest(*(load_recordings(path) for path in shipped_recordings()))
+    return [recording for turn in turns for recording in turn if recording is not None]
 
 
 def _read(path: Path) -> str:

@@ -7,6 +7,7 @@ proposer, as there, and decodes plainly where that one has nothing to say.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from parlay.control.controller import Choice, Controller, FixedWindow, View, plain
@@ -167,7 +168,5 @@ class OneSource:
         self._controller.observe(rounds)
 
     def _only(self, view: View) -> View:
-        from dataclasses import replace
-
         offers = {name: draft for name, draft in view.offers.items() if name == self._source}
         return replace(view, sources=(self._source,), offers=offers)

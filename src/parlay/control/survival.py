@@ -29,63 +29,96 @@ _FLOOR, _N_RATES = 0.03, 108
 _RATES = tuple(max(_FLOOR, 1.0 / (6.0 + (n + 1) / 4)) for n in range(_N_RATES))
 _LEAST_ODDS, _MOST_ODDS = 0.002, 99.0
 # The mood is the rejections seen over those expected, both forgotten at this rate per round, and
-# each with so many more that nothing was seen of.
+# each with one more that nothing was seen of.
 _KEPT, _CALM = 0.8, 1.0
-_WORST_MOOD = 8.0
+# And what that leaves unexplained for long, as when a proposer is sure of itself and wrong.
+_DRIFT_RATE, _DRIFT_KEPT, _MOST_DRIFT = 0.15, 0.93, 20.0
 
 
 class Mood:
     """How much likelier rejections are in this text than the rates say: a factor on their odds."""
 
-    __slots__ = ("_expected", "_seen", "factor")
+    __slots__ = ("_expected", "_seen", "drift", "factor")
 
     def __init__(self) -> None:
         self._seen = self._expected = _CALM
+        self.drift = 1.0  # the slow part of the factor
         self.factor = 1.0
 
-    def observe(self, seen: float, expected: float) -> None:
-        """Rejections in one round."""
+    def observe(self, seen: float, expected: float, excess: float) -> None:
+        """Rejections in one round: those seen, expected given the drift, and seen beyond those
+        that were expected given the whole mood."""
         self._seen = _CALM + _KEPT * (self._seen - _CALM) + seen
         self._expected = _CALM + _KEPT * (self._expected - _CALM) + expected
-        self.factor = min(_WORST_MOOD, self._seen / self._expected)
+        drift = (self.drift * (1.0 + _DRIFT_RATE * max(-1.0, excess))) ** _DRIFT_KEPT
+        self.drift = min(_MOST_DRIFT, max(1.0 / _MOST_DRIFT, drift))
+        self.factor = self.drift * self._seen / self._expected
 
 
 class Rates:
     """The odds of a rejection, cell by cell; a token is accepted with 1 / (1 + odds * mood)."""
 
-    __slots__ = ("n_tried", "odds")
+    __slots__ = ("_ordered", "n_tried", "odds")
 
-    def __init__(self, rates: Sequence[float]) -> None:
-        self.odds = [1.0 / rate - 1.0 for rate in rates]
+    def __init__(self, rates: Sequence[float], ordered: bool = False) -> None:
+        """`ordered`: the cells are confidences, and to be more sure is never to be less likely."""
+        # One more than there are cells, so that the last one has a neighbour too.
+        self.odds = [1.0 / rate - 1.0 for rate in (*rates, 1.0)]
         self.n_tried = [0] * len(rates)
+        self._ordered = ordered
 
     def observe(self, cells: Sequence[int], n_accepted: int, mood: Mood) -> None:
         """The cells of the tokens that were tried, of which the first so many were accepted."""
-        factor, expected, all_odds, n_tried = mood.factor, 0.0, self.odds, self.n_tried
-        for j, cell in enumerate(cells):
+        factor, drift, all_odds, n_tried = mood.factor, mood.drift, self.odds, self.n_tried
+        expected, excess, seen = 0.0, 0.0, 0.0
+        for cell in cells[:n_accepted]:
             odds, n = all_odds[cell], n_tried[cell]
-            expected += odds / (1.0 + odds)
-            moved = (_RATES[n] if n < _N_RATES else _FLOOR) / (1.0 + odds * factor)
-            if j < n_accepted:
-                odds *= 1.0 - moved * odds * factor
-                all_odds[cell] = odds if odds > _LEAST_ODDS else _LEAST_ODDS
-            else:
-                odds *= 1.0 + moved
-                all_odds[cell] = odds if odds < _MOST_ODDS else _MOST_ODDS
+            drifted, risk = odds * drift, odds * factor
+            expected += drifted / (1.0 + drifted)
+            likely = risk / (1.0 + risk)
+            excess -= likely
+            odds *= 1.0 - (_RATES[n] if n < _N_RATES else _FLOOR) * likely
+            all_odds[cell] = odds if odds > _LEAST_ODDS else _LEAST_ODDS
             n_tried[cell] = n + 1
-        mood.observe(1.0 if n_accepted < len(cells) else 0.0, expected)
+            if self._ordered and odds < all_odds[cell + 1]:
+                self._keep_order(cell, 1)
+        if n_accepted < len(cells):
+            drifted, held = self._reject(cells[n_accepted], factor, drift)
+            expected, excess, seen = expected + drifted, excess + held, 1.0
+        mood.observe(seen, expected, excess)
+
+    def _reject(self, cell: int, factor: float, drift: float) -> tuple[float, float]:
+        """A token was rejected: how likely that was, the drift known; and how likely it was not."""
+        odds, n = self.odds[cell], self.n_tried[cell]
+        held = 1.0 / (1.0 + odds * factor)
+        step = (_RATES[n] if n < _N_RATES else _FLOOR) * held
+        self.odds[cell] = min(_MOST_ODDS, odds * (1.0 + step))
+        self.n_tried[cell] = n + 1
+        if self._ordered and cell and self.odds[cell] > self.odds[cell - 1]:
+            self._keep_order(cell, -1)
+        return odds * drift / (1.0 + odds * drift), held
+
+    def _keep_order(self, cell: int, step: int) -> None:
+        """A cell was moved past its neighbour: what both were seen to be is chance, so share it."""
+        odds, n_tried = self.odds, self.n_tried
+        neighbour = cell + step
+        while 0 <= neighbour < len(n_tried) and (odds[neighbour] - odds[cell]) * step > 0:
+            weight = (1 + n_tried[cell]) / (2 + n_tried[cell] + n_tried[neighbour])
+            shared = weight * odds[cell] + (1.0 - weight) * odds[neighbour]
+            odds[cell] = odds[neighbour] = shared
+            cell, neighbour = neighbour, neighbour + step
 
     def to_dict(self) -> dict[str, Any]:
-        return {"odds": [round(x, 6) for x in self.odds], "tried": self.n_tried}
+        return {"odds": [round(x, 6) for x in self.odds[:-1]], "tried": self.n_tried}
 
     def update(self, record: Mapping[str, Any]) -> None:
         """Take over what was kept; raises ValueError where it does not fit."""
         odds = [float(x) for x in record["odds"]]
         tried = [int(n) for n in record["tried"]]
-        fits = len(odds) == len(self.odds) == len(tried)
+        fits = len(odds) == len(self.n_tried) == len(tried)
         if not fits or not all(_LEAST_ODDS / 2 <= x <= _MOST_ODDS for x in odds):
             raise ValueError("the rates do not fit")
-        self.odds, self.n_tried = odds, tried
+        self.odds, self.n_tried = [*odds, 0.0], tried
 
 
 class Acceptance:
@@ -95,7 +128,7 @@ class Acceptance:
 
     def __init__(self) -> None:
         # At first a confidence is taken at its word.
-        self.by_confidence = Rates(_MIDDLES)
+        self.by_confidence = Rates(_MIDDLES, ordered=True)
         self.by_position = Rates([_MODEL_RATE] * MAX_POSITIONS)
 
     def observe_confidence(self, confidence: Sequence[float], n_accepted: int, mood: Mood) -> None:

@@ -44,5 +44,10 @@ def worth(
     than now, of which one sequence carries its share.
     """
     share = steady[rows] / n_sequences - steady[rows]
-    best = max(gain / (share + steady[rows + j]) for j, gain in enumerate(gained))
+    best = 0.0
+    for gain in gained:
+        seconds = share + steady[rows]
+        if gain > best * seconds:
+            best = gain / seconds
+        rows += 1
     return 1.0 / max(rate, _TAIL * best / gained[0])

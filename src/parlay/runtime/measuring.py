@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from statistics import median, quantiles
 from time import perf_counter
 
@@ -21,15 +22,21 @@ from parlay.runtime.exactness import probe_tokens, rewind
 Clock = Callable[[], float]
 Progress = Callable[[float, str], None]  # share done, and what is being done
 
+
+def _quietly(_share: float, _what: str) -> None:
+    """Nobody wants to see it."""
+
+
 # Python's own part of a round, beside choosing one token per row.
 _OVERHEAD_S = 60e-6
 _N_PREFIX = 24
-_N_SAMPLES = 3
+# Small shapes are used most and change most; of the others two passes have to do.
+_N_SAMPLES, _N_SAMPLES_WIDE, _SMALL_ROWS = 3, 2, 5
 # Every shape up to here is measured, then those where kernels are known to switch.
 _DENSE_ROWS = 9
 _SPARSE_ROWS = (12, 16, 17, 24, 32)
 _N_STEPS = 8
-_CATCH_UPS = (2, 4, 8, 32)
+_CATCH_UPS = (2, 8, 32)
 # On an idle machine half of the single passes lie within 2 to 5 % of each other.
 _LARGEST_SPREAD = 0.2
 
@@ -102,7 +109,7 @@ def measure(
     max_window: int,
     n_sequences: int = 1,
     budget_s: float = 2.0,
-    progress: Progress | None = None,
+    progress: Progress = _quietly,
     clock: Clock = perf_counter,
     origin: str = "measured at start-up",
 ) -> CostTable:
@@ -114,15 +121,23 @@ def measure(
     deadline = clock() + budget_s
     timed = Stopwatch(drafter, clock) if drafter is not None else None
     tasks = list(_tasks(target, timed, max_window, n_sequences))
-    for i, (name, run) in enumerate(tasks):
-        if clock() > deadline:
-            break
-        if progress is not None:
+    try:
+        for i, (name, run) in enumerate(tasks):
+            if clock() > deadline:
+                break
             progress(i / len(tasks), name)
-        run()
-    if progress is not None:
+            run()
         progress(1.0, "done")
+    finally:
+        target.clear(0)
     return _table(target, timed, _seconds_per_choice(target, clock), origin)
+
+
+def measure_drafter(drafter: Passes, clock: Clock = perf_counter) -> DrafterCost:
+    """What a drafter costs that was loaded after the table was made."""
+    timed = Stopwatch(drafter, clock)
+    _time_drafter(timed)
+    return _drafter_cost(timed, _seconds_per_choice(timed, clock))
 
 
 _Task = tuple[str, Callable[[], None]]
@@ -132,19 +147,18 @@ def _tasks(
     target: Stopwatch, drafter: Stopwatch | None, max_window: int, n_sequences: int
 ) -> Iterable[_Task]:
     """What there is to time, the most important first."""
-    yield "single tokens", lambda: _time_shape(target, 1, _N_STEPS)
+    yield "single tokens", partial(_time_shape, target, 1, _N_STEPS)
     if drafter is not None:
-        yield "drafter", lambda: _time_drafter(drafter)
+        yield "drafter", partial(_time_drafter, drafter)
     widest = max_window + 1
     shapes = [b for b in (*range(2, _DENSE_ROWS + 1), *_SPARSE_ROWS) if b < widest]
     for b in (*shapes, widest):
-        yield f"{b} rows", lambda b=b: _time_shape(target, b, _N_SAMPLES)  # type: ignore[misc]
+        n = _N_SAMPLES if b <= _SMALL_ROWS else _N_SAMPLES_WIDE
+        yield f"{b} rows", partial(_time_shape, target, b, n)
     if n_sequences > 1:
         for b in (1, 2, 4):
-            yield (
-                f"{n_sequences} sequences of {b} rows",
-                lambda b=b: _time_together(target, n_sequences, b),  # type: ignore[misc]
-            )
+            name = f"{n_sequences} sequences of {b} rows"
+            yield name, partial(_time_together, target, n_sequences, b)
 
 
 def _time_shape(passes: Stopwatch, rows: int, n_wanted: int) -> None:
@@ -154,13 +168,12 @@ def _time_shape(passes: Stopwatch, rows: int, n_wanted: int) -> None:
         return
     tokens = probe_tokens(_N_PREFIX + rows, passes.n_vocab)
     prefix, rest = tokens[:_N_PREFIX], tokens[_N_PREFIX:]
-    try:
-        passes.decode([Span(0, 0, prefix, 0)])
-        for _ in range(n_wanted - have + int(passes.steady)):
+    for _ in range(n_wanted - have + int(passes.steady)):
+        if passes.length(0):  # the text of the last pass: the same, but for the rows after it
             rewind(passes, prefix)
-            passes.decode([Span(0, _N_PREFIX, rest, rows)])
-    finally:
-        passes.clear(0)
+        else:
+            passes.decode([Span(0, 0, prefix, 0)])
+        passes.decode([Span(0, _N_PREFIX, rest, rows)])
 
 
 def _time_together(passes: Stopwatch, n_sequences: int, rows: int) -> None:
@@ -204,11 +217,13 @@ def _seconds_per_choice(target: Stopwatch, clock: Clock) -> float:
 def _table(target: Stopwatch, drafter: Stopwatch | None, choice_s: float, origin: str) -> CostTable:
     together = sorted({n for n, _, _ in target.samples})
     curves = {(1, n): _curve(target, n, _OVERHEAD_S, choice_s) for n in together}
-    cost = None
-    if drafter is not None:
-        cost = DrafterCost(_curve(drafter, 1, 0.0, choice_s), single_steps=drafter.steady)
+    cost = None if drafter is None else _drafter_cost(drafter, choice_s)
     stable = _is_stable(target) and (drafter is None or _is_stable(drafter))
     return CostTable(curves, cost, name="measured", origin=origin, stable=stable)
+
+
+def _drafter_cost(drafter: Stopwatch, choice_s: float) -> DrafterCost:
+    return DrafterCost(_curve(drafter, 1, 0.0, choice_s), single_steps=drafter.steady)
 
 
 def _curve(passes: Stopwatch, n_sequences: int, fixed_s: float, choice_s: float) -> Curve:

@@ -1,0 +1,103 @@
+"""Views, rounds and recordings made by hand, for tests of the control package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from parlay.control.controller import View
+from parlay.control.cost import CostTable, Curve, DrafterCost
+from parlay.control.recording import Offer, Recording
+from parlay.decoding.draft import Draft
+from parlay.decoding.round import Fallback, Round, Timing
+
+
+def table(
+    slope: float = 0.3, drafter: float | None = 0.1, change: float = 0.0, stable: bool = True
+) -> CostTable:
+    """A plain pass takes a second; each further row, a change of shape, a draft token a share."""
+    steady = {1: 1.0, 17: 1.0 + 16 * slope}
+    changed = {rows: seconds + change for rows, seconds in steady.items()} if change else {}
+    cost = None
+    if drafter is not None:
+        cost = DrafterCost(Curve({1: drafter, 17: 2 * drafter}, {}), single_steps=False)
+    return CostTable({(1, 1): Curve(steady, changed)}, cost, name="made", stable=stable)
+
+
+def draft(source: str, *confidence: float) -> Draft:
+    return Draft((7,) * len(confidence), source, confidence)
+
+
+def view(
+    offers: Mapping[str, Draft] | None = None,
+    sources: tuple[str, ...] = ("ngram",),
+    seq_id: int = 0,
+    n_generated: int = 1,
+    max_window: int = 16,
+    window: int | None = None,
+    fallback: Fallback | None = None,
+    n_context: int = 50,
+) -> View:
+    return View(
+        seq_id=seq_id,
+        n_context=n_context,
+        n_prompt=50,
+        n_generated=n_generated,
+        max_window=max_window,
+        sources=sources,
+        offers=offers or {},
+        window=window,
+        fallback=fallback,
+        n_remaining=200,
+    )
+
+
+def finished(
+    source: str = "none",
+    n_drafted: int = 0,
+    n_accepted: int = 0,
+    seconds: float = 1.0,
+    seq_id: int = 0,
+    confidence: tuple[float, ...] = (),
+    fallback: Fallback | None = None,
+    n_pass_rows: int | None = None,
+    agreed: Mapping[str, int] | None = None,
+    n_context: int = 50,
+) -> Round:
+    return Round(
+        seq_id=seq_id,
+        source=source,
+        window=n_drafted,
+        n_drafted=n_drafted,
+        n_accepted=n_accepted,
+        n_generated=n_accepted + 1,
+        confidence=confidence,
+        n_rows=n_drafted + 1,
+        n_sequences=1,
+        n_pass_rows=n_drafted + 1 if n_pass_rows is None else n_pass_rows,
+        n_context=n_context,
+        timing=Timing(verify_s=seconds),
+        fallback=fallback,
+        agreed=agreed or {},
+    )
+
+
+def dead(recording: Recording, *sources: str, confidence: float | None = None) -> Recording:
+    """The same, but nothing that these proposers draft is ever right; they may be sure of it."""
+    offers = dict(recording.offers)
+    for source in sources:
+        offers[source] = tuple(
+            Offer(0, o.confidence if confidence is None else (confidence,) * 16)
+            for o in recording.offers[source]
+        )
+    return replace(recording, offers=offers)
+
+
+def joined(recordings: Sequence[Recording]) -> Recording:
+    """One answer whose text changes its kind on the way."""
+    offers = {
+        source: tuple(offer for r in recordings for offer in r.offers[source])
+        for source in recordings[0].offers
+    }
+    name = "+".join(r.id for r in recordings)
+    return Recording(name, "joined", recordings[0].n_prompt, "length", offers)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parlay.control.cost import MAX_ROWS, CostTable, Curve, DrafterCost, load_costs, shipped_costs
+from parlay.errors import BadRequest
+from tests.control.synthetic import table
+
+rising = st.dictionaries(st.integers(1, 64), st.floats(0.001, 1.0), min_size=1).map(
+    lambda points: dict(zip(sorted(points), sorted(points.values()), strict=True))
+)
+
+
+@given(rising)
+def test_prices_between_measured_shapes_rise_as_those_do(points: dict[int, float]) -> None:
+    curve = Curve(points, {})
+    assert len(curve.steady) == MAX_ROWS + 1
+    assert all(a <= b + 1e-12 for a, b in zip(curve.steady, curve.steady[1:], strict=False))
+    assert all(curve.steady[rows] == pytest.approx(seconds) for rows, seconds in points.items())
+
+
+def test_a_measured_step_down_is_kept() -> None:
+    curve = Curve({1: 1.0, 5: 3.0, 8: 2.0}, {})
+    assert curve.steady[5] > curve.steady[8]
+    assert 2.0 < curve.steady[6] < 3.0
+
+
+def test_an_outlier_moves_a_price_a_little_only() -> None:
+    costs = table()
+    costs.observe(3, 50, 1, changed=False, seconds=1000.0)
+    curve = costs.curve(50, 1)
+    assert curve.steady[3] * costs.pace < 1.6 * 1.1
+
+
+def test_prices_follow_a_machine_that_slows_down() -> None:
+    costs = table()
+    for _ in range(60):
+        costs.observe(3, 50, 1, changed=False, seconds=2 * 1.6)
+    curve = costs.curve(50, 1)
+    assert curve.steady[3] * costs.pace == pytest.approx(3.2, rel=0.02)
+    # Most of it is the machine's pace, which holds for every shape.
+    assert costs.pace > 1.5
+
+
+def test_changed_and_steady_shapes_are_told_apart() -> None:
+    costs = table(change=0.2)
+    for _ in range(100):
+        costs.observe(3, 50, 1, changed=True, seconds=2.5)
+        costs.observe(3, 50, 1, changed=False, seconds=1.6)
+    curve = costs.curve(50, 1)
+    assert curve.changed[3] / curve.steady[3] == pytest.approx(2.5 / 1.6, rel=0.05)
+
+
+def test_a_context_never_measured_starts_from_the_nearest_one_and_learns_alone() -> None:
+    costs = table()
+    before = costs.curve(50, 1).steady[2]
+    assert costs.curve(40_000, 1).steady[2] == before
+    for _ in range(50):
+        costs.observe(2, 40_000, 1, changed=False, seconds=3.0)
+    assert costs.curve(50, 1).steady[2] == before
+    assert costs.curve(40_000, 1).steady[2] > before
+
+
+def test_a_table_survives_its_json_form() -> None:
+    costs = table(change=0.1, stable=False)
+    costs.observe(4, 50, 1, changed=False, seconds=2.5)
+    again = CostTable.from_dict(json.loads(json.dumps(costs.to_dict())))
+    assert not again.stable
+    for rows in (1, 4, 17):
+        was = costs.curve(50, 1).of(rows, changed=False) * costs.pace
+        assert again.curve(50, 1).of(rows, changed=False) == pytest.approx(was, rel=1e-4)
+    assert again.drafter is not None and costs.drafter is not None
+    assert again.drafter.step_s() == pytest.approx(costs.drafter.step_s())
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"parlay_costs": 99},
+        {"parlay_costs": 1, "target": []},
+        {"parlay_costs": 1, "target": [{"context": 1, "sequences": 1, "steady_ms": {}}]},
+        {"parlay_costs": 1, "target": [{"context": 1, "sequences": 1, "steady_ms": {"1": -2}}]},
+        {"parlay_costs": 1, "target": [{"context": 1, "sequences": 1, "steady_ms": {"0": 2}}]},
+        {"parlay_costs": 1, "target": 3},
+    ],
+)
+def test_what_is_no_table_is_refused_in_one_line(record: dict[str, object]) -> None:
+    with pytest.raises(BadRequest) as caught:
+        CostTable.from_dict(record)
+    assert "\n" not in caught.value.message
+
+
+def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text("{")
+    with pytest.raises(BadRequest):
+        load_costs(path)
+
+
+def test_every_shipped_table_names_its_origin_and_has_a_drafter() -> None:
+    tables = [load_costs(path) for path in shipped_costs()]
+    assert len(tables) >= 10
+    for costs in tables:
+        assert len(costs.origin) > 40
+        assert costs.drafter is not None
+        # A pass over more rows never costs less than a plain one.
+        curve = costs.curve(100, 1)
+        assert min(curve.steady[1:18]) == curve.steady[1]
+        assert all(curve.changed[b] >= curve.steady[b] for b in range(1, 18))
+
+
+def test_a_drafter_can_be_priced_anew() -> None:
+    costs = table(drafter=0.1).with_drafter(0.3)
+    assert costs.drafter is not None
+    assert costs.drafter.step_s() == pytest.approx(0.3)
+    with pytest.raises(BadRequest):
+        table(drafter=None).with_drafter(0.3)
+
+
+def test_a_drafter_catches_up_as_the_draft_model_does() -> None:
+    curve = Curve({1: 1.0, 2: 1.5, 400: 10.0}, {1: 2.0, 400: 12.0})
+    steady = DrafterCost(curve, single_steps=True)
+    assert steady.catch_up_s(2) == 2.0  # two passes of one token
+    assert steady.catch_up_s(401) == pytest.approx(14.0)  # one wide pass, and back
+    bulk = DrafterCost(curve, single_steps=False)
+    assert bulk.catch_up_s(2) == 1.5  # one pass of two rows
+    assert bulk.draft_s(3, n_missing=2) == pytest.approx(3.5)
+    assert bulk.draft_s(0) == 0.0
+
+
+def test_a_drafters_pace_follows_what_it_takes() -> None:
+    drafter = DrafterCost(Curve({1: 1.0}, {}), single_steps=False)
+    for _ in range(100):
+        drafter.observe(drafter.draft_s(4), 8.0)
+    assert drafter.draft_s(4) == pytest.approx(8.0, rel=0.05)

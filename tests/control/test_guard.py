@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+
+from parlay.control.controller import FixedWindow
+from parlay.control.episodes import Episodes
+from parlay.control.guard import Alert, Guarded, Limits
+from parlay.decoding.round import Fallback
+from parlay.errors import BadRequest
+from tests.control.synthetic import draft, finished, view
+
+OFFER = {"ngram": draft("ngram", *(0.9,) * 8)}
+
+
+def play(guarded: Guarded, n: int, n_accepted: int) -> list[int]:
+    """So many rounds, each accepting so many tokens of whatever is drafted; the windows."""
+    windows = []
+    for _ in range(n):
+        (choice,) = guarded.choose([view(OFFER)])
+        k = choice.window
+        accepted = min(k, n_accepted)
+        guarded.observe(
+            [finished(choice.source, k, accepted, fallback=choice.fallback if not k else None)]
+        )
+        windows.append(k)
+    return windows
+
+
+def test_without_limits_nothing_happens() -> None:
+    guarded = Guarded(FixedWindow(4), Limits())
+    assert play(guarded, 300, 0) == [4] * 300
+
+
+def test_low_token_acceptance_falls_back_for_a_while_and_recovers() -> None:
+    alerts: list[Alert] = []
+    limits = Limits(min_token_acceptance=0.5, n_rounds=32, n_enough=16, n_cool_down=20)
+    guarded = Guarded(FixedWindow(4), limits, alerts.append)
+    assert play(guarded, 16, 1) == [4] * 16
+    assert guarded.cooling
+    (choice,) = guarded.choose([view(OFFER)])
+    assert choice.fallback is Fallback.LOW_ACCEPTANCE
+    assert play(guarded, 20, 1) == [0] * 20
+    assert play(guarded, 15, 1) == [4] * 15
+    assert [(a.kind, a.value, a.limit) for a in alerts] == [("token_acceptance", 0.25, 0.5)]
+
+
+def test_sequence_acceptance_counts_whole_drafts() -> None:
+    """75 % of the tokens, but no draft to its end: the trap of a gate on full matches."""
+    limits = Limits(min_sequence_acceptance=0.6, n_enough=16)
+    guarded = Guarded(FixedWindow(4), limits)
+    play(guarded, 16, 3)
+    assert guarded.cooling
+
+
+def test_a_requests_own_reason_is_kept_while_cooling() -> None:
+    limits = Limits(min_token_acceptance=0.5, n_enough=4, n_rounds=4)
+    guarded = Guarded(FixedWindow(4), limits)
+    play(guarded, 4, 0)
+    (choice,) = guarded.choose([view(OFFER, fallback=Fallback.REASONING)])
+    assert choice.fallback is Fallback.REASONING
+
+
+def test_many_fallbacks_alert_and_halve_the_window_until_they_are_few() -> None:
+    alerts: list[Alert] = []
+    guarded = Guarded(FixedWindow(8), Limits(fallback_threshold_pct=15, n_rounds=20), alerts.append)
+    for i in range(20):
+        guarded.choose([view(OFFER)])
+        reason = Fallback.NO_DRAFT if i % 5 == 0 else None
+        guarded.observe([finished("ngram", 8, 8, fallback=reason)])
+    assert [(a.kind, a.value) for a in alerts] == [("fallback_share", 20.0)]
+    assert guarded.choose([view(OFFER)])[0].window == 8  # of 16 at most, now of 8
+    assert guarded.choose([view(OFFER, max_window=8)])[0].window == 4
+    play(guarded, 20, 8)
+    assert guarded.choose([view(OFFER, max_window=8)])[0].window == 8
+
+
+def test_who_asked_for_no_draft_has_not_fallen_back() -> None:
+    alerts: list[Alert] = []
+    guarded = Guarded(FixedWindow(8), Limits(fallback_threshold_pct=15, n_rounds=16), alerts.append)
+    for _ in range(40):
+        guarded.choose([view(OFFER, window=0)])
+        guarded.observe([finished(fallback=Fallback.REQUEST)])
+    assert alerts == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"min_token_acceptance": 1.5},
+        {"min_sequence_acceptance": -0.1},
+        {"fallback_threshold_pct": 0},
+        {"n_rounds": 4, "n_enough": 5},
+    ],
+)
+def test_limits_that_mean_nothing_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(BadRequest):
+        Limits(**wrong)  # type: ignore[arg-type]
+
+
+def test_episodes_carry_reason_and_duration() -> None:
+    episodes = Episodes()
+    reasons = [Fallback.GRAMMAR] * 3 + [None] + [Fallback.GRAMMAR, Fallback.NO_DRAFT]
+    for reason in reasons:
+        episodes.observe([finished(seconds=0.5, fallback=reason), finished(seq_id=1)])
+    assert [(e.reason, e.n_rounds, e.seconds) for e in episodes.ended] == [
+        (Fallback.GRAMMAR, 3, 1.5),
+        (Fallback.GRAMMAR, 1, 0.5),
+    ]
+    assert [(e.seq_id, e.reason) for e in episodes.open] == [(0, Fallback.NO_DRAFT)]
+    assert episodes.rounds == {Fallback.GRAMMAR: 4, Fallback.NO_DRAFT: 1}
+    assert episodes.seconds[Fallback.GRAMMAR] == 2.0

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parlay.control.survival import CELL_OF, STEPS, Acceptance, Mood, Survival
+
+drafts = st.lists(
+    st.tuples(st.lists(st.floats(0, 1), min_size=1, max_size=16), st.integers(0, 16)), max_size=40
+)
+
+
+def rate(known: Acceptance, confidence: float, mood: Mood) -> float:
+    odds = known.by_confidence.odds[CELL_OF[int(confidence * STEPS)]]
+    return 1.0 / (1.0 + odds * mood.factor)
+
+
+def position_rate(known: Acceptance, position: int, mood: Mood) -> float:
+    return 1.0 / (1.0 + known.by_position.odds[position] * mood.factor)
+
+
+def test_before_anything_was_seen_a_confidence_is_taken_at_its_word() -> None:
+    known, mood = Acceptance(), Mood()
+    for confidence in (0.1, 0.35, 0.65, 0.85, 0.97):
+        assert abs(rate(known, confidence, mood) - confidence) < 0.06
+
+
+def test_a_rejection_says_nothing_about_later_positions() -> None:
+    known = Acceptance()
+    for _ in range(200):
+        known.observe_position(8, 2, Mood())
+    assert known.by_position.n_tried[:4] == [200, 200, 200, 0]
+    assert known.by_position.odds[3:] == Acceptance().by_position.odds[3:]
+
+
+def test_a_draft_accepted_to_its_end_says_nothing_about_the_token_after_it() -> None:
+    known = Acceptance()
+    for _ in range(200):
+        known.observe_position(3, 3, Mood())
+    assert known.by_position.n_tried[:4] == [200, 200, 200, 0]
+
+
+def test_confidences_after_a_rejection_are_not_counted() -> None:
+    known = Acceptance()
+    known.observe_confidence((0.9, 0.5, 0.3), 1, Mood())
+    tried = known.by_confidence.n_tried
+    assert tried[CELL_OF[900]] == 1 and tried[CELL_OF[500]] == 1 and tried[CELL_OF[300]] == 0
+
+
+def test_rates_converge_to_what_happens() -> None:
+    rng, known = random.Random(1), Acceptance()
+    for _ in range(3000):
+        known.observe_position(1, int(rng.random() < 0.4), Mood())
+    assert abs(position_rate(known, 0, Mood()) - 0.4) < 0.08
+
+
+def test_a_switch_of_the_text_is_followed_within_30_rounds() -> None:
+    known, mood = Acceptance(), Mood()
+    for _ in range(100):
+        known.observe_confidence((0.8,) * 4, 4, mood)
+    assert rate(known, 0.8, mood) > 0.95
+    assert n_rounds(known, mood, n_accepted=0, until=lambda p: p < 0.5) < 30
+    assert n_rounds(known, mood, n_accepted=4, until=lambda p: p > 0.85) < 30
+
+
+def n_rounds(known: Acceptance, mood: Mood, n_accepted: int, until: Callable[[float], bool]) -> int:
+    n = 0
+    while not until(rate(known, 0.8, mood)):
+        known.observe_confidence((0.8,) * 4, n_accepted, mood)
+        n += 1
+    return n
+
+
+def test_one_easy_text_does_not_make_a_better_proposer() -> None:
+    """The mood takes the credit: a new text starts near where it would have without that one."""
+    known, mood = Acceptance(), Mood()
+    before = rate(known, 0.65, Mood())
+    for _ in range(30):
+        known.observe_confidence((0.65,) * 16, 16, mood)
+    assert mood.factor < 0.3
+    assert rate(known, 0.65, Mood()) - before < 0.25
+
+
+@given(drafts)
+def test_to_be_more_sure_is_never_to_be_less_likely(seen: list[tuple[list[float], int]]) -> None:
+    known, mood = Acceptance(), Mood()
+    for confidence, n_accepted in seen:
+        known.observe_confidence(confidence, n_accepted, mood)
+    odds = known.by_confidence.odds
+    assert all(a >= b - 1e-9 for a, b in pairwise(odds))
+    assert all(odds[:-1]) and mood.factor > 0
+
+
+def test_modes_are_learned_apart_and_kept() -> None:
+    survival = Survival()
+    survival.of("model", True, False).observe_position(4, 0, Mood())
+    sampling = survival.of("model", False, False)
+    assert sampling.by_position.n_tried[0] == 0
+    again = Survival.from_dict(json.loads(json.dumps(survival.to_dict())))
+    kept, was = again.of("model", True, False), survival.of("model", True, False)
+    assert kept.by_position.n_tried == was.by_position.n_tried
+    assert abs(kept.by_position.odds[0] - was.by_position.odds[0]) < 1e-5
+    assert again.to_dict() == survival.to_dict()
+
+
+def test_a_record_that_does_not_fit_is_left_out() -> None:
+    good = Survival()
+    good.of("a/b", True, True)
+    record = {**good.to_dict(), "bad": 3, "x/greedy/thinking": {"by_confidence": {"odds": [1]}}}
+    assert list(Survival.from_dict(record).to_dict()) == ["a/b/greedy/thinking"]
