@@ -13,7 +13,7 @@ from parlay.control.account import Account
 from parlay.control.controller import Choice, Controller, View
 from parlay.control.cost import CostTable
 from parlay.control.profit import ProfitController
-from parlay.control.recording import Offer, Recording
+from parlay.control.recording import Offer, Recording, mixed_workload
 from parlay.control.replay import Replay
 from parlay.decoding.round import Fallback, Round
 from tests.control.synthetic import draft, finished, table, view
@@ -239,6 +239,17 @@ def test_rows_go_to_the_sequence_whose_draft_is_surest() -> None:
     assert first.window > 0 and second.window == 0
 
 
+def test_a_batch_may_lose_what_its_sequences_may_lose_and_no_more() -> None:
+    """Two unknown proposers, half a pass each: a change to and fro of 1.1 leaves no room."""
+    views = [
+        view({"ngram": draft("ngram", *(0.9,) * 8)}, seq_id=i, n_generated=1) for i in range(2)
+    ]
+    cheap = choose(ProfitController(table(0.05, change=0.1)), *views)
+    dear = choose(ProfitController(table(0.05, change=0.55)), *views)
+    assert sum(c.window for c in cheap) > 4
+    assert sum(c.window for c in dear) == 0
+
+
 def test_choices_come_in_the_order_of_the_views() -> None:
     controller = proven(table(0.05), "ngram")
     views = [
@@ -269,6 +280,18 @@ def test_passes_that_read_a_prompt_are_not_timed() -> None:
     before = controller.costs.to_dict()
     controller.observe([finished(seconds=50.0, n_pass_rows=129)])
     assert controller.costs.to_dict() == before
+
+
+@pytest.mark.parametrize("change", [0.0, 0.2])
+def test_prices_that_are_right_stay_as_they_are(change: float) -> None:
+    """It expects of every pass and every draft exactly what the replay charges for it."""
+    costs = table(0.05, 0.03, change)
+    controller = ProfitController(costs.copy())
+    outcomes = Replay(mixed_workload()[:12], ("ngram", "suffix", "model")).run(controller, costs)
+    assert sum(o.n_tokens for o in outcomes) > 1.5 * sum(o.n_rounds for o in outcomes)
+    assert controller.costs.drafter is not None
+    assert controller.costs.drafter.pace == pytest.approx(1.0, abs=1e-6)
+    assert controller.costs.pace == pytest.approx(1.0, abs=1e-6)
 
 
 def test_what_was_learned_is_kept() -> None:

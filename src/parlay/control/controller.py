@@ -73,10 +73,15 @@ def given(view: View) -> Choice | None:
     return None if view.window is None else first_draft(view, view.window)
 
 
+def no_room(view: View) -> Choice:
+    """A window of 0 is the largest there can be: one token is left, or exactness forbids more."""
+    return plain(Fallback.NO_DRAFT if view.n_remaining <= 1 else Fallback.EXACT)
+
+
 def first_draft(view: View, window: int) -> Choice:
     """This window, with the first proposer that has something to say."""
     if view.max_window == 0:
-        return plain(Fallback.EXACT)
+        return no_room(view)
     for source in view.sources:
         offer = view.offers.get(source)
         if offer is None or offer.tokens:  # a model always has something to say

@@ -21,7 +21,7 @@ from parlay.control.betting import (
     draft_plan,
     share_rows,
 )
-from parlay.control.controller import Choice, View, given, plain
+from parlay.control.controller import Choice, View, given, no_room, plain
 from parlay.control.cost import CostTable
 from parlay.control.probing import Probing
 from parlay.control.shapes import Shapes
@@ -279,7 +279,7 @@ class ProfitController:
 
 def _imposed(view: View) -> Choice | None:
     """What the request or the exact shapes leave no choice about."""
-    return given(view) or (plain(Fallback.EXACT) if view.max_window == 0 else None)
+    return given(view) or (no_room(view) if view.max_window == 0 else None)
 
 
 def _decline(view: View) -> Choice:
