@@ -294,6 +294,18 @@ def test_prices_that_are_right_stay_as_they_are(change: float) -> None:
     assert controller.costs.pace == pytest.approx(1.0, abs=1e-6)
 
 
+def test_a_window_set_by_the_request_teaches_about_its_own_proposer_only() -> None:
+    controller = ProfitController(table(0.05, 0.03))
+    offers = {"ngram": draft("ngram", *(0.9,) * 4)}
+    for i in range(50):
+        asked = view(offers, ("ngram", "model"), n_generated=i + 1, window=4)
+        assert choose(controller, asked)[0].source == "ngram"
+        controller.observe([finished("ngram", 4, 4, 1.2)])
+    assert controller.costs.drafter is not None
+    assert controller.costs.drafter.pace == 1.0
+    assert set(controller.to_dict()["record"]) == {"ngram"}
+
+
 def test_what_was_learned_is_kept() -> None:
     controller = ProfitController(table(0.1, 0.05))
     rng = random.Random(3)

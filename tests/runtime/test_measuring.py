@@ -95,6 +95,22 @@ def test_a_changed_shape_is_timed_apart_where_it_matters() -> None:
     assert found.drafter.catch_up_s(3) < found.drafter.catch_up_s(40)
 
 
+def test_the_first_pass_of_a_shape_does_not_count_as_a_change_on_a_gpu() -> None:
+    """It loads kernels, which takes many times as long and happens once."""
+    clock, seen = Clock(), set[int]()
+
+    def loading(rows: int, changed: bool) -> float:
+        first = rows not in seen
+        seen.add(rows)
+        return 0.010 + 0.001 * rows + (0.002 if changed else 0.0) + (0.5 if first else 0.0)
+
+    target = Stopwatch(SlowModel(clock, loading, steady=True), clock)
+    found = measure(target, None, max_window=8, budget_s=60.0, clock=clock)
+    curve = found.curve(100, 1)
+    for rows in range(1, 10):
+        assert abs(curve.changed[rows] - curve.steady[rows] - 0.002) < 1e-4
+
+
 def test_a_busy_machine_is_said_to_be_unstable() -> None:
     rng, clock = random.Random(5), Clock()
     target = Stopwatch(

@@ -67,7 +67,7 @@ class ProfitController:
     def choose(self, views: Sequence[View]) -> list[Choice]:
         n = len(views)
         requests = [self._follow(view, n) for view in views]
-        imposed = [_imposed(view) for view in views]
+        imposed = [self._imposed(request) for request in requests]
         betting = [r for r, choice in zip(requests, imposed, strict=True) if choice is None]
         if not betting:
             return [choice for choice in imposed if choice is not None]
@@ -89,6 +89,14 @@ class ProfitController:
         request.view = view
         request.asked = "none"
         return request
+
+    def _imposed(self, request: Request) -> Choice | None:
+        """What the request or the exact shapes leave no choice about."""
+        view = request.view
+        choice = given(view) or (no_room(view) if view.max_window == 0 else None)
+        if choice is not None:
+            request.asked = choice.source
+        return choice
 
     def _market(self, requests: list[Request], n_sequences: int, rows: int) -> Market:
         n_context = max([request.view.n_context for request in requests])
@@ -275,11 +283,6 @@ class ProfitController:
                 self._last_source = request.asked
             elif return_s > 0:
                 self.account.book(r.seq_id, self._last_source, -return_s / n)
-
-
-def _imposed(view: View) -> Choice | None:
-    """What the request or the exact shapes leave no choice about."""
-    return given(view) or (no_room(view) if view.max_window == 0 else None)
 
 
 def _decline(view: View) -> Choice:

@@ -34,6 +34,7 @@ _N_PREFIX = 24
 _N_SAMPLES, _N_SAMPLES_WIDE, _SMALL_ROWS = 3, 2, 5
 # Every shape up to here is measured, then those where kernels are known to switch.
 _DENSE_ROWS = 9
+_N_CHANGES = 2
 _SPARSE_ROWS = (12, 16, 17, 24, 32)
 _N_STEPS = 8
 _CATCH_UPS = (2, 8, 32)
@@ -50,6 +51,7 @@ class Stopwatch:
         self._passes = passes
         self._clock = clock
         self._last: tuple[int, ...] = ()
+        self._seen: set[tuple[int, ...]] = set()
         self.samples: defaultdict[_Key, list[float]] = defaultdict(list)
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
@@ -57,9 +59,12 @@ class Stopwatch:
         started = self._clock()
         rows = self._passes.decode(spans)
         seconds = self._clock() - started
-        if all(span.n_logits for span in spans):  # else it is the reading of a prompt
+        # On a GPU the first pass of a shape also loads its kernels: no later one pays for that.
+        first = self.steady and shape not in self._seen
+        if not first and all(span.n_logits for span in spans):  # else a prompt was read
             changed = self.steady and shape != self._last
             self.samples[len(spans), sum(shape), changed].append(seconds)
+        self._seen.add(shape)
         self._last = shape
         return rows
 
@@ -166,14 +171,17 @@ def _time_shape(passes: Stopwatch, rows: int, n_wanted: int) -> None:
     have = len(passes.samples[1, rows, False])
     if have >= n_wanted or _N_PREFIX + rows > passes.context_size:
         return
+    shapes = [rows] * (n_wanted - have)
+    if passes.steady:  # once for its kernels, and then to and fro for the price of a change
+        shapes += [rows, rows, *(1, rows) * _N_CHANGES]
     tokens = probe_tokens(_N_PREFIX + rows, passes.n_vocab)
     prefix, rest = tokens[:_N_PREFIX], tokens[_N_PREFIX:]
-    for _ in range(n_wanted - have + int(passes.steady)):
+    for n in shapes:
         if passes.length(0):  # the text of the last pass: the same, but for the rows after it
             rewind(passes, prefix)
         else:
             passes.decode([Span(0, 0, prefix, 0)])
-        passes.decode([Span(0, _N_PREFIX, rest, rows)])
+        passes.decode([Span(0, _N_PREFIX, rest[:n], n)])
 
 
 def _time_together(passes: Stopwatch, n_sequences: int, rows: int) -> None:
@@ -181,7 +189,7 @@ def _time_together(passes: Stopwatch, n_sequences: int, rows: int) -> None:
     tokens = probe_tokens(_N_PREFIX + rows, passes.n_vocab)
     sequences = range(n_sequences)
     try:
-        for _ in range(1 + int(passes.steady)):
+        for _ in range(1 + 2 * int(passes.steady)):
             for s in sequences:
                 passes.clear(s)
                 passes.decode([Span(s, 0, tokens[:_N_PREFIX], 0)])
@@ -193,10 +201,12 @@ def _time_together(passes: Stopwatch, n_sequences: int, rows: int) -> None:
 
 def _time_drafter(drafter: Stopwatch) -> None:
     """Single steps, as it drafts; then the passes with which it catches up."""
-    tokens = probe_tokens(_N_STEPS + sum(_CATCH_UPS) + len(_CATCH_UPS), drafter.n_vocab)
+    catch_ups = [m for size in _CATCH_UPS for m in (size, 1)]
+    spans = [1] * _N_STEPS + catch_ups * (2 if drafter.steady else 1)
+    tokens = probe_tokens(sum(spans), drafter.n_vocab)
     at = 0
     try:
-        for n in (*(1,) * _N_STEPS, *(m for size in _CATCH_UPS for m in (size, 1))):
+        for n in spans:
             if at + n > drafter.context_size:
                 return
             drafter.decode([Span(0, at, tokens[at : at + n], 1)])
