@@ -70,6 +70,14 @@ def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
         ("monitoring: {metrics_endpoint: metrics}", "must begin with /"),
         ("monitoring: {metrics_endpoint: /v1/models}", "hide another route"),
         ("model: 5", "model: "),
+        ("engine: endpoints", "engine: endpoints needs upstreams"),
+        ("upstreams: [{name: a, urls: ['http://a']}]", "only asked with engine: endpoints"),
+        (
+            "engine: endpoints\nupstreams: [{name: a, urls: [a]}]",
+            "upstreams.0.urls: must be an addr",
+        ),
+        ("engine: endpoints\nupstreams: [{name: a, url: [a]}]", "did you mean urls?"),
+        ("engine: endpoints\nupstreams: [{name: a, urls: []}]", "upstreams.0.urls"),
         ("- a", "must be a mapping"),
         ("model: {", "cannot be read as YAML"),
     ],
@@ -133,3 +141,41 @@ routes:
     short, rest = load(tmp_path, text).routes
     assert short.reason is Fallback.PROMPT_HEAVY and short.when.header == {"X-Team": "red*"}
     assert (rest.policy, rest.draft, rest.window) == ("speculate", "suffix", 3)
+
+
+POOLS = """
+engine: endpoints
+upstreams:
+  - name: betting
+    urls: [http://10.0.0.1:8000/v1, "http://10.0.0.2:8000/"]
+    speculative: true
+    api_key_file: upstream.key
+  - name: plain
+    urls: [https://10.0.0.3/models]
+    max_concurrent: 8
+gateway: {eject_s: 5}
+"""
+
+
+def test_upstreams_are_pools_of_addresses(tmp_path: Path) -> None:
+    found = load(tmp_path, POOLS, environ={"PARLAY_GATEWAY_RETRIES": "4"})
+    betting, plain = found.upstreams
+    assert found.engine == "endpoints" and Deployment().engine == "local"
+    assert betting.urls == ("http://10.0.0.1:8000", "http://10.0.0.2:8000")
+    assert (betting.speculative, plain.speculative) == (True, False)
+    assert betting.api_key_file == str(tmp_path / "upstream.key")
+    assert plain.max_concurrent == 8
+    assert (found.gateway.eject_s, found.gateway.retries) == (5, 4)
+
+
+def test_an_address_or_a_pool_cannot_stand_there_twice(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError, match=r"http://10\.0\.0\.1:8000 stands there twice"):
+        load(tmp_path, POOLS.replace("https://10.0.0.3/models", "http://10.0.0.1:8000"))
+    with pytest.raises(DeploymentError, match="betting stands there twice"):
+        load(tmp_path, POOLS.replace("name: plain", "name: betting"))
+
+
+def test_a_password_in_an_address_is_refused_and_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError, match="api_key_file") as caught:
+        load(tmp_path, POOLS.replace("10.0.0.2", "me:hush@10.0.0.2"))
+    assert "hush" not in caught.value.message

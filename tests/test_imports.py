@@ -27,7 +27,13 @@ LEVELS = (
 )
 LEVEL = {part: n for n, parts in enumerate(LEVELS) for part in parts}
 # Modules of the package itself that belong to no part yet, and where they stand.
-PLACED = {"testing": "proposers", "deployment": "server", "routing": "runtime", "__main__": "cli"}
+PLACED = {
+    "testing": "proposers",
+    "deployment": "server",
+    "routing": "runtime",
+    "upstreams": "runtime",
+    "__main__": "cli",
+}
 
 LLAMA_CPP = frozenset({"llama_cpp"})
 HTTP = frozenset(

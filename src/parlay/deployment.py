@@ -13,10 +13,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from parlay.errors import BadRequest
 from parlay.routing import DEFAULT_RULES, Rule
+from parlay.upstreams import Pool, repeated
 
 Share = Annotated[float, Field(ge=0, le=1)]
 # Names that stand for something else than a file.
@@ -123,14 +132,43 @@ class ServerSection(Section):
         return tuple(value.split(",")) if isinstance(value, str) else value
 
 
+class GatewaySection(Section):
+    """How upstreams are watched and asked; only with `engine: endpoints`."""
+
+    health_interval_s: float = Field(2, gt=0)
+    health_timeout_s: float = Field(2, gt=0)
+    eject_after: int = Field(3, ge=1)  # failed requests in a row while the health check passes
+    eject_s: float = Field(1, gt=0)  # the first time; twice as long each time after
+    max_eject_s: float = Field(60, gt=0)
+    retries: int = Field(2, ge=0, le=16)  # before the first byte only
+    connect_timeout_s: float = Field(5, gt=0)
+    first_byte_timeout_s: float = Field(120, gt=0)  # of a stream; a whole answer has its limit
+    stall_timeout_s: float = Field(60, gt=0)  # between two pieces of a stream
+    max_answer_mb: float = Field(64, gt=0)
+    explore_share: float = Field(0.05, ge=0, le=0.5)  # at most, of a route's requests
+
+
 class Deployment(Section):
     """The whole file."""
 
+    engine: Literal["local", "endpoints"] = "local"  # endpoints: ask `upstreams`, load nothing
+    upstreams: tuple[Pool, ...] = ()
+    gateway: GatewaySection = GatewaySection()
     model: ModelSection = ModelSection()
     runtime: RuntimeSection = RuntimeSection()
     monitoring: MonitoringSection = MonitoringSection()
     server: ServerSection = ServerSection()
     routes: tuple[Rule, ...] = DEFAULT_RULES
+
+    @model_validator(mode="after")
+    def _has_an_engine(self) -> Deployment:
+        if self.engine == "endpoints" and not self.upstreams:
+            raise ValueError("engine: endpoints needs upstreams: a list of name and urls")
+        if self.engine == "local" and self.upstreams:
+            raise ValueError("upstreams are only asked with engine: endpoints; add that line")
+        if (twice := repeated(self.upstreams)) is not None:
+            raise ValueError(f"upstreams: {twice} stands there twice")
+        return self
 
 
 _SECTIONS: dict[str, type[Section]] = {
@@ -138,6 +176,7 @@ _SECTIONS: dict[str, type[Section]] = {
     "runtime": RuntimeSection,
     "monitoring": MonitoringSection,
     "server": ServerSection,
+    "gateway": GatewaySection,
 }
 
 
@@ -215,6 +254,10 @@ def _resolve(content: dict[str, Any], folder: Path) -> None:
         if isinstance(part, dict) and isinstance(part.get(key), str):
             names = part[key].split(",") if dotted == "model.drafter" else [part[key]]
             part[key] = ",".join(_absolute(name.strip(), folder) for name in names)
+    pools = content.get("upstreams")
+    for pool in pools if isinstance(pools, list) else []:
+        if isinstance(pool, dict) and isinstance(pool.get("api_key_file"), str):
+            pool["api_key_file"] = _absolute(pool["api_key_file"], folder)
 
 
 def _absolute(name: str, folder: Path) -> str:
@@ -225,13 +268,18 @@ def _absolute(name: str, folder: Path) -> str:
 
 def explain(error: ValidationError) -> str:
     """The first problem in one line, with the nearest key where one is unknown."""
-    first = error.errors(include_url=False, include_context=False)[0]
+    problems = error.errors(include_url=False, include_context=False)
+    # A misspelt key may also be one that is missing: what stands there says more.
+    first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
     place = [str(part) for part in first["loc"]]
     dotted = ".".join(place)
     if first["type"] == "extra_forbidden":
         return f"{dotted} is not a key{_hint(place[-1], _keys_at(place[:-1]))}"
     reason = first["msg"].removeprefix("Value error, ")
-    given = "" if "key" in dotted else f" (given {first['input']!r:.60})"
+    if not place:
+        return reason
+    secret = "key" in dotted or "urls" in place
+    given = "" if secret else f" (given {first['input']!r:.60})"
     return f"{dotted}: {reason}{given}"
 
 
