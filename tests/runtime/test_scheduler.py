@@ -13,6 +13,7 @@ from parlay.errors import BadRequest, DecodeError
 from parlay.proposers.draft_model import DraftModel
 from parlay.runtime.exactness import ExactShapes
 from parlay.runtime.request import Request
+from parlay.runtime.sequence import KEPT_ROUNDS
 from parlay.testing import ScriptedModel, ScriptedProposer
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
 
@@ -271,3 +272,21 @@ def test_an_impossible_request_is_refused_before_it_starts() -> None:
     for bad in ({"prompt": ()}, {"prompt": (1,), "max_tokens": 0}, {"prompt": (1,), "window": -1}):
         with pytest.raises(BadRequest):
             Request(**bad)
+
+
+def test_a_recovered_token_tells_which_drafts_it_replaced() -> None:
+    rig = Rig(window=3, script=[True, False, True, True])
+    (seq,) = rig.run(Request(PROMPT, max_tokens=8))
+    recovered = [piece for piece in rig.pieces[seq] if piece.origin is Origin.RECOVERED]
+    others = [piece for piece in rig.pieces[seq] if piece.origin is not Origin.RECOVERED]
+    assert recovered
+    assert all(piece.rejected and piece.token != piece.rejected[0] for piece in recovered)
+    assert not any(piece.rejected for piece in others)
+    assert sum(len(p.rejected) for p in recovered) == seq.counts.n_drafted - seq.counts.n_accepted
+
+
+def test_a_sequence_keeps_its_latest_rounds_but_not_the_reading_of_its_prompt() -> None:
+    rig = Rig(window=2, script=[True] * 40)
+    (seq,) = rig.run(Request(PROMPT, max_tokens=12))
+    assert sum(r.n_generated for r in seq.rounds) == seq.n_generated - 1
+    assert seq.rounds.maxlen == KEPT_ROUNDS

@@ -62,3 +62,5 @@ class Round:
     # Leading tokens of every free proposer's offer, taken or not, that the round generated.
     agreed: Mapping[str, int] = field(default_factory=dict)
     exact: bool = True  # whether the pass kept to shapes that equal single passes bit for bit
+    expected_gain: float | None = None  # what the controller expected of it, over plain decoding
+    reason: str = ""  # why it chose so, in its own words

@@ -207,7 +207,8 @@ class Scheduler:
         )
         if seq.constraint is not None:
             seq.constraint.accept(verdict.tokens)
-        n_taken = seq.commit(verdict, draft.source, self._logprobs(seq, p, verdict))
+        rejected = tuple(draft.tokens[verdict.n_accepted : verdict.n_drafted])
+        n_taken = seq.commit(verdict, draft.source, self._logprobs(seq, p, verdict), rejected)
         keep = len(seq.tokens) - 1
         if keep < row.span.start + len(row.span.tokens):
             self.target.truncate(seq.seq_id, keep)
@@ -232,6 +233,7 @@ class Scheduler:
             found = self._round(row, verdict, timing, n_rows, len(rows), exact)
             row.seq.counts.observe(found)
             if row.decodes:
+                row.seq.rounds.append(found)
                 rounds.append(found)
         if rounds:
             self.bets.controller.observe(rounds)
@@ -262,6 +264,8 @@ class Scheduler:
             n_dropped=bet.n_dropped,
             agreed=bet.agreed(verdict.tokens),
             exact=exact,
+            expected_gain=bet.choice.expected_gain,
+            reason=bet.choice.reason,
         )
 
     # -- the edges ------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -15,12 +16,14 @@ from typing import Protocol
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.counts import Counts
 from parlay.decoding.logprobs import TokenLogprob
+from parlay.decoding.round import Round
 from parlay.decoding.stop import StopStrings
 from parlay.decoding.verdict import Origin, Verdict
 from parlay.errors import ParlayError
 from parlay.runtime.request import Request
 
 log = logging.getLogger("parlay.runtime")
+KEPT_ROUNDS = 1024  # of each answer, the latest
 
 
 class Text(Protocol):
@@ -42,6 +45,7 @@ class Piece:
     origin: Origin
     source: str  # the proposer, for accepted tokens
     logprob: TokenLogprob | None = None
+    rejected: tuple[int, ...] = ()  # draft tokens that stood where this recovered one now stands
 
 
 Sink = Callable[["Sequence", Seq[Piece]], None]
@@ -66,6 +70,7 @@ class Sequence:
         self.n_generated = 0
         self.seq_id = -1  # the slot, once it has one
         self.counts = Counts()
+        self.rounds: deque[Round] = deque(maxlen=KEPT_ROUNDS)
         self.exact = True
         self.finish_reason: str | None = None
         self.error: ParlayError | None = None
@@ -93,15 +98,25 @@ class Sequence:
     def done(self) -> bool:
         return self.finish_reason is not None
 
-    def commit(self, verdict: Verdict, source: str, logprobs: Seq[TokenLogprob] = ()) -> int:
-        """Take a verdict's tokens up to a stop rule; returns how many were taken."""
+    def commit(
+        self,
+        verdict: Verdict,
+        source: str,
+        logprobs: Seq[TokenLogprob] = (),
+        rejected: tuple[int, ...] = (),
+    ) -> int:
+        """Take a verdict's tokens up to a stop rule; returns how many were taken.
+
+        `rejected`: the draft tokens it turned down, told with the token that took their place.
+        """
         if self.first_token is None:
             self.first_token = time.perf_counter()
         pieces: list[Piece] = []
         scored = iter(logprobs)
         for token, origin in zip(verdict.tokens, verdict.origins, strict=True):
             text = self._take(token)
-            pieces.append(Piece(token, text, origin, source, next(scored, None)))
+            lost = rejected if origin is Origin.RECOVERED else ()
+            pieces.append(Piece(token, text, origin, source, next(scored, None), lost))
             if self.done:
                 break
         self._send(pieces)
