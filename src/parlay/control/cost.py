@@ -117,13 +117,15 @@ class CostTable:
         curves: Mapping[tuple[int, int], Curve],
         drafter: DrafterCost | None = None,
         *,
+        prompt: Curve | None = None,
         name: str = "",
         origin: str = "",
         stable: bool = True,
     ) -> None:
-        """`curves` by context and number of sequences."""
+        """`curves` by context and number of sequences; `prompt`: passes that read one."""
         self._curves = {(_bucket(context), n): curve for (context, n), curve in curves.items()}
         self.drafter = drafter
+        self.prompt = prompt
         self.name = name
         self.origin = origin
         self.stable = stable  # False: measured on a busy machine, not to be relied upon
@@ -136,6 +138,10 @@ class CostTable:
         if found is None:
             found = self._curves[key] = self._nearest(*key).copy()
         return found
+
+    def plain_s(self, n_context: int, n_sequences: int) -> float:
+        """Seconds of a pass without drafts, as the machine runs now."""
+        return self.pace * self.curve(n_context, n_sequences).steady[n_sequences]
 
     def observe(
         self, rows: int, n_context: int, n_sequences: int, changed: bool, seconds: float
@@ -162,6 +168,11 @@ class CostTable:
         """Another one that learns on its own."""
         return CostTable.from_dict(self.to_dict())
 
+    @property
+    def measured(self) -> dict[tuple[int, int], Curve]:
+        """Every curve by the shortest context of its bucket and its number of sequences."""
+        return {(1 << bucket, n): curve for (bucket, n), curve in self._curves.items()}
+
     def _nearest(self, bucket: int, n_sequences: int) -> Curve:
         def distance(key: tuple[int, int]) -> tuple[int, int]:
             return abs(key[1] - n_sequences), abs(key[0] - bucket)
@@ -181,9 +192,11 @@ class CostTable:
                 raise ValueError("no target")
             drafter = record.get("drafter")
             cost = DrafterCost(_read_curve(drafter), drafter["single_steps"]) if drafter else None
+            prompt = record.get("prompt")
             return cls(
                 curves,
                 cost,
+                prompt=_read_curve(prompt) if prompt else None,
                 name=str(record.get("name", "")),
                 origin=str(record.get("origin", "")),
                 stable=bool(record.get("stable", True)),
@@ -198,13 +211,14 @@ class CostTable:
             {"context": 1 << bucket, "sequences": n, **_write_curve(curve, self.pace)}
             for (bucket, n), curve in sorted(self._curves.items())
         ]
-        drafter = self.drafter
+        drafter, prompt = self.drafter, self.prompt
         return {
             _KEY: VERSION,
             "name": self.name,
             "origin": self.origin,
             "stable": self.stable,
             "target": target,
+            **({"prompt": _write_curve(prompt, self.pace)} if prompt else {}),
             "drafter": drafter
             and {
                 **_write_curve(drafter.curve, drafter.pace),
