@@ -21,6 +21,7 @@ from parlay.models import resolve_model
 from parlay.pairing.records import find_drafter
 from parlay.runtime.answer import Answer
 from parlay.runtime.engine import Engine, EngineSettings
+from parlay.runtime.measuring import Progress, quietly
 from parlay.runtime.request import ContextFull, Mode, Request, Verification
 from parlay.runtime.sequence import Piece, Sequence
 
@@ -100,10 +101,13 @@ class Parlay:
         batch: int = 512,
         vram_budget_gb: float | None = None,
         translate: bool = False,
+        measure_again: bool = False,
+        progress: Progress = quietly,
     ) -> None:
         """`draft`: auto, none, ngram, suffix, a drafter's path, or several with commas between.
         auto: what the manifest of pairs has for this target, else suffix. `window`: None lets the
-        controller choose, round by round, by measured time; it may choose not to speculate."""
+        controller choose, round by round, by measured time; it may choose not to speculate.
+        `progress` is told what is measured at the first start; `measure_again` does so anew."""
         path = resolve_model(str(target))
         model = ModelSettings(gpu_layers, tuple(devices), mmap, mlock)
         self.engine = Engine(
@@ -128,7 +132,9 @@ class Parlay:
                 drafter_cache_type_v=drafter_cache_type_v,
                 vram_budget_gb=vram_budget_gb,
                 translate=translate,
-            )
+                measure_again=measure_again,
+            ),
+            progress=progress,
         )
         self.template = self.engine.model.chat_template()
 

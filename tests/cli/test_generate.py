@@ -124,6 +124,23 @@ def test_the_same_seed_gives_the_same_text_with_any_drafter_and_another_seed_ano
     assert first != text(*sampled, 8, "--draft", "none")
 
 
+def test_a_trace_has_a_line_for_every_round(generate: Run, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    done = generate("one two", "--draft", "suffix", "-n", "12", "--trace", str(path), "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert sum(line["generated"] for line in lines) == answer["speculation"]["generated"] - 1
+    assert all(line["reason"] and line["round_ms"] > 0 for line in lines)
+    assert {"time_s", "proposer", "window", "expected_gain", "actual_gain"} <= lines[0].keys()
+
+
+def test_a_trace_that_cannot_be_written(generate: Run, tmp_path: Path) -> None:
+    done = generate("one", "--trace", str(tmp_path / "no" / "trace.jsonl"))
+    assert done.returncode == 2
+    assert "--trace" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
 def test_the_prompt_can_come_from_standard_input(generate: Run) -> None:
     assert generate("-", input=PROMPT).stdout == generate(PROMPT).stdout
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from enum import Enum
-from typing import Annotated
+from pathlib import Path
+from typing import IO, Annotated
 
 import typer
 from rich.console import Console
@@ -101,6 +103,12 @@ def generate(
     translate: Annotated[
         bool, typer.Option(help="Allow a drafter of another vocabulary, through text.")
     ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write every round's decision there, as JSON lines.")
+    ] = None,
+    measure_again: Annotated[
+        bool, typer.Option(help="Measure again what passes cost here and which are exact.")
+    ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Answer one prompt."""
@@ -108,27 +116,35 @@ def generate(
     text = _read_stdin() if prompt == "-" else prompt
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": text})
-    with Parlay(
-        model,
-        draft=draft,
-        window=window,
-        mode=mode.value if mode else None,
-        context_size=context_size,
-        threads=threads,
-        gpu_layers=gpu_layers,
-        devices=device or (),
-        flash_attention=flash_attention.value,
-        cache_type_k=cache_type_k,
-        cache_type_v=cache_type_v,
-        drafter_gpu_layers=drafter_gpu_layers,
-        drafter_cache_type_k=drafter_cache_type_k,
-        drafter_cache_type_v=drafter_cache_type_v,
-        mmap=mmap,
-        mlock=mlock,
-        batch=batch,
-        vram_budget_gb=vram_budget_gb,
-        translate=translate,
-    ) as parlay:
+    with (
+        nullcontext() if trace is None else _open_trace(trace) as lines,
+        show.measuring() as progress,
+        Parlay(
+            model,
+            draft=draft,
+            window=window,
+            mode=mode.value if mode else None,
+            context_size=context_size,
+            threads=threads,
+            gpu_layers=gpu_layers,
+            devices=device or (),
+            flash_attention=flash_attention.value,
+            cache_type_k=cache_type_k,
+            cache_type_v=cache_type_v,
+            drafter_gpu_layers=drafter_gpu_layers,
+            drafter_cache_type_k=drafter_cache_type_k,
+            drafter_cache_type_v=drafter_cache_type_v,
+            mmap=mmap,
+            mlock=mlock,
+            batch=batch,
+            vram_budget_gb=vram_budget_gb,
+            translate=translate,
+            measure_again=measure_again,
+            progress=progress,
+        ) as parlay,
+    ):
+        if lines is not None:
+            parlay.engine.trace(lines.write)
         plain_text = raw or parlay.template is None
         stream = parlay.stream(
             text if plain_text else messages,
@@ -162,6 +178,13 @@ def _print(stream: Stream, json_output: bool) -> None:
     if out.is_terminal and stream.answer.speculation.n_drafted:
         err.print(show.LEGEND, style="dim")
     err.print(show.summary(stream.answer))
+
+
+def _open_trace(path: Path) -> IO[str]:
+    try:
+        return path.open("w", encoding="utf-8", buffering=1)  # a line that was written stays
+    except OSError as error:
+        raise BadRequest(f"--trace: cannot write {path}: {error.strerror}") from None
 
 
 def _read_stdin() -> str:

@@ -5,7 +5,8 @@ Knows nothing of models. Text goes to standard output, everything else to standa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.table import Table
@@ -33,6 +34,24 @@ def stream(pieces: Iterable[Piece], out: Console) -> None:
             out.file.write(piece.text)
             out.file.flush()
     out.print()
+
+
+@contextmanager
+def measuring() -> Iterator[Callable[[float, str], None]]:
+    """Show on a terminal what is being measured, from the first to the last that is told of it."""
+    status = Console(stderr=True).status("")
+
+    def tell(share: float, what: str) -> None:
+        if share >= 1.0:
+            status.stop()
+        else:
+            status.update(f"measuring this machine, once: {what} ({share:.0%})")
+            status.start()
+
+    try:
+        yield tell
+    finally:
+        status.stop()
 
 
 def summary(answer: Answer) -> Table:

@@ -6,7 +6,7 @@ The one place that joins llama.cpp to the scheduler; knows nothing of prompts as
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,8 @@ from parlay import store
 from parlay.control.controller import Controller, FixedWindow
 from parlay.control.cost import CostTable
 from parlay.control.profit import ProfitController
+from parlay.control.trace import Sink as TraceSink
+from parlay.control.trace import Traced
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.round import Fallback
 from parlay.decoding.span import Passes
@@ -33,7 +35,7 @@ from parlay.proposers.suffix import SuffixProposer
 from parlay.proposers.translated import TranslatedProposer
 from parlay.runtime.bets import Bets
 from parlay.runtime.exactness import NOTHING_EXACT, ExactShapes, probe
-from parlay.runtime.measuring import Stopwatch, measure
+from parlay.runtime.measuring import Progress, Stopwatch, measure, measure_drafter, quietly
 from parlay.runtime.request import Mode, Request
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence, Sink
@@ -77,6 +79,7 @@ class EngineSettings:
     vram_budget_gb: float | None = None  # refuse to load beyond this
     translate: bool = False  # let a drafter of another vocabulary draft through text
     drafter_later: bool = False  # `load_drafter` will bring the draft model
+    measure_again: bool = False  # believe no measurement of an earlier run
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 0:
@@ -98,8 +101,15 @@ class EngineSettings:
 class Engine:
     """Models loaded, worker running. Close it, or use it in a `with` block."""
 
-    def __init__(self, settings: EngineSettings, controller: Controller | None = None) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        controller: Controller | None = None,
+        progress: Progress = quietly,
+    ) -> None:
+        """`progress` is told, on the worker's thread, what is being measured."""
         self.settings = settings
+        self._progress = progress
         self._closing: list[Callable[[], None]] = []
         self._drafter_closing: list[Callable[[], None]] = []
         self._worker: Worker | None = None
@@ -120,14 +130,14 @@ class Engine:
             Context(self.model, replace(settings.context, n_outputs=max(rows, _MAX_EXACT_ROWS)))
         )
         proposers = self._proposers()
-        watched = Stopwatch(self.target)  # the probe's passes also tell what passes cost
-        self.exact = self._exact_shapes(watched)
+        self.watched = Stopwatch(self.target)  # the probe's passes also tell what passes cost
+        self.exact = self._exact_shapes(self.watched)
         # Without drafts a single sequence is plain decoding itself.
         exact = self.exact.useful or not settings.draft
         self.mode: Mode = settings.mode or ("exact" if exact else "faithful")
         n_batch = settings.context.n_batch
         self.bets = Bets(
-            controller or self._controller(watched, proposers.get(MODEL)),
+            controller or self._controller(self.watched, proposers.get(MODEL)),
             proposers,
             frozenset(FREE_PROPOSERS),
             self.exact,
@@ -147,6 +157,7 @@ class Engine:
             chunk=n_batch if self.model.on_gpu else min(_CHUNK, n_batch),
             n_batch=n_batch,
         )
+        self._progress(1.0, "ready")
         return self._scheduler
 
     def _check_budget(self, budget_gb: float) -> None:
@@ -242,6 +253,9 @@ class Engine:
             self._drafter_closing = closing
             self.bets.absent.pop(MODEL, None)
             self.bets.proposers[MODEL] = made
+            priced = self.priced
+            if priced is not None and isinstance(made, DraftModel):
+                priced.costs.drafter = measure_drafter(made.passes)
 
         self.call(take_over)
 
@@ -322,19 +336,33 @@ class Engine:
 
     # -- control --------------------------------------------------------------
 
+    @property
+    def priced(self) -> ProfitController | None:
+        """The controller that prices rounds, if it is the one that chooses."""
+        controller: Controller | None = self.bets.controller
+        while controller is not None and not isinstance(controller, ProfitController):
+            controller = getattr(controller, "controller", None)  # guard rails, a trace, a count
+        return controller
+
+    def trace(self, sink: TraceSink) -> None:
+        """Give every decision from now on to `sink`, a line of JSON per round."""
+        priced = self.priced
+        seconds = None if priced is None else priced.costs.plain_s
+        self.bets.controller = Traced(self.bets.controller, seconds, sink)
+
     def _controller(self, target: Stopwatch, drafter: Proposer | None) -> Controller:
         """A fixed window where one was given, else the controller that prices rounds."""
         settings = self.settings
         if settings.window is not None:
             return FixedWindow(settings.window)
-        key = store.fingerprint(self._probe_key(settings.widest), self._drafter_identity())
+        key = self.pair_key([Path(name) for name in settings.draft if name not in FREE_PROPOSERS])
         made = ProfitController(self._costs(key, target, drafter), store.load("learned", key))
         self._learned = lambda: store.save("learned", key, made.to_dict())
         return made
 
     def _costs(self, key: str, target: Stopwatch, drafter: Proposer | None) -> CostTable:
         """Measured once per machine, build, pair and settings; a busy machine is not believed."""
-        known = store.load("costs", key)
+        known = None if self.settings.measure_again else store.load("costs", key)
         if known is not None:
             return CostTable.from_dict(known)
         passes = drafter.passes if isinstance(drafter, DraftModel) else None
@@ -344,6 +372,7 @@ class Engine:
             passes,
             max_window=settings.widest,
             n_sequences=settings.context.n_sequences,
+            progress=self._progress,
         )
         if found.stable:
             store.save("costs", key, found.to_dict())
@@ -351,9 +380,10 @@ class Engine:
             log.info("the machine is busy: what passes cost here will be measured again")
         return found
 
-    def _drafter_identity(self) -> list[str]:
-        paths = [Path(name) for name in self.settings.draft if name not in FREE_PROPOSERS]
-        return [store.file_identity(path) for path in paths]
+    def pair_key(self, drafters: Iterable[Path]) -> str:
+        """Under what prices and what was learned of these drafters are kept."""
+        identities = [store.file_identity(path) for path in drafters]
+        return store.fingerprint(self._probe_key(self.settings.widest), identities)
 
     # -- exactness ------------------------------------------------------------
 
@@ -366,9 +396,10 @@ class Engine:
         widest = settings.widest + 1
         rows = widest if n == 1 else max(widest, _MAX_EXACT_ROWS)
         key = self._probe_key(rows)
-        known = store.load("exact", key)
+        known = None if settings.measure_again else store.load("exact", key)
         if known is not None:
             return ExactShapes(frozenset(known["rows"]), bool(known["concurrent"]))
+        self._progress(0.0, "which passes are exact")
         probed = probe(target, rows, n)
         found = probed.shapes
         if probed.complete:

@@ -23,7 +23,7 @@ Clock = Callable[[], float]
 Progress = Callable[[float, str], None]  # share done, and what is being done
 
 
-def _quietly(_share: float, _what: str) -> None:
+def quietly(_share: float, _what: str) -> None:
     """Nobody wants to see it."""
 
 
@@ -114,7 +114,7 @@ def measure(
     max_window: int,
     n_sequences: int = 1,
     budget_s: float = 2.0,
-    progress: Progress = _quietly,
+    progress: Progress = quietly,
     clock: Clock = perf_counter,
     origin: str = "measured at start-up",
 ) -> CostTable:
@@ -125,17 +125,17 @@ def measure(
     """
     deadline = clock() + budget_s
     timed = Stopwatch(drafter, clock) if drafter is not None else None
-    tasks = list(_tasks(target, timed, max_window, n_sequences))
+    wanted = list(tasks(target, timed, max_window, n_sequences))
     try:
-        for i, (name, run) in enumerate(tasks):
+        for i, (name, run) in enumerate(wanted):
             if clock() > deadline:
                 break
-            progress(i / len(tasks), name)
+            progress(i / len(wanted), name)
             run()
         progress(1.0, "done")
     finally:
         target.clear(0)
-    return _table(target, timed, _seconds_per_choice(target, clock), origin)
+    return table(target, timed, origin, clock)
 
 
 def measure_drafter(drafter: Passes, clock: Clock = perf_counter) -> DrafterCost:
@@ -145,12 +145,12 @@ def measure_drafter(drafter: Passes, clock: Clock = perf_counter) -> DrafterCost
     return _drafter_cost(timed, _seconds_per_choice(timed, clock))
 
 
-_Task = tuple[str, Callable[[], None]]
+Task = tuple[str, Callable[[], None]]
 
 
-def _tasks(
+def tasks(
     target: Stopwatch, drafter: Stopwatch | None, max_window: int, n_sequences: int
-) -> Iterable[_Task]:
+) -> Iterable[Task]:
     """What there is to time, the most important first."""
     yield "single tokens", partial(_time_shape, target, 1, _N_STEPS)
     if drafter is not None:
@@ -224,7 +224,14 @@ def _seconds_per_choice(target: Stopwatch, clock: Clock) -> float:
     return (clock() - started) / _N_STEPS
 
 
-def _table(target: Stopwatch, drafter: Stopwatch | None, choice_s: float, origin: str) -> CostTable:
+def table(
+    target: Stopwatch,
+    drafter: Stopwatch | None = None,
+    origin: str = "measured at start-up",
+    clock: Clock = perf_counter,
+) -> CostTable:
+    """The prices as far as passes were timed; there must be at least one."""
+    choice_s = _seconds_per_choice(target, clock)
     together = sorted({n for n, _, _ in target.samples})
     curves = {(1, n): _curve(target, n, _OVERHEAD_S, choice_s) for n in together}
     cost = None if drafter is None else _drafter_cost(drafter, choice_s)
