@@ -16,8 +16,10 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from parlay.decoding.span import Span
+from parlay.decoding.states import Listener
 from parlay.errors import BadRequest, DecodeError, LoadError
 from parlay.llama import library
+from parlay.llama.capture import Capture
 from parlay.llama.library import C
 from parlay.llama.model import Model
 from parlay.llama.settings import CACHE_TYPES, ContextSettings
@@ -54,23 +56,37 @@ class Context:
         self.busy_s = 0.0
         self.steady = model.on_gpu
         self.cache_types = _cache_types(model, settings)
-        self._handle: int | None = _create(model, settings, self.cache_types)
+        self._handle: int | None = self._open()
         self._memory: int = C.llama_get_memory(self._handle)
         self.context_size: int = C.llama_n_ctx_seq(self._handle)
-        self._batch = _Batch(settings.n_batch)
+        self._batch = Batch(settings.n_batch)
         self._max_outputs = _max_outputs(settings)
         self._view: NDArray[np.float32] = np.empty((0, self.n_vocab), np.float32)
         self._view_address = 0
         self._checkpoints: dict[int, _Checkpoint] = {}
         self._reach: dict[int, int] = {}  # cells that a sequence spanned before it slid
+        self._capture: Capture | None = None
         self.rollback = Rollback.PARTIAL  # until the probe says otherwise
         self.rollback = self._probe_rollback()
         self.can_shift = self._probe_shift()
+
+    def _open(self) -> int:
+        """Make the context. Kinds that need more than the settings say override it."""
+        return create(self.model, self.settings, self.cache_types)
 
     # -- passes ---------------------------------------------------------------
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         """One pass over all spans. Returns, per span, its last `n_logits` rows as a view."""
+        rows = self.decode_rows(spans)
+        found, at = [], 0
+        for span in spans:
+            found.append(rows[at : at + span.n_logits])
+            at += span.n_logits
+        return found
+
+    def decode_rows(self, spans: Sequence[Span]) -> NDArray[np.float32]:
+        """One pass over all spans. Returns every row of logits in one view, in order of spans."""
         if self.rollback is Rollback.CHECKPOINT:
             self._save_checkpoints(spans)
         n_outputs = self._batch.fill(spans)
@@ -81,11 +97,20 @@ class Context:
         library.check(C.llama_decode(self._handle, self._batch.struct), "llama_decode")
         rows = self._logits(n_outputs)
         self.busy_s += time.perf_counter() - started
-        found, at = [], 0
-        for span in spans:
-            found.append(rows[at : at + span.n_logits])
-            at += span.n_logits
-        return found
+        if self._capture is not None:
+            self._capture.tell(spans, self._batch.struct.n_tokens)
+        return rows
+
+    def capture(self, layers: Sequence[int], listener: Listener) -> None:
+        """After every pass, tell the listener the inputs of these layers; see `Capture`."""
+        self.release()
+        self._capture = Capture(self._handle, self.model, layers, listener)
+
+    def release(self) -> None:
+        """Capture nothing any more."""
+        if self._capture is not None:
+            self._capture.close()
+            self._capture = None
 
     def _logits(self, n: int) -> NDArray[np.float32]:
         """The logits of the last pass, without a copy. Waits for a GPU to finish."""
@@ -219,7 +244,7 @@ class Context:
             self.clear(0)
 
 
-class _Batch:
+class Batch:
     """llama.cpp's batch structure over numpy memory, filled without a Python loop per row."""
 
     def __init__(self, capacity: int) -> None:
@@ -304,7 +329,15 @@ def _bytes_per_number(cache_type: str) -> float:
     return float(n_bytes / n_numbers)
 
 
-def _create(model: Model, settings: ContextSettings, cache_types: tuple[str, str]) -> int:
+def create(
+    model: Model,
+    settings: ContextSettings,
+    cache_types: tuple[str, str],
+    *,
+    other: int | None = None,
+    kind: int = 0,
+) -> int:
+    """A context by its settings; `other` is the context whose embeddings and head it borrows."""
     _check_ram(model, settings, cache_types)
     params = C.llama_context_default_params()
     params.n_ctx = settings.context_size * settings.n_sequences
@@ -317,6 +350,7 @@ def _create(model: Model, settings: ContextSettings, cache_types: tuple[str, str
     # Each sequence has cells of its own, so that its neighbours never change its sums.
     params.kv_unified = False
     params.no_perf = True
+    params.ctx_other, params.ctx_type = other, kind
     library.forget_errors()
     handle: int | None = C.llama_init_from_model(model.handle, params)
     if not handle:
