@@ -22,7 +22,7 @@ LEVELS = (
     ("parlay",),  # the Python interface, parlay/parlay.py
     ("runtime",),
     ("proposers", "control", "pairing", "planning"),
-    ("llama", "decoding"),
+    ("llama", "decoding", "reading"),
     ("errors", "store", "models"),
 )
 LEVEL = {part: n for n, parts in enumerate(LEVELS) for part in parts}

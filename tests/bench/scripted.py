@@ -6,9 +6,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from parlay.bench.sample import Sample, Speculation
+from parlay.bench.sample import Sample
 from parlay.bench.subject import ArmInfo, Ask, Reply, ScoredToken, SubjectError
 from parlay.bench.suite import Prompt, Suite, suite_hash
+from parlay.reading.speculation import Speculation
 
 PLAIN = ArmInfo(name="plain", kind="parlay", method="none", speculates=False)
 SUFFIX = ArmInfo(name="suffix", kind="parlay", method="suffix", speculates=True)

@@ -7,7 +7,7 @@ import pytest
 from parlay.bench.breakeven import CostPoint, Costs, analyse, break_even, expected_tokens
 from parlay.bench.comparison import Acceptance, Interval
 from parlay.bench.passes import time_passes, warm_up
-from parlay.bench.sample import Speculation
+from parlay.reading.speculation import Speculation
 from parlay.testing import ScriptedModel, hashed_logits
 
 COSTS = Costs(target=[CostPoint(rows=b, seconds=0.01 * c) for b, c in [(1, 1), (2, 1.5), (5, 3)]])

@@ -7,7 +7,8 @@ import hashlib
 import pytest
 
 from parlay.bench.comparison import Pairs, acceptance, compare
-from parlay.bench.sample import Sample, Speculation, pooled
+from parlay.bench.sample import Sample
+from parlay.reading.speculation import Speculation, pooled
 from tests.bench.scripted import sample
 
 CATEGORIES = {f"p{i}": "code" if i < 3 else "math" for i in range(6)}

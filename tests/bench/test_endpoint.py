@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from parlay.bench import counters
 from parlay.bench.dialects import DIALECTS
 from parlay.bench.endpoint import Client, EndpointArm, discover, file_name, parse_extra
 from parlay.bench.subject import ArmInfo, Ask, SubjectError, TimedOut
 from parlay.bench.suite import Prompt
 from parlay.errors import BadRequest
+from parlay.reading import counters
 from tests.bench.recorded import WORDS, Recorded, serve
 
 PROMPT = Prompt("p", "chat", ({"role": "user", "content": "a haiku"},), 32)

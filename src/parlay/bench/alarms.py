@@ -14,8 +14,9 @@ import numpy as np
 
 from parlay.bench.comparison import acceptance
 from parlay.bench.runner import MIN_PAIRS
-from parlay.bench.sample import Clock, Label, Reason, Sample, Strict
+from parlay.bench.sample import Clock, Sample
 from parlay.bench.subject import ArmInfo
+from parlay.reading.bounds import Label, Reason, Strict
 
 WarningKind = Literal[
     "stall", "drift", "unstable", "few pairs", "failures", "no drafts", "remembers", "token count",

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from parlay.bench.comparison import Acceptance, Interval, Share
-from parlay.bench.sample import Finite, Reason, Seconds, Strict
+from parlay.reading.bounds import Finite, Reason, Seconds, Strict
 
 MAX_WINDOW = 64
 Factor = Annotated[Finite, Field(ge=0, le=1e4)]

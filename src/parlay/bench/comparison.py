@@ -12,18 +12,10 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from parlay.bench import statistics
-from parlay.bench.sample import (
-    Clock,
-    Count,
-    Finite,
-    Label,
-    Reason,
-    Sample,
-    Speculation,
-    Strict,
-    pooled,
-)
+from parlay.bench.sample import Clock, Sample
 from parlay.bench.statistics import LogRatios, Scope, Verdict, log_ratio
+from parlay.reading.bounds import Count, Finite, Label, Reason, Strict
+from parlay.reading.speculation import Speculation, pooled
 
 MAX_ROWS: Final = 10_000
 

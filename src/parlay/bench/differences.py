@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parlay.bench.comparison import Difference
-from parlay.bench.subject import ScoredToken, one_line
+from parlay.bench.subject import ScoredToken
+from parlay.reading.bounds import one_line
 
 
 def first_difference(

@@ -14,21 +14,14 @@ from typing import Any, Final
 
 import httpx
 
-from parlay.bench import counters
-from parlay.bench.counters import Counters
-from parlay.bench.dialects import DIALECTS, Event, OpenAI
-from parlay.bench.subject import (
-    ArmInfo,
-    Ask,
-    Kind,
-    Reply,
-    ScoredToken,
-    SubjectError,
-    TimedOut,
-    one_line,
-)
+from parlay.bench.dialects import DIALECTS, OpenAI
+from parlay.bench.subject import ArmInfo, Ask, Kind, Reply, ScoredToken, SubjectError, TimedOut
 from parlay.bench.suite import Prompt
 from parlay.errors import BadRequest
+from parlay.reading import counters
+from parlay.reading.answers import Event
+from parlay.reading.bounds import one_line
+from parlay.reading.counters import Counters
 
 CONNECT_S: Final = 10.0
 PROBE_S: Final = 5.0
@@ -185,7 +178,8 @@ class EndpointArm:
     def ask(self, ask: Ask) -> Reply:
         before = self._counters()
         reply = self._stream(ask)
-        if not self._dialect.counts_in_metrics:
+        # What an answer tells of itself is true beside other clients too; a page's sums are not.
+        if reply.speculation is not None or not self._dialect.counts_in_metrics:
             return reply
         told = counters.added(before, self._counters(), reply.n_tokens)
         return _with_speculation(reply, told)

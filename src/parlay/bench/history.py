@@ -13,10 +13,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from parlay.bench.comparison import Comparison, Interval
-from parlay.bench.sample import Label, Sha256, Strict
 from parlay.bench.statistics import Verdict
 from parlay.bench.subject import ArmInfo
 from parlay.errors import BadRequest
+from parlay.reading.bounds import Label, Sha256, Strict
 
 
 class Entry(Strict):

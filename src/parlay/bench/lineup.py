@@ -16,12 +16,13 @@ from parlay.bench.endpoint import Client, EndpointArm, Server, discover, file_na
 from parlay.bench.own import OwnArm
 from parlay.bench.own_process import OwnProcess, ProcessArm
 from parlay.bench.peer import LlamaServer, PeerSettings
-from parlay.bench.subject import ArmInfo, Subject, one_line
+from parlay.bench.subject import ArmInfo, Subject
 from parlay.bench.suite import Prompt, Suite, suite_hash
 from parlay.errors import BadRequest
 from parlay.llama import library
 from parlay.models import resolve_model
 from parlay.parlay import Parlay, known_draft, parse_draft
+from parlay.reading.bounds import one_line
 from parlay.runtime.engine import FREE_PROPOSERS, MODEL
 
 Say = Callable[[str], None]

@@ -17,9 +17,8 @@ import psutil
 from pydantic import Field
 
 from parlay.bench.bandwidth import cache_bytes, read_bandwidth
-from parlay.bench.sample import Label, Strict
-from parlay.bench.subject import one_line
 from parlay.llama import library
+from parlay.reading.bounds import Label, Strict, one_line
 
 Bytes = Annotated[int, Field(ge=0, le=1 << 60)]
 BytesPerSecond = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]

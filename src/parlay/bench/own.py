@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from parlay.bench import passes
-from parlay.bench.sample import Speculation
 from parlay.bench.subject import ArmInfo, Ask, Reply, ScoredToken, TimedOut
 from parlay.decoding.counts import Counts
 from parlay.errors import ParlayError
 from parlay.parlay import Parlay, Stream
+from parlay.reading.speculation import Speculation
 from parlay.runtime.answer import Answer
 
 T = TypeVar("T")

@@ -14,10 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from parlay.bench.sample import Speculation
 from parlay.bench.subject import ArmInfo, Ask, Reply, ScoredToken, SubjectError, TimedOut
 from parlay.bench.suite import Prompt
 from parlay.errors import ParlayError
+from parlay.reading.speculation import Speculation
 
 
 class OwnProcess:

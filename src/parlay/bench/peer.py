@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import httpx
 
-from parlay.bench.subject import SubjectError, one_line
+from parlay.bench.subject import SubjectError
 from parlay.errors import BadRequest
+from parlay.reading.bounds import one_line
 
 SPEC_TYPES: Final = (
     "none",

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 from parlay.bench.sample import Readings, Sample
 from parlay.bench.samplefile import SampleFile
 from parlay.bench.schedule import Step, schedule
-from parlay.bench.subject import Ask, Reply, Subject, SubjectError, TimedOut, one_line
+from parlay.bench.subject import Ask, Reply, Subject, SubjectError, TimedOut
 from parlay.bench.suite import Prompt, Suite
 from parlay.errors import BadRequest, ParlayError
+from parlay.reading.bounds import one_line
 
 MIN_PAIRS = 5
 # A subject that never answers is not a slow one: stop before a night is lost.

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from parlay.bench.sample import MAX_REASON, Label, Speculation, Strict
 from parlay.bench.suite import Prompt
 from parlay.errors import ParlayError
+from parlay.reading.bounds import Label, Strict
+from parlay.reading.speculation import Speculation
 
 Kind = Literal["parlay", "llama.cpp", "vllm", "sglang", "ollama", "lmstudio", "openai"]
 
@@ -99,10 +100,3 @@ class Subject(Protocol):
 
     def close(self) -> None:
         """Let go of it."""
-
-
-def one_line(text: str, limit: int = MAX_REASON) -> str:
-    """Text from outside, made safe for a record."""
-    shown = "".join(c if c.isprintable() else " " for c in text[: limit * 2])
-    shown = " ".join(shown.split())
-    return shown if len(shown) <= limit else shown[: limit - 3] + "..."

@@ -18,10 +18,11 @@ from parlay.bench.breakeven import Costs, analyse
 from parlay.bench.comparison import Comparison, Difference, compare
 from parlay.bench.machine import Machine
 from parlay.bench.runner import Run, RunOptions
-from parlay.bench.sample import Sample, pooled
+from parlay.bench.sample import Sample
 from parlay.bench.subject import ArmInfo
 from parlay.bench.suite import Suite
 from parlay.llama.facts import read_facts
+from parlay.reading.speculation import pooled
 from parlay.results import plausibility
 from parlay.results.privacy import scrub_all
 from parlay.results.record import Analysis, ModelInfo, Record, RunInfo, SuiteInfo, identify

@@ -12,7 +12,8 @@ from typing import Any
 
 from parlay.bench.breakeven import expected_tokens
 from parlay.bench.comparison import Comparison, Interval
-from parlay.bench.sample import Sample, pooled
+from parlay.bench.sample import Sample
+from parlay.reading.speculation import pooled
 from parlay.results.page import COLOURS
 from parlay.results.record import Record
 

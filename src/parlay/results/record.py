@@ -15,9 +15,10 @@ from parlay.bench.alarms import Caution
 from parlay.bench.breakeven import BreakEven, Costs
 from parlay.bench.comparison import Comparison
 from parlay.bench.machine import Bytes, Machine
-from parlay.bench.sample import Count, Label, Reason, Sample, Seconds, Sha256, Strict
+from parlay.bench.sample import Sample
 from parlay.bench.subject import ArmInfo
 from parlay.errors import ParlayError
+from parlay.reading.bounds import Count, Label, Reason, Seconds, Sha256, Strict
 
 VERSION: Final = 1
 LICENCE: Final = "CC-BY-4.0"

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from parlay.bench.sample import Finite, Label, Strict
+from parlay.reading.bounds import Finite, Label, Strict
 
 Text = Annotated[str, Field(max_length=300)]
 

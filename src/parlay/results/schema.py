@@ -9,7 +9,7 @@ import json
 from importlib import resources
 from typing import Any, Final
 
-from parlay.bench.sample import Strict
+from parlay.reading.bounds import Strict
 from parlay.results.record import Record
 from parlay.results.submission import Submission
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
-from parlay.bench.sample import Printable, Strict
+from parlay.reading.bounds import Printable, Strict
 from parlay.results.privacy import leaks
 from parlay.results.record import LICENCE, BadResult, Record, dump, explain
 

@@ -1,7 +1,7 @@
-"""Speculation counters of a Prometheus page: what one request added to them.
+"""Speculation counters of a Prometheus page, summed over its engines, and what was added to them.
 
-Knows the metric names of vLLM, SGLang and llama.cpp; does no HTTP. Deltas are only true while
-nobody else uses the server, which the endpoint's documentation says.
+Knows the metric names of vLLM, SGLang and llama.cpp; does no HTTP. What a page gained is one
+answer's only while nobody else uses the server.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from parlay.bench.sample import MAX_POSITIONS, Speculation
+from parlay.reading.bounds import MAX_POSITIONS
+from parlay.reading.speculation import Speculation
 
 _LINE = re.compile(r"^([A-Za-z_:][\w:]*)(\{[^}]*\})?\s+([-+.\dEeNnaIif]+)(?:\s+\d+)?$")
 _POSITION = re.compile(r'position="(\d{1,4})"')
 
 _PREFIXES = ("vllm:spec_decode_", "llamacpp:spec_decode_")
 _DRAFTS, _DRAFTED = "num_drafts", "num_draft_tokens"
+_GAUGES = ("sglang:spec_accept_length", "sglang:spec_accept_rate")
 _ACCEPTED, _ACCEPTED_AT = "num_accepted_tokens", "num_accepted_tokens_per_pos"
 
 
@@ -26,14 +28,32 @@ class Counters:
 
     totals: dict[str, float] = field(default_factory=dict)
     accepted_at: dict[int, float] = field(default_factory=dict)
-    accept_length: float | None = None  # SGLang tells only this, as a gauge
+    accept_length: float | None = None  # SGLang tells only these, as gauges
+    accept_rate: float | None = None
+
+    @property
+    def speculates(self) -> bool:
+        """Whether the page speaks of speculation at all: an engine without it leaves these out."""
+        return _DRAFTED in self.totals or self.accept_length is not None
+
+    @property
+    def drafts(self) -> int:
+        return round(self.totals.get(_DRAFTS, 0.0))
+
+    @property
+    def drafted(self) -> int:
+        return round(self.totals.get(_DRAFTED, 0.0))
+
+    @property
+    def accepted(self) -> int:
+        return round(self.totals.get(_ACCEPTED, 0.0))
 
 
 def parse(page: str) -> Counters:
     """Read a metrics page; whatever it does not understand is left out."""
     totals: defaultdict[str, float] = defaultdict(float)
     accepted_at: defaultdict[int, float] = defaultdict(float)
-    accept_length: float | None = None
+    gauges: defaultdict[str, list[float]] = defaultdict(list)
     for line in page.splitlines():
         found = _LINE.match(line.strip())
         if found is None:
@@ -41,15 +61,21 @@ def parse(page: str) -> Counters:
         name, labels, value = found[1], found[2] or "", _number(found[3])
         if value is None:
             continue
-        if name == "sglang:spec_accept_length":
-            accept_length = value
+        if name in _GAUGES:
+            gauges[name].append(value)
         short = _short(name)
         position = _POSITION.search(labels)
         if short == _ACCEPTED_AT and position is not None:
             accepted_at[int(position[1])] += value
         elif short is not None:
             totals[short] += value
-    return Counters(dict(totals), dict(accepted_at), accept_length)
+    length, rate = (_mean(gauges[name]) for name in _GAUGES)
+    return Counters(dict(totals), dict(accepted_at), length, rate)
+
+
+def _mean(values: list[float]) -> float | None:
+    """Over the engines of a page; each of them has had as many requests as the next."""
+    return sum(values) / len(values) if values else None
 
 
 def _short(name: str) -> str | None:
@@ -70,7 +96,7 @@ def _number(text: str) -> float | None:
 def added(before: Counters, after: Counters, n_tokens: int) -> Speculation | None:
     """What happened in between; None where the server counts nothing of the kind."""
     if _DRAFTED not in after.totals:
-        return _from_length(after.accept_length, n_tokens)
+        return _from_gauges(after, n_tokens)
 
     def delta(name: str) -> int:
         return max(0, round(after.totals.get(name, 0.0) - before.totals.get(name, 0.0)))
@@ -96,10 +122,12 @@ def added(before: Counters, after: Counters, n_tokens: int) -> Speculation | Non
     )
 
 
-def _from_length(length: float | None, n_tokens: int) -> Speculation | None:
-    """SGLang's gauge: tokens a step, over its recent steps; drafted tokens are not told."""
-    if length is None or length < 1:
+def _from_gauges(page: Counters, n_tokens: int) -> Speculation | None:
+    """SGLang's gauges: tokens a step and accepted over drafted, over its recent steps."""
+    if page.accept_length is None or page.accept_length < 1:
         return None
-    rounds = max(1, round(n_tokens / length))
+    rounds = max(1, round(n_tokens / page.accept_length))
     accepted = max(0, n_tokens - rounds)
-    return Speculation(drafted=accepted, accepted=accepted, rounds=rounds)
+    rate = page.accept_rate
+    drafted = round(accepted / rate) if rate is not None and 0 < rate <= 1 else accepted
+    return Speculation(drafted=max(drafted, accepted), accepted=accepted, rounds=rounds)
