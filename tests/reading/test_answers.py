@@ -9,31 +9,10 @@ from hypothesis import strategies as st
 
 from parlay.reading.answers import Event, event_of, object_of
 
-KEYS = [
-    "choices",
-    "delta",
-    "message",
-    "usage",
-    "timings",
-    "metrics",
-    "speculative",
-    "speculative_decoding",
-    "stats",
-    "error",
-    "num_draft_tokens",
-    "num_accepted_draft_tokens",
-    "acceptance_histogram",
-    "num_spec_steps",
-    "predicted_n",
-    "draft_n",
-    "drafted",
-    "accepted",
-    "windows",
-    "finish_reason",
-    "tool_calls",
-    "function",
-    "arguments",
-]
+KEYS = ["choices", "delta", "message", "usage", "timings", "metrics", "speculative", "stats"]
+KEYS += ["speculative_decoding", "num_draft_tokens", "num_accepted_draft_tokens", "error"]
+KEYS += ["acceptance_histogram", "num_spec_steps", "predicted_n", "draft_n", "drafted", "accepted"]
+KEYS += ["windows", "finish_reason", "tool_calls", "function", "arguments"]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
