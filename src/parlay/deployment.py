@@ -29,7 +29,8 @@ from parlay.upstreams import Pool, repeated
 
 Share = Annotated[float, Field(ge=0, le=1)]
 # Names that stand for something else than a file.
-_NAMES = frozenset({"default", "smollm2", "suffix", "ngram", "none"})
+_NAMES = frozenset({"default", "smollm2", "auto", "suffix", "ngram", "none"})
+_FIXED_WINDOW = 4  # of a fixed controller that is given none
 _PATHS = (
     "model.target",
     "model.drafter",
@@ -54,7 +55,7 @@ class ModelSection(Section):
     """Which models."""
 
     target: str = "default"
-    drafter: str = "suffix"  # file, ngram, suffix, none, or several with commas between
+    drafter: str = "auto"  # file, ngram, suffix, none, several with commas; auto: by the manifest
     tokenizer: str | None = None  # must match the target's own; absent: that one is used
     alias: tuple[str, ...] = ()  # names under which clients may ask for it; the first is shown
 
@@ -65,11 +66,11 @@ class RuntimeSection(Section):
     gpu_layers: int = Field(-1, ge=-1)  # -1: all, if there is a GPU
     context_size: int = Field(4096, ge=16)  # tokens of each slot
     vram_budget_gb: float | None = Field(None, gt=0)
-    speculative_window: int = Field(4, ge=0, le=64)
+    speculative_window: int | None = Field(None, ge=0, le=64)  # absent: the controller's choice
     min_token_acceptance: Share | None = None
     min_sequence_acceptance: Share | None = None
     fallback_threshold_pct: float | None = Field(None, gt=0, le=100)
-    controller: Literal["fixed", "profit"] = "fixed"
+    controller: Literal["auto", "fixed", "profit"] = "auto"  # auto: fixed where a window is set
     mode: Literal["auto", "exact", "faithful"] = "auto"
     slots: int = Field(4, ge=1, le=256)
     threads: int = Field(0, ge=0)  # 0: physical cores
@@ -84,6 +85,17 @@ class RuntimeSection(Section):
     mmap: bool = True
     mlock: bool = False
     context_full: Literal["stop", "slide"] = "stop"
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether windows are chosen by measured time; a window that is set is then the widest."""
+        fixed = self.controller == "fixed" or self.speculative_window is not None
+        return self.controller == "profit" or not fixed
+
+    @property
+    def fixed_window(self) -> int:
+        """The window of a fixed controller."""
+        return _FIXED_WINDOW if self.speculative_window is None else self.speculative_window
 
 
 class MonitoringSection(Section):

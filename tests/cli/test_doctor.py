@@ -103,7 +103,13 @@ def test_a_deployment_without_a_fault(tmp_path: Path, content: dict[str, Any]) -
 CHANGES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "no room": ("memory", {"vram_budget_gb": 0.003}, "fail", "try --draft suffix"),
     "no budget": ("memory", {"vram_budget_gb": None}, "warn", "vram_budget_gb"),
-    "no thresholds": ("thresholds", {"min_token_acceptance": None}, "fail", "0.4"),
+    "no thresholds": (
+        "thresholds",
+        {"min_token_acceptance": None, "speculative_window": 4},
+        "fail",
+        "0.4",
+    ),
+    "no thresholds where time decides": ("thresholds", {"min_token_acceptance": None}, "ok", ""),
     "insane threshold": ("thresholds", {"min_token_acceptance": 0.99}, "fail", "between"),
     "a gate on whole drafts": (
         "thresholds",

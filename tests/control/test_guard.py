@@ -74,6 +74,21 @@ def test_many_fallbacks_alert_and_halve_the_window_until_they_are_few() -> None:
     assert guarded.choose([view(OFFER, max_window=8)])[0].window == 8
 
 
+def test_the_window_is_never_halved_to_nothing_and_comes_back() -> None:
+    guarded = Guarded(FixedWindow(4), Limits(fallback_threshold_pct=15, n_rounds=20, max_window=4))
+    for _ in range(400):
+        guarded.choose([view({"ngram": draft("ngram")})])
+        guarded.observe([finished(fallback=Fallback.NO_DRAFT)])
+    assert guarded.choose([view(OFFER)])[0].window == 1
+    assert play(guarded, 100, 4)[-1] == 4
+
+
+def test_a_controller_stays_within_the_widest_window_and_a_request_may_leave_it() -> None:
+    guarded = Guarded(FixedWindow(8), Limits(max_window=3))
+    assert guarded.choose([view(OFFER)])[0].window == 3
+    assert guarded.choose([view(OFFER, window=6)])[0].window == 6
+
+
 def test_who_asked_for_no_draft_has_not_fallen_back() -> None:
     alerts: list[Alert] = []
     guarded = Guarded(FixedWindow(8), Limits(fallback_threshold_pct=15, n_rounds=16), alerts.append)

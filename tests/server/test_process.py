@@ -47,7 +47,7 @@ class Served:
 def write(path: Path, target: Path, **sections: dict[str, Any]) -> Path:
     content: dict[str, dict[str, Any]] = {
         "model": {"target": str(target), "drafter": "suffix"},
-        "runtime": {"context_size": 512, "threads": 1, "slots": 2},
+        "runtime": {"context_size": 512, "threads": 1, "slots": 2, "speculative_window": 4},
         "server": {"port": 0, "drain_s": 20},
         "monitoring": {"memory_pressure_pct": 100},
     }

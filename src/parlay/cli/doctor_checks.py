@@ -25,7 +25,7 @@ from parlay.pairing import tokenizer_file
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.baseline import load_baseline
 from parlay.pairing.tokenizer import read_tokenizer
-from parlay.parlay import parse_draft
+from parlay.parlay import known_draft, parse_draft
 from parlay.planning.devices import GIB, pools
 from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here, proposals_for
 from parlay.planning.needs import Load
@@ -64,11 +64,13 @@ Check = Callable[[Patient], Iterator[Finding]]
 
 def examine(deployment: Deployment) -> list[Finding]:
     """Run every check; one that cannot be run is a failure of its item, not of the list."""
-    names = [n for n in parse_draft(deployment.model.drafter) if n not in FREE_PROPOSERS]
     try:
         target = resolve_model(deployment.model.target)
     except ParlayError as error:
         return [Finding("files", "fail", error.message, "name a GGUF file")]
+    named = deployment.model.drafter
+    draft = known_draft(target) if named == "auto" else parse_draft(named)
+    names = [n for n in draft if n not in FREE_PROPOSERS]
     patient = Patient(deployment, target, Path(names[0]) if names else None)
     return [finding for item, check in CHECKS.items() for finding in _run(item, check, patient)]
 
@@ -114,7 +116,7 @@ def _loads(patient: Patient) -> list[Load]:
         cache_type_v=runtime.cache_type_v,
     )
     drafter_types = runtime.drafter_cache_type_k, runtime.drafter_cache_type_v
-    context, own = engine_contexts(shared, runtime.speculative_window, drafter_types)
+    context, own = engine_contexts(shared, runtime.fixed_window, drafter_types)
     settings = ModelSettings(runtime.gpu_layers, mmap=runtime.mmap)
     drafter_settings = ModelSettings(runtime.drafter_gpu_layers, mmap=runtime.mmap)
     drafter = patient.drafter
@@ -174,12 +176,15 @@ def _baseline(patient: Patient) -> Iterator[Finding]:
 def _thresholds(patient: Patient) -> Iterator[Finding]:
     runtime = patient.deployment.runtime
     token, whole = runtime.min_token_acceptance, runtime.min_sequence_acceptance
+    if token is None and whole is None and runtime.adaptive:
+        yield Finding("thresholds", "ok", "none set: every round is weighed by measured time")
+        return
     if token is None and whole is None:
         todo = "set runtime.min_token_acceptance, such as 0.4"
         yield Finding("thresholds", "fail", "no acceptance is too low", todo)
         return
     found = f"token acceptance {token}, sequence acceptance {whole}"
-    k = runtime.speculative_window
+    k = runtime.fixed_window
     # At acceptance a the whole draft of k tokens is accepted with a^k: a gate on whole drafts
     # shuts long before one on tokens does.
     if whole and k > 1 and whole > 0.9**k:

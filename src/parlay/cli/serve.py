@@ -99,14 +99,14 @@ def _serve(read: Any, json_output: bool) -> None:
 
 def _check(deployment: Deployment, json_output: bool) -> None:
     """Whether this deployment could start: files, keys, bind address."""
-    from parlay.server.opening import check_files, drafter_path
+    from parlay.server.opening import check_files, drafter_path, with_known_drafter
     from parlay.server.security import Keys, check_bind
 
     problem = None
     try:
         check_files(deployment)
         check_bind(deployment, Keys.of(deployment))
-        path = drafter_path(deployment)
+        path = drafter_path(with_known_drafter(deployment))
         if path is not None and not path.is_file():
             problem = f"model.drafter: no file at {path}; the server would decode plainly"
     except DeploymentError as error:

@@ -15,6 +15,8 @@ from parlay.control.episodes import Episodes
 from parlay.decoding.round import Fallback, Round
 from parlay.errors import BadRequest
 
+_MOST_HALVINGS = 4  # a window of 16 is then 1; more would only take longer to undo
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -23,6 +25,7 @@ class Limits:
     min_token_acceptance: float | None = None
     min_sequence_acceptance: float | None = None
     fallback_threshold_pct: float | None = None
+    max_window: int | None = None  # the widest that may be chosen; a request's own may be wider
     n_rounds: int = 64  # the sliding window
     n_enough: int = 16  # no judgement on fewer speculated rounds
     n_cool_down: int = 128  # passes decoded plainly before the next attempt
@@ -92,9 +95,12 @@ class Guarded:
             self._judge()
 
     def _narrow(self, view: View) -> View:
-        if not self._halvings:
-            return view
-        return replace(view, max_window=view.max_window >> self._halvings)
+        most = view.max_window
+        if self.limits.max_window is not None and view.window is None:
+            most = min(most, self.limits.max_window)
+        if self._halvings and most:  # never to nothing: it could not widen again
+            most = max(1, most >> self._halvings)
+        return view if most == view.max_window else replace(view, max_window=most)
 
     def _judge(self) -> None:
         self._judge_acceptance()
@@ -123,7 +129,7 @@ class Guarded:
         percent = 100.0 * sum(self._fallbacks) / len(self._fallbacks)
         if percent > limit:
             self._on_alert(Alert("fallback_share", percent, limit))
-            self._halvings += 1
+            self._halvings = min(self._halvings + 1, _MOST_HALVINGS)
             self._fallbacks.clear()
         elif self._halvings:
             self._halvings -= 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -25,8 +26,15 @@ State = Literal["none", "loading", "ready", "absent"]
 class DrafterCare:
     """One engine's draft model."""
 
-    def __init__(self, engine: Engine, path: Path | None, alerts: Alerts) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        path: Path | None,
+        alerts: Alerts,
+        on_ready: Callable[[Path], None] = lambda _path: None,
+    ) -> None:
         self._engine = engine
+        self._on_ready = on_ready
         self._alerts = alerts
         self.path = path
         self.state: State = "none" if path is None else "loading"
@@ -48,6 +56,7 @@ class DrafterCare:
             except (ParlayError, MemoryError) as error:
                 self._fail(error)
             else:
+                self._on_ready(self.path)
                 self._set("ready", None)
                 self._retry_s = _MIN_RETRY_S
                 self._alerts.set("drafter", None)

@@ -15,11 +15,12 @@ from parlay.deployment import Deployment, DeploymentError
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.models import resolve_model
-from parlay.parlay import parse_draft
+from parlay.parlay import known_draft, parse_draft
 from parlay.planning.devices import GIB
 from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here
 from parlay.runtime.engine import FREE_PROPOSERS, Engine, EngineSettings
 from parlay.server.observer import Observer
+from parlay.server.pricing import Pricing
 
 _MAX_WINDOW = 16
 
@@ -32,8 +33,8 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
     return EngineSettings(
         target=resolve_model(deployment.model.target),
         draft=parse_draft(deployment.model.drafter),
-        window=min(runtime.speculative_window, widest),
-        max_window=min(max(runtime.speculative_window, _MAX_WINDOW), widest),
+        window=None if runtime.adaptive else min(runtime.fixed_window, widest),
+        max_window=min(max(runtime.speculative_window or 0, _MAX_WINDOW), widest),
         mode=None if runtime.mode == "auto" else runtime.mode,
         model=model,
         context=ContextSettings(
@@ -62,17 +63,26 @@ def drafter_path(deployment: Deployment) -> Path | None:
     return resolve_model(names[0]) if names else None
 
 
-def make_controller(deployment: Deployment, on_alert: OnAlert) -> tuple[Guarded, bool]:
-    """The controller, and whether it measures (so that `auto` routes are only advice to it)."""
+def with_known_drafter(deployment: Deployment) -> Deployment:
+    """`auto` becomes what the manifest of pairs has for the target, beside the suffix proposer."""
+    if deployment.model.drafter != "auto":
+        return deployment
+    names = known_draft(resolve_model(deployment.model.target))
+    model = deployment.model.model_copy(update={"drafter": ",".join(names)})
+    return deployment.model_copy(update={"model": model})
+
+
+def guarded(deployment: Deployment, pricing: Pricing | None, on_alert: OnAlert) -> Guarded:
+    """Guard rails around a fixed window, or around the controller that prices rounds."""
     runtime = deployment.runtime
+    window = runtime.speculative_window if pricing else runtime.fixed_window
     limits = Limits(
         min_token_acceptance=runtime.min_token_acceptance,
         min_sequence_acceptance=runtime.min_sequence_acceptance,
         fallback_threshold_pct=runtime.fallback_threshold_pct,
+        max_window=window,
     )
-    if runtime.controller == "profit":
-        raise DeploymentError("runtime.controller: profit is not in this version; use fixed")
-    return Guarded(FixedWindow(runtime.speculative_window), limits, on_alert), False
+    return Guarded(pricing or FixedWindow(runtime.fixed_window), limits, on_alert)
 
 
 def open_engine(deployment: Deployment) -> tuple[Engine, Observer]:
@@ -80,7 +90,7 @@ def open_engine(deployment: Deployment) -> tuple[Engine, Observer]:
     check_files(deployment)
     _check_budget(deployment)
     # The service exchanges it for one whose alerts it hears.
-    observer = Observer(FixedWindow(deployment.runtime.speculative_window))
+    observer = Observer(FixedWindow(deployment.runtime.fixed_window))
     engine = Engine(engine_settings(deployment), observer)
     try:
         check_tokenizer(deployment, engine.model)

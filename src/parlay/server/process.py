@@ -20,7 +20,7 @@ from parlay import __version__
 from parlay.deployment import Deployment
 from parlay.errors import ParlayError
 from parlay.server.app import create_app
-from parlay.server.opening import drafter_fits, open_engine
+from parlay.server.opening import drafter_fits, open_engine, with_known_drafter
 from parlay.server.reload import reload
 from parlay.server.security import Keys, check_bind
 from parlay.server.service import Service
@@ -51,7 +51,7 @@ class Process:
     """One served deployment."""
 
     def __init__(self, read: Callable[[], Deployment], ready: Ready | None = None) -> None:
-        self._read = read
+        self._read: Callable[[], Deployment] = lambda: with_known_drafter(read())
         self._ready = ready
         self._reloads: set[asyncio.Task[bool]] = set()
         self.server: _Server | None = None
@@ -77,9 +77,8 @@ class Process:
         self.server = _Server(_config(service))
         self.server.service = service
         service.loop = asyncio.get_running_loop()
-        service.measure_baseline()
         tasks = [
-            asyncio.create_task(_load_drafter(service)),
+            asyncio.create_task(_warm_up(service)),
             asyncio.create_task(Watch(service).run()),
         ]
         self._on_hangup(service)
@@ -106,10 +105,17 @@ class Process:
             log.debug("SIGHUP is not handled in this thread")
 
 
+async def _warm_up(service: Service) -> None:
+    """Measure, then load the drafter; whatever can wait goes after the answers asked for."""
+    await asyncio.sleep(_GRACE_S)
+    await service.warm_up.run(service.pricing, _PATIENCE_S)
+    await _load_drafter(service)
+    await service.warm_up.finish(service.pricing)
+
+
 async def _load_drafter(service: Service) -> None:
     """Let the first answers go first: loading beside them would slow them down."""
     end = time.monotonic() + _PATIENCE_S
-    await asyncio.sleep(_GRACE_S)
     while service.n_open and time.monotonic() < end:
         await asyncio.sleep(_GRACE_S)
     if drafter_fits(service.deployment):

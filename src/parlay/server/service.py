@@ -9,6 +9,7 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from parlay.errors import BadRequest
 from parlay.runtime.engine import Engine
 from parlay.server import failures, statistics
 from parlay.server.alerts import Alerts
-from parlay.server.baseline import measure
 from parlay.server.cache import CacheCare
 from parlay.server.conversation import Conversation
 from parlay.server.drafter import DrafterCare
@@ -27,11 +27,13 @@ from parlay.server.job import Job
 from parlay.server.memory import Memory, process_bytes
 from parlay.server.metrics import Gauges, Metrics
 from parlay.server.observer import Observer
-from parlay.server.opening import drafter_path, make_controller
+from parlay.server.opening import drafter_path, guarded
 from parlay.server.planner import Plan, Planner
+from parlay.server.pricing import Pricing
 from parlay.server.request_log import RequestLog
 from parlay.server.schema import ChatRequest, CompletionRequest
 from parlay.server.security import Keys
+from parlay.server.warmup import WarmUp
 
 _MAX_RETRY_S = 60
 _BETS = {
@@ -54,14 +56,15 @@ class Service:
         self.alerts = Alerts()
         self.memory = Memory(deployment.monitoring.memory_pressure_pct)
         self.metrics = Metrics(observer, self.gauges)
-        self.drafter = DrafterCare(engine, drafter_path(deployment), self.alerts)
+        self.pricing: Pricing | None = None  # where windows are chosen by measured time
+        self.warm_up = WarmUp(engine, observer.baseline)
+        self.drafter = DrafterCare(engine, drafter_path(deployment), self.alerts, self._pair)
         self.cache = CacheCare(engine)
         self._conversation = Conversation(engine.model)
         self._grammars = Grammars(engine.model.vocabulary)
         self._jobs: set[Job] = set()
         self._usual_s = 1.0  # running mean of a request's time, for Retry-After
         self._log: RequestLog | None = None
-        self._adaptive = False
         self.loop: asyncio.AbstractEventLoop | None = None  # set when it runs
         self._bets: dict[str, Any] = {}  # the keys that made the controller
         self.apply(deployment)
@@ -79,17 +82,33 @@ class Service:
             self._grammars,
             mode=self.engine.mode,
             context_size=self.engine.target.context_size,
-            adaptive=self._adaptive,
+            adaptive=self.pricing is not None,
         )
         self._open_log(deployment)
 
     def _control(self, deployment: Deployment) -> None:
         """Make the controller anew where its keys changed; else it keeps what it has seen."""
         bets = deployment.runtime.model_dump(include=_BETS)
-        if bets != self._bets:
-            self.guard, self._adaptive = make_controller(deployment, self._hear)
-            self.observer.controller = self.guard
-            self._bets = bets
+        if bets == self._bets:
+            return
+        if not deployment.runtime.adaptive:
+            self.keep_learned()
+            self.pricing = None
+        elif self.pricing is None:
+            self.pricing = Pricing(self.engine, drafter_path(deployment))
+        self.guard = guarded(deployment, self.pricing, self._hear)
+        self.observer.controller = self.guard
+        self._bets = bets
+
+    def _pair(self, drafter: Path | None) -> None:
+        """Another drafter is in use, on the worker's thread from its next round."""
+        if self.pricing is not None:
+            self.engine.call(partial(self.pricing.pair, drafter))
+
+    def keep_learned(self) -> None:
+        """Save what the controller learned; on the worker's thread, which learns it."""
+        if self.pricing is not None:
+            self.engine.call(self.pricing.save)
 
     def _hear(self, alert: guard.Alert) -> None:
         """A guard rail acted, on the worker's thread; the share of fallbacks is watched anyway."""
@@ -225,17 +244,8 @@ class Service:
             alerts=tuple(self.alerts.n_raised.items()),
         )
 
-    def measure_baseline(self) -> None:
-        """Time plain passes on the worker before the first request comes."""
-
-        def measure_all() -> None:
-            for n in range(1, self.engine.settings.context.n_sequences + 1):
-                if not self.engine.active:  # a request is there already: it goes first
-                    self.observer.baseline.set(n, measure(self.engine.target, n))
-
-        self.engine.call(measure_all)
-
     def close(self) -> None:
+        self.keep_learned()
         self.engine.close()
         if self._log is not None:
             self._log.close()

@@ -14,6 +14,7 @@ INTERVAL_S = 1.0
 _MIN_DRAFTED = 100  # below, acceptance is noise
 _MIN_ROUNDS = 100
 _WEIGHT = 0.02  # of one look in the usual acceptance
+_KEEP_EVERY = 600  # looks: what was learned outlives a sudden death
 
 
 class Watch:
@@ -23,6 +24,7 @@ class Watch:
         self._service = service
         self._usual: float | None = None
         self._n_seen = 0
+        self._n_looks = 0
 
     async def run(self) -> None:
         while True:
@@ -31,6 +33,9 @@ class Watch:
 
     async def look(self) -> None:
         """One look at everything."""
+        self._n_looks += 1
+        if self._n_looks % _KEEP_EVERY == 0:
+            self._service.keep_learned()
         counts = self._service.observer.counts
         if counts.n_rounds != self._n_seen:
             self._n_seen = counts.n_rounds

@@ -1,0 +1,210 @@
+"""Windows by measured time in a running server: prices come later, guard rails stay on top."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from parlay import store
+from parlay.control.profit import ProfitController
+from parlay.deployment import Deployment, load_deployment
+from parlay.pairing.alignment import check_pair
+from parlay.pairing.records import record
+from parlay.server.pricing import Pricing
+from parlay.server.reload import reload
+from parlay.server.warmup import WarmUp
+from tests import tiny_models
+from tests.server.conftest import wait_for
+from tests.server.running import Running, running
+
+BODY: dict[str, Any] = {"prompt": "hello", "max_tokens": 60, "temperature": 0}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PARLAY_CONFIG", str(tmp_path / "config"))
+
+
+@contextmanager
+def priced(target: Path, drafter: Path | None = None, **more: Any) -> Iterator[Running]:
+    """A server that leaves the window to the controller."""
+    named = {"model__drafter": "suffix" if drafter is None else str(drafter)}
+    with running(target, runtime__speculative_window=None, **{**named, **more}) as server:
+        yield server
+
+
+def ask(server: Running, **more: Any) -> dict[str, Any]:
+    answer = httpx.post(f"{server.url}/v1/completions", json={**BODY, **more}, timeout=30)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def settled(server: Running) -> None:
+    """Everything was measured, and the drafter, if any, is there."""
+    wait_for(lambda: not server.service.warm_up._steps)
+    wait_for(lambda: server.service.drafter.state in ("none", "ready"))
+
+
+def price(server: Running, row_ms: float) -> None:
+    """Write down that a pass takes 10 ms and every row more so much, for the next start."""
+    key = server.service.engine.pair_key(())
+    rows = {str(b): 10 + row_ms * (b - 1) for b in range(1, 35)}
+    target = [{"context": 256, "sequences": n, "steady_ms": rows} for n in (1, 2)]
+    store.save("costs", key, {"parlay_costs": 1, "target": target, "drafter": None})
+
+
+def test_the_target_answers_before_it_is_measured_and_bets_nothing(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(self: WarmUp, pricing: Pricing | None, patience_s: float) -> None:
+        return None
+
+    with priced(target) as server:  # the probe of exact shapes is on file now, prices are not
+        expected = ask(server, speculative=False)["choices"]
+        (Path(store.cache_folder()) / "costs").mkdir(exist_ok=True)
+        for path in (store.cache_folder() / "costs").iterdir():
+            path.unlink()
+    monkeypatch.setattr(WarmUp, "run", never)
+    with priced(target) as server:
+        assert server.service.pricing is not None and not server.service.pricing.measured
+        early = ask(server)
+    assert early["choices"] == expected
+    assert early["speculative"]["drafted"] == 0
+    assert early["speculative"]["fallbacks"].keys() <= {"unprofitable", "no_draft"}
+
+
+def test_prices_are_measured_in_idle_moments_and_kept(target: Path) -> None:
+    with priced(target) as server:
+        first = ask(server)
+        settled(server)
+        pricing = server.service.pricing
+        assert pricing is not None
+        curve = pricing.controller.costs.curve(256, 1)
+        assert curve.known >= {1, 2, 3, 4, 8, 16}
+        assert server.service.observer.baseline.pass_s.keys() == {1, 2}
+        # What the passes left in the slots is no answer's prefix.
+        again = ask(server)
+        assert again["choices"] == first["choices"]
+        kept = pricing.measured
+    if kept:  # a machine that was not too busy to believe
+        with priced(target) as server:
+            assert server.service.pricing is not None and server.service.pricing.measured
+
+
+def test_a_measurement_gives_way_to_an_answer(target: Path) -> None:
+    body = {**BODY, "max_tokens": 10**6, "context_full": "slide", "stream": True}
+    with priced(target) as server:
+        settled(server)
+        url = f"{server.url}/v1/completions"
+        with httpx.stream("POST", url, json=body, timeout=30) as response:
+            first = next(response.iter_lines())
+            made: list[int] = []
+            step = server.service.warm_up._on_worker(lambda: made.append(1))
+            assert step.result(10) is False and not made, first
+        wait_for(lambda: server.service.n_open == 0)
+        wait_for(lambda: server.service.warm_up._on_worker(lambda: made.append(1)).result(10))
+
+
+def test_cheap_rows_are_bet_on_and_what_was_learned_is_kept(target: Path, drafter: Path) -> None:
+    with priced(target, drafter) as server:
+        plain = ask(server, speculative=False)["choices"][0]["text"]
+        price(server, row_ms=0.01)
+    with priced(target, drafter) as server:
+        settled(server)
+        with ThreadPoolExecutor(2) as pool:
+            answers = list(pool.map(lambda _: ask(server), range(6)))
+        key = server.service.engine.pair_key([drafter])
+        assert isinstance(server.service.engine.priced, ProfitController)
+        assert server.service.engine.priced.costs.drafter is not None
+    assert {answer["choices"][0]["text"] for answer in answers} == {plain}
+    assert sum(answer["speculative"]["drafted"] for answer in answers) > 0
+    kept = store.load("learned", key)
+    assert kept is not None and "model/greedy/answering" in kept["survival"]
+
+
+def test_dear_rows_are_not(target: Path, drafter: Path) -> None:
+    with priced(target, drafter) as server:
+        price(server, row_ms=10)
+    with priced(target, drafter) as server:
+        settled(server)
+        found = ask(server)["speculative"]
+    assert found["drafted"] == 0
+    assert found["fallbacks"].keys() == {"unprofitable", "no_draft"}  # one token left: no draft
+
+
+def test_guard_rails_act_on_top(target: Path, tiny_folder: Path) -> None:
+    bad = tiny_models.perturb(target, tiny_folder / "priced-bad.gguf", noise=3.0)
+    options = {"runtime__min_token_acceptance": 0.9, "runtime__min_sequence_acceptance": 0.9}
+    with priced(target, bad, **options) as server:
+        price(server, row_ms=0.0001)
+    with priced(target, bad, **options) as server:
+        settled(server)
+        wait_for(lambda: ask(server)["speculative"]["fallbacks"].get("low_acceptance", 0) > 0)
+
+
+def test_auto_rules_are_only_advice_to_a_controller_that_measures(target: Path) -> None:
+    form = {"response_format": {"type": "json_object"}}
+    with priced(target) as server:
+        assert "grammar" not in ask(server, **form)["speculative"]["fallbacks"]
+    with running(target) as server:
+        assert ask(server, **form)["speculative"]["fallbacks"].keys() == {"grammar"}
+
+
+def test_a_set_window_is_hard_unless_profit_is_asked_for(target: Path) -> None:
+    with running(target, runtime__speculative_window=2) as server:
+        assert server.service.pricing is None
+        windows = ask(server, speculative=True)["speculative"]["windows"]
+        assert max(map(int, windows)) == 2
+    with running(target, runtime__speculative_window=2, runtime__controller="profit") as server:
+        assert server.service.pricing is not None
+        assert server.service.guard.limits.max_window == 2
+
+
+def _chooses_by_time(server: Running, wanted: bool) -> bool:
+    return (server.service.pricing is not None) == wanted
+
+
+async def _reloaded(server: Running, new: Deployment) -> bool:
+    return await reload(server.service, lambda: new)
+
+
+def test_a_reload_changes_the_way_windows_are_chosen(target: Path) -> None:
+    with running(target) as server:
+        fixed = server.service.deployment
+        by_time = fixed.runtime.model_copy(update={"speculative_window": None})
+        loop = server.service.loop
+        assert loop is not None
+        for runtime in (by_time, fixed.runtime):
+            new = fixed.model_copy(update={"runtime": runtime})
+            changed = asyncio.run_coroutine_threadsafe(_reloaded(server, new), loop)
+            wait_for(partial(_chooses_by_time, server, runtime.adaptive))
+            assert ask(server)["choices"]
+            changed.cancel()
+
+
+def test_only_a_target_is_named_and_the_manifest_knows_the_drafter(
+    target: Path, drafter: Path
+) -> None:
+    record(target, drafter, check_pair(target, drafter))
+    with running(target) as server:
+        wait_for(lambda: server.service.drafter.state == "ready")
+        assert server.service.engine.bets.proposers.keys() == {"suffix", "model"}
+    assert load_deployment(environ={}).model.drafter == "auto"
+
+
+def test_what_was_learned_survives_a_sudden_death(target: Path) -> None:
+    with priced(target) as server:
+        ask(server)
+        key = server.service.engine.pair_key(())
+        server.service.keep_learned()
+        wait_for(lambda: store.load("learned", key) is not None)
