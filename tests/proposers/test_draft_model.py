@@ -22,7 +22,8 @@ from parlay.errors import DecodeError
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.proposers.draft_model import DraftModel, confidence
+from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.drafting import confidence
 from parlay.proposers.proposer import Ask, KeepGoing
 from parlay.testing import Logits, ScriptedModel, hashed_logits
 from tests import tiny_models

@@ -106,6 +106,11 @@ class Context:
         self.release()
         self._capture = Capture(self._handle, self.model, layers, listener)
 
+    @property
+    def captured(self) -> tuple[int, ...]:
+        """The layers whose inputs are captured now."""
+        return () if self._capture is None else self._capture.layers
+
     def release(self) -> None:
         """Capture nothing any more."""
         if self._capture is not None:

@@ -5,17 +5,14 @@ Knows nothing of the target. Nothing has to tell it what was accepted: it compar
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from parlay.decoding.draft import NO_DRAFT, Distribution, Draft
-from parlay.decoding.sampling import Row, distribution, draw
+from parlay.decoding.draft import Draft
+from parlay.decoding.sampling import Row
 from parlay.decoding.span import Passes, Span
-from parlay.decoding.verification import DRAFT_STREAM, draw_from
 from parlay.errors import DecodeError
+from parlay.proposers.drafting import Drafting
 from parlay.proposers.proposer import Ask
 
 # A steady model catches up in single-token passes as long as that beats one pass of a new shape.
@@ -28,17 +25,6 @@ class _Cached:
 
     tokens: list[int] = field(default_factory=list)
     n_checked: int = 0  # so many tokens are known to equal the sequence's
-
-
-@dataclass(slots=True)
-class _Drafting:
-    """A draft in the making."""
-
-    ask: Ask
-    slot: _Cached
-    tokens: list[int] = field(default_factory=list)
-    confidence: list[float] = field(default_factory=list)
-    q: list[Distribution] = field(default_factory=list)
 
 
 class DraftModel:
@@ -63,14 +49,16 @@ class DraftModel:
             raise
 
     def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        drafting = [_Drafting(ask, self._slot(ask.seq_id)) for ask in asks]
+        drafting = [Drafting(ask, self._ends, self._n_vocab) for ask in asks]
         # llama.cpp batches neighbouring sequences only if their ids come in order.
         going = sorted((d for d in drafting if self._has_room(d.ask)), key=lambda d: d.ask.seq_id)
         rows = self._catch_up([d.ask for d in going])
         while going:
-            going = [d for d, row in zip(going, rows, strict=True) if self._extend(d, row)]
+            going = [
+                d for d, row in zip(going, rows, strict=True) if d.add(row) and d.worth_going_on
+            ]
             rows = self._advance(going)
-        return [self._draft(d) for d in drafting]
+        return [d.draft(self.name) for d in drafting]
 
     def forget(self, seq_id: int) -> None:
         # The cache may share a prefix with what comes next: keep it, trust none of it.
@@ -160,54 +148,16 @@ class DraftModel:
 
     # -- drafting -------------------------------------------------------------
 
-    def _advance(self, going: Sequence[_Drafting]) -> list[Row]:
+    def _advance(self, going: Sequence[Drafting]) -> list[Row]:
         """Every draft's last token, one row each: the shape stays the same from pass to pass."""
         if not going:
             return []
-        spans = [Span(d.ask.seq_id, len(d.slot.tokens), (d.tokens[-1],), 1) for d in going]
+        slots = [self._slot(d.ask.seq_id) for d in going]
+        spans = [
+            Span(d.ask.seq_id, len(slot.tokens), (d.tokens[-1],), 1)
+            for d, slot in zip(going, slots, strict=True)
+        ]
         rows = self._model.decode(spans)
-        for d in going:
-            d.slot.tokens.append(d.tokens[-1])
+        for d, slot in zip(going, slots, strict=True):
+            slot.tokens.append(d.tokens[-1])
         return [row[0] for row in rows]
-
-    def _extend(self, d: _Drafting, row: Row) -> bool:
-        """Add one token to a draft; whether to go on."""
-        ask = d.ask
-        token = self._choose(d, row[: self._n_vocab])
-        d.tokens.append(token)
-        if ask.keep_going is None:
-            return len(d.tokens) < ask.window and token not in self._ends
-        d.confidence.append(confidence(row, token, ask.sampling.temperature))
-        return (
-            len(d.tokens) < ask.window and token not in self._ends and ask.keep_going(d.confidence)
-        )
-
-    def _choose(self, d: _Drafting, row: Row) -> int:
-        ask = d.ask
-        history = (*ask.tokens, *d.tokens) if ask.sampling.penalised else ()
-        position = ask.position + len(d.tokens)
-        if not ask.rejection:
-            return draw(row, ask.sampling, history, position)
-        q = distribution(row, ask.sampling, history)
-        d.q.append(q)
-        return draw_from(q, ask.sampling.seed, position, DRAFT_STREAM)
-
-    def _draft(self, d: _Drafting) -> Draft:
-        if not d.tokens:
-            return replace(NO_DRAFT, source=self.name)
-        q = tuple(d.q) if d.ask.rejection else None
-        return Draft(tuple(d.tokens), self.name, tuple(d.confidence), q)
-
-
-def confidence(row: Row, token: int, temperature: float) -> float:
-    """How far the token leads the best other one, as p / (p + p_other).
-
-    A full softmax over the vocabulary costs more than the rest of a step together; the lead over
-    the runner-up orders tokens just as well, and is calibrated against acceptance anyway.
-    """
-    own = float(row[token])
-    row[token] = -np.inf
-    other = float(row.max())
-    row[token] = own
-    lead = (own - other) / (temperature or 1.0)
-    return 1.0 / (1.0 + math.exp(-max(lead, -50.0)))

@@ -26,9 +26,12 @@ from parlay.llama import library
 from parlay.llama.context import Context, Rollback
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.llama.state_context import StateContext, kind_of
 from parlay.llama.vocabulary import Detokenizer
 from parlay.planning.limits import Wanted, check_fits, engine_contexts
+from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.follower import Follower
 from parlay.proposers.ngram import NgramProposer
 from parlay.proposers.proposer import Proposer
 from parlay.proposers.suffix import SuffixProposer
@@ -251,6 +254,7 @@ class Engine:
         def take_over() -> None:
             self._free_drafter()
             self._drafter_closing = closing
+            self._attach(made)
             self.bets.absent.pop(MODEL, None)
             self.bets.proposers[MODEL] = made
             priced = self.priced
@@ -270,7 +274,14 @@ class Engine:
         self.call(drop)
 
     def _free_drafter(self) -> None:
+        if self._drafter_closing:
+            self.target.release()
         _close(self._drafter_closing)
+
+    def _attach(self, drafter: Proposer | None) -> None:
+        """Let a drafter that reads hidden states follow the target; others cost it nothing."""
+        if isinstance(drafter, Follower):
+            self.target.capture(drafter.layers, drafter.follow)
 
     def __enter__(self) -> Engine:
         return self
@@ -306,24 +317,18 @@ class Engine:
 
     def _draft_model(self, path: Path, closing: list[Callable[[], None]]) -> Proposer:
         settings = self.settings
-        drafter = Model(path, settings.drafter_model)
-        closing.append(drafter.close)
+        drafter = self._drafter_weights(path, closing)
         difference = self.model.vocabulary.first_difference(drafter.vocabulary)
-        if difference is not None and not settings.translate:
+        reads_states = kind_of(drafter, self.model) != "model"
+        if difference is not None and (reads_states or not settings.translate):
+            way_out = "" if reads_states else " --translate,"
             raise VocabularyMismatch(
                 f"{path.name} cannot draft for {settings.target.name}: {difference};"
-                " use a drafter of the same family, --translate, or --draft suffix"
+                f" use a drafter of the same family,{way_out} or --draft suffix"
             )
-        context = Context(
-            drafter,
-            replace(
-                settings.context,
-                context_size=self.target.context_size,
-                n_outputs=settings.context.n_sequences,
-                cache_type_k=settings.drafter_cache_type_k,
-                cache_type_v=settings.drafter_cache_type_v,
-            ),
-        )
+        if reads_states:
+            return self._follower(drafter, closing)
+        context = Context(drafter, self._drafter_context(settings.context.n_sequences))
         closing.append(context.close)
         if context.rollback is Rollback.NONE:
             raise RollbackUnsupported(f"{path.name} cannot forget rejected tokens; use another")
@@ -333,6 +338,41 @@ class Engine:
             model = DraftModel(context, own.ends, own.size, n_batch, MODEL)
             return TranslatedProposer(model, self.model.vocabulary, own)
         return DraftModel(context, self.model.vocabulary.ends, self.target.n_vocab, n_batch, MODEL)
+
+    def _drafter_weights(self, path: Path, closing: list[Callable[[], None]]) -> Model:
+        """A drafter's file, loaded; a target with a head of its own is there already."""
+        has_head = kind_of(self.model, self.model) == "mtp"
+        if has_head and path.exists() and path.samefile(self.settings.target):
+            return self.model
+        drafter = Model(path, self.settings.drafter_model)
+        closing.append(drafter.close)
+        return drafter
+
+    def _drafter_context(self, n_outputs: int) -> ContextSettings:
+        settings = self.settings
+        return replace(
+            settings.context,
+            context_size=self.target.context_size,
+            n_outputs=n_outputs,
+            cache_type_k=settings.drafter_cache_type_k,
+            cache_type_v=settings.drafter_cache_type_v,
+        )
+
+    def _follower(self, drafter: Model, closing: list[Callable[[], None]]) -> Proposer:
+        """A drafter that reads the target's hidden states."""
+        n_sequences = self.settings.context.n_sequences
+        n_outputs = self.settings.widest * n_sequences
+        context = StateContext(drafter, self._drafter_context(n_outputs), self.target)
+        closing.append(context.close)
+        return DFlashProposer(
+            context,
+            self.model.vocabulary.ends,
+            self.target.n_vocab,
+            self.settings.context.n_batch,
+            block_size=context.block_size,
+            mask=context.mask,
+            name=MODEL,
+        )
 
     # -- control --------------------------------------------------------------
 
@@ -418,6 +458,7 @@ class Engine:
             replace(settings.context, threads=self.threads),
             self.target.cache_types,
             rows,
+            *self.target.captured,
         )
 
 

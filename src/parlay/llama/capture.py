@@ -1,0 +1,187 @@
+"""Captures hidden states while a context decodes, and says what drafters of this kind want.
+
+llama.cpp exports the calls for it, but under C++ names: they are looked up, and where one is
+missing the reason is said. Knows nothing of what becomes of the states.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from parlay.decoding.span import Span
+from parlay.decoding.states import Listener, States
+from parlay.errors import LoadError
+from parlay.llama import library
+from parlay.llama.library import C
+from parlay.llama.model import Model
+
+_FLOATS = ctypes.POINTER(ctypes.c_float)
+_POINTER, _BOOL = ctypes.c_void_p, ctypes.c_bool
+# Name, as the compilers of Linux and macOS write it; arguments; result.
+_CALLS: dict[str, tuple[str, list[Any], Any]] = {
+    "set_layer": (
+        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+        [_POINTER, ctypes.c_uint32, _BOOL],
+        None,
+    ),
+    "get_layer": (
+        "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+        [_POINTER, ctypes.c_uint32],
+        _FLOATS,
+    ),
+    "set_last": (
+        "_Z26llama_set_embeddings_nextnP13llama_contextbb",
+        [_POINTER, _BOOL, _BOOL],
+        None,
+    ),
+    "get_last": ("_Z26llama_get_embeddings_nextnP13llama_context", [_POINTER], _FLOATS),
+    "layers": (
+        "_Z28llama_model_target_layer_idsPK11llama_model",
+        [_POINTER],
+        ctypes.POINTER(ctypes.c_int32),
+    ),
+    "n_layers": (
+        "_Z30llama_model_target_layer_ids_nPK11llama_model",
+        [_POINTER],
+        ctypes.c_uint32,
+    ),
+    "selector": (
+        "_Z33llama_model_dflash_selector_top_kPK11llama_model",
+        [_POINTER],
+        ctypes.c_int32,
+    ),
+    "embeddings": (
+        "_Z24llama_model_get_tok_embdPK11llama_modelPf",
+        [_POINTER, _FLOATS],
+        ctypes.c_uint32,
+    ),
+}
+
+# Asked for the input of a layer, llama.cpp aborts the process on any other architecture.
+GIVES_LAYERS = frozenset({
+    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan-dense", "hunyuan_vl", "lfm2", "llama",
+    "mimo2", "minimax-m2", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3", "qwen35",
+    "qwen35moe", "qwen3moe", "qwen3next",
+})  # fmt: skip
+# These keep the state after their last layer.
+GIVES_LAST = frozenset({
+    "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "gemma4", "glm-dsa",
+    "glm4moe", "gpt-oss", "mimo2", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe",
+    "qwen3next", "step35",
+})  # fmt: skip
+
+
+@functools.cache
+def _call(name: str) -> Any:
+    symbol, arguments, result = _CALLS[name]
+    try:
+        found = getattr(C._lib, symbol)
+    except AttributeError:
+        raise LoadError(
+            f"this build of llama.cpp ({library.version()}) does not export {symbol}, which a"
+            " drafter that reads hidden states needs; use a plain draft model or --draft suffix"
+        ) from None
+    found.argtypes, found.restype = arguments, result
+    return found
+
+
+def wanted_layers(drafter: Model) -> tuple[int, ...]:
+    """The target's layers whose inputs a drafter reads."""
+    ids, n = _call("layers")(drafter.handle), _call("n_layers")(drafter.handle)
+    return tuple(ids[:n])
+
+
+def selector_size(drafter: Model) -> int:
+    """Candidates of a DFlash2 selector; 0: it has none."""
+    return int(_call("selector")(drafter.handle))
+
+
+def keep_last(handle: int | None, *, every_row: bool) -> None:
+    """Let a context keep the state after its last layer, of every row or of those with logits."""
+    _call("set_last")(handle, True, not every_row)
+
+
+def last_states(handle: int | None, n: int, width: int) -> States:
+    """Those states of the last pass, as a copy."""
+    return _copy(_call("get_last")(handle), n, width)
+
+
+def token_embeddings(model: Model) -> States:
+    """The embedding of every token, as llama.cpp decodes it."""
+    call = _call("embeddings")
+    table = np.empty((model.vocabulary.size, model.n_embd), np.float32)
+    if call(model.handle, table.ctypes.data_as(_FLOATS)) != table.size:
+        raise LoadError(f"llama.cpp does not give the embeddings of {model.path.name}")
+    return table
+
+
+class Capture:
+    """The inputs of some layers of a context, read after every pass.
+
+    A layer one past the last means the state after the last one.
+    """
+
+    def __init__(
+        self, handle: int | None, model: Model, layers: Sequence[int], listener: Listener
+    ) -> None:
+        self._handle = handle
+        self._n_embd = model.n_embd
+        self._n_layers = model.n_layers
+        self.layers = tuple(layers)
+        self._listener = listener
+        _check(model, self.layers)
+        self._switch(on=True)
+
+    def close(self) -> None:
+        """Stop: from here on passes cost what they did before."""
+        self._switch(on=False)
+
+    def tell(self, spans: Sequence[Span], n_rows: int) -> None:
+        """Hand the last pass's states over."""
+        rows = np.hstack([self._read(layer, n_rows) for layer in self.layers])
+        ends = np.cumsum([len(span.tokens) for span in spans])
+        self._listener(spans, np.split(rows, ends[:-1]))
+
+    def _read(self, layer: int, n_rows: int) -> States:
+        if layer == self._n_layers:
+            return _view(_call("get_last")(self._handle), n_rows, self._n_embd)
+        return _view(_call("get_layer")(self._handle, layer), n_rows, self._n_embd)
+
+    def _switch(self, *, on: bool) -> None:
+        for layer in self.layers:
+            if layer == self._n_layers:
+                _call("set_last")(self._handle, on, False)
+            else:
+                _call("set_layer")(self._handle, layer, on)
+
+
+def _check(model: Model, layers: Sequence[int]) -> None:
+    architecture, n = model.facts.architecture, model.n_layers
+    if not layers or not all(0 <= layer <= n for layer in layers):
+        raise LoadError(
+            f"the drafter reads layers {list(layers)}, {model.path.name} has {n}; it was made for"
+            " another target"
+        )
+    knows = GIVES_LAST if n in layers else GIVES_LAYERS
+    if architecture not in knows or (len(set(layers)) > 1 and architecture not in GIVES_LAYERS):
+        raise LoadError(
+            f"llama.cpp does not give out the hidden states of the architecture {architecture!r}"
+            f" ({model.path.name}); use a plain draft model or --draft suffix"
+        )
+
+
+def _view(pointer: Any, n: int, width: int) -> States:
+    if not pointer:
+        raise LoadError("llama.cpp kept no hidden states of this pass")
+    flat = (ctypes.c_float * (n * width)).from_address(ctypes.addressof(pointer.contents))
+    rows: States = np.ctypeslib.as_array(flat).reshape(n, width)
+    return rows
+
+
+def _copy(pointer: Any, n: int, width: int) -> States:
+    return _view(pointer, n, width).copy()

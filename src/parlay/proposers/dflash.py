@@ -1,0 +1,102 @@
+"""Draft a whole block in one pass: a DFlash drafter fills in the masks after the last token.
+
+Its cache holds the target's own hidden states of the text so far, not a reading of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from parlay.decoding.draft import Draft
+from parlay.decoding.span import Span
+from parlay.decoding.states import Fed, StateModel
+from parlay.proposers.drafting import Drafting
+from parlay.proposers.follower import Follower
+from parlay.proposers.proposer import Ask
+
+
+class DFlashProposer(Follower):
+    """A block drafter, several sequences in one pass."""
+
+    def __init__(
+        self,
+        model: StateModel,
+        ends: frozenset[int],
+        n_vocab: int,
+        n_batch: int,
+        *,
+        block_size: int,
+        mask: int,
+        name: str = "dflash",
+    ) -> None:
+        super().__init__(model, ends, n_vocab, n_batch, name)
+        self.block_size = block_size  # the last token, and a mask for each drafted one
+        self._mask = mask
+
+    def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        drafting = [Drafting(ask, self._ends, self._n_vocab) for ask in asks]
+        # llama.cpp batches neighbouring sequences only if their ids come in order.
+        going = sorted((d for d in drafting if self._is_ready(d.ask)), key=lambda d: d.ask.seq_id)
+        if going:
+            self._catch_up([d.ask for d in going])
+            self._fill_in(going)
+        return [d.draft(self.name) for d in drafting]
+
+    def _catch_up(self, asks: Sequence[Ask]) -> None:
+        """Take in the states of what was committed since the last draft."""
+        slots = {ask.seq_id: self._slot(ask.seq_id) for ask in asks}
+        self._take_in(
+            [
+                Fed(s, slot.n_read, slot.rows(len(slot.tokens)))
+                for s, slot in slots.items()
+                if slot.tokens
+            ]
+        )
+        for slot in slots.values():
+            slot.took(len(slot.tokens))
+
+    def _take_in(self, fed: Sequence[Fed]) -> None:
+        """States alone, as many in one pass as it holds."""
+        waiting = [replace(item, tokens=()) for item in fed]
+        while waiting:
+            rows, room = [], self._n_batch
+            for item in waiting:
+                if room:
+                    rows.append(replace(item, states=item.states[:room]))
+                    room -= len(rows[-1].states)
+            self._model.read(rows)
+            waiting = _rest(waiting, [len(item.states) for item in rows])
+
+    def _fill_in(self, going: Sequence[Drafting]) -> None:
+        """One pass over every sequence's last token and masks; the masks' rows are the draft."""
+        n = self._n_masks([d.ask for d in going])
+        spans = [self._block(d.ask, n) for d in going]
+        try:
+            for d, rows in zip(going, self._model.decode(spans), strict=True):
+                for row in rows:
+                    if not d.add(row):
+                        break
+        finally:
+            for span in spans:  # the block was a guess; what holds of it comes back as states
+                self._model.truncate(span.seq_id, span.start)
+
+    def _n_masks(self, asks: Sequence[Ask]) -> int:
+        """Equal for all, so that llama.cpp keeps them in one pass."""
+        widest = max(ask.window for ask in asks)
+        room = min(self._model.context_size - len(ask.tokens) for ask in asks)
+        return min(widest, room, self.block_size - 1)
+
+    def _block(self, ask: Ask, n_masks: int) -> Span:
+        tokens = (ask.tokens[-1], *(self._mask,) * n_masks)
+        return Span(ask.seq_id, len(ask.tokens) - 1, tokens, n_masks)
+
+
+def _rest(fed: Sequence[Fed], n_read: Sequence[int]) -> list[Fed]:
+    """What is left after the first rows of each item were read."""
+    done = [*n_read, *(0,) * (len(fed) - len(n_read))]
+    left = [
+        replace(item, start=item.start + n, states=item.states[n:])
+        for item, n in zip(fed, done, strict=True)
+    ]
+    return [item for item in left if len(item.states)]

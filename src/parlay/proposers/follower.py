@@ -1,0 +1,169 @@
+"""What drafters that read the target's hidden states share: they follow every pass of the target.
+
+States wait here, few at a time, until the drafter takes them into its own cache. Nothing has to
+tell it what was accepted: the target's next pass starts where the committed text ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from parlay.decoding.draft import Draft
+from parlay.decoding.span import Span
+from parlay.decoding.states import Fed, StateModel, States
+from parlay.errors import DecodeError
+from parlay.proposers.proposer import Ask
+
+log = logging.getLogger("parlay.proposers")
+
+# So many rows of a sequence may wait; then they are read, even if nobody asks for a draft. More
+# than any window: rows of a draft are only read once the target has judged them.
+_MOST_WAITING = 64
+
+
+@dataclass(slots=True)
+class Followed:
+    """One sequence of the target as the drafter knows it."""
+
+    n_read: int = 0  # positions before this one are in the drafter's cache
+    tokens: list[int] = field(default_factory=list)  # from there on: read by the target,
+    states: list[States] = field(default_factory=list)  # and their states, in as many rows
+
+    @property
+    def n_known(self) -> int:
+        return self.n_read + len(self.tokens)
+
+    def add(self, tokens: Sequence[int], states: States) -> None:
+        self.tokens.extend(tokens)
+        self.states.append(states)
+
+    def cut(self, length: int) -> None:
+        """Forget what waits from position `length` on."""
+        n = max(0, length - self.n_read)
+        del self.tokens[n:]
+        self.states = [self.rows(n)] if n and self.states else []
+
+    def rows(self, n: int) -> States:
+        """The first n states that wait."""
+        return np.concatenate(self.states)[:n]
+
+    def took(self, n: int) -> None:
+        """The drafter has read the first n of them."""
+        left = len(self.tokens) - n
+        self.states = [np.concatenate(self.states)[n:]] if left else []
+        del self.tokens[:n]
+        self.n_read += n
+
+
+class Follower:
+    """A proposer whose drafter reads states. Subclasses say how rows are fed, and draft."""
+
+    def __init__(
+        self, model: StateModel, ends: frozenset[int], n_vocab: int, n_batch: int, name: str
+    ) -> None:
+        self.name = name
+        self.layers = model.layers  # of the target; see `StateModel`
+        self._model = model
+        self._ends = ends
+        self._n_vocab = n_vocab
+        self._n_batch = n_batch
+        self._slots: dict[int, Followed] = {}
+
+    # -- following the target -------------------------------------------------
+
+    def follow(self, spans: Sequence[Span], states: Sequence[States]) -> None:
+        """The target has read these spans. A fault of the drafter must not become the target's."""
+        try:
+            for span, rows in zip(spans, states, strict=True):
+                self._follow(span, rows)
+        except DecodeError as error:
+            log.warning("the drafter %s lost its place and starts over: %s", self.name, error)
+            self._reset()
+
+    def _follow(self, span: Span, states: States) -> None:
+        slot = self._slot(span.seq_id)
+        self._cut(span.seq_id, span.start)
+        if slot.n_known < span.start:
+            # It was not there when the target read what comes before, and does without it.
+            self._model.clear(span.seq_id)
+            slot.n_read, slot.tokens, slot.states = span.start, [], []
+        if len(slot.tokens) > _MOST_WAITING:
+            self._read_ahead(span.seq_id, slot, span.tokens[0])
+        slot.add(span.tokens, states)
+
+    def _read_ahead(self, seq_id: int, slot: Followed, following: int) -> None:
+        """Take in what waits; `following` is the token after it."""
+        tokens = [*slot.tokens[1:], following]
+        self._take_in([Fed(seq_id, slot.n_read, slot.rows(len(tokens)), tokens)])
+        slot.took(len(tokens))
+
+    def _take_in(self, fed: Sequence[Fed]) -> None:
+        """Read states into the drafter's cache; `tokens` are those that follow each of them."""
+        raise NotImplementedError
+
+    def _position(self, n: int) -> int:
+        """Where the drafter's cache holds the target's position n."""
+        return n
+
+    def _cut(self, seq_id: int, length: int) -> None:
+        """Forget everything from the target's position `length` on."""
+        slot = self._slot(seq_id)
+        if length < slot.n_read:
+            self._model.truncate(seq_id, self._position(length))
+            slot.n_read = length
+        if length < slot.n_known:
+            slot.cut(length)
+
+    def _slot(self, seq_id: int) -> Followed:
+        slot = self._slots.get(seq_id)
+        if slot is None:
+            slot = self._slots[seq_id] = Followed()
+        return slot
+
+    def _reset(self) -> None:
+        for seq_id in self._slots:
+            self._model.clear(seq_id)
+        self._slots.clear()
+
+    # -- the proposer's protocol ----------------------------------------------
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        """One draft per ask, in order."""
+        try:
+            return self._propose(asks)
+        except DecodeError:
+            self._reset()  # what the cache holds now is unknown
+            raise
+
+    def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        raise NotImplementedError
+
+    def _is_ready(self, ask: Ask) -> bool:
+        """Whether it has seen the target read up to the last token, and there is room."""
+        n_read = len(ask.tokens) - 1  # by the target
+        self._cut(ask.seq_id, n_read)
+        known = self._slot(ask.seq_id).n_known == n_read > 0
+        return known and ask.window > 0 and len(ask.tokens) + 1 <= self._model.context_size
+
+    def forget(self, seq_id: int) -> None:
+        """Nothing: the cache may share a prefix with what comes next, as the target's does."""
+
+    def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
+        """Nothing to learn; the cache stays for the next turn."""
+
+    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        """Move what the target moved; a cache that cannot is cut, and goes on after the gap."""
+        slot = self._slot(seq_id)
+        if slot.n_read >= keep + discard and self._model.can_shift:
+            at = self._position(keep)
+            self._model.shift(seq_id, at, discard)
+            slot.n_read -= discard
+        else:
+            self._cut(seq_id, keep)
+
+    def close(self) -> None:
+        self._model.close()
