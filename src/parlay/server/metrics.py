@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from parlay.server.observer import Observer
 
@@ -34,12 +35,12 @@ class Gauges:
     compactions: int = 0
 
 
-class Metrics:
-    """The registry and what is observed directly."""
+class RequestMetrics:
+    """The registry, and what is observed of requests whoever answers them."""
 
-    def __init__(self, observer: Observer, gauges: Callable[[], Gauges]) -> None:
+    def __init__(self, collector: Collector) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_Collector(observer, gauges))
+        self._registry.register(collector)
         own = self._registry
         self.requests = Counter(
             "parlay_requests", "Requests answered.", ("endpoint", "status"), registry=own
@@ -68,7 +69,14 @@ class Metrics:
         return bytes(generate_latest(self._registry))
 
 
-class _Collector:
+class Metrics(RequestMetrics):
+    """Those of a server with an engine of its own."""
+
+    def __init__(self, observer: Observer, gauges: Callable[[], Gauges]) -> None:
+        super().__init__(_Collector(observer, gauges))
+
+
+class _Collector(Collector):
     """Reads the counts when asked."""
 
     def __init__(self, observer: Observer, gauges: Callable[[], Gauges]) -> None:
