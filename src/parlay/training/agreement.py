@@ -55,12 +55,13 @@ def agreement(student: Student, table: Table, window: int = WINDOW) -> Agreement
 def _right(student: Student, batch: Any) -> list[Any]:
     device = batch.tokens.device.type
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        hidden = student(batch.tokens).flatten(0, 1)[batch.rows]
-        head = student.head
-        return [
-            (hidden[at : at + _ROWS] @ head.T).argmax(-1) == batch.top_ids[at : at + _ROWS, 0]
-            for at in range(0, len(hidden), _ROWS)
-        ]
+        hidden = student(batch.tokens).flatten(0, 1)[batch.rows].float()
+    # In 32 bits: sixteen would make ties of what are clear leads.
+    head = student.head.float()
+    return [
+        (hidden[at : at + _ROWS] @ head.T).argmax(-1) == batch.top_ids[at : at + _ROWS, 0]
+        for at in range(0, len(hidden), _ROWS)
+    ]
 
 
 def replayed(texts: Iterable[Bools], window: int) -> Agreement:

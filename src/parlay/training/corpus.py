@@ -99,7 +99,7 @@ class CorpusWriter:
         self.n_generated = 0  # by this writer, since it was opened
         _claim(folder, header)
         self._ids = np.uint16 if header.n_vocab <= 1 << 16 else np.int32
-        self._number = _last_number(folder, name)
+        self.n_shards = _last_number(folder, name)
         self._held: list[Text] = []
         self._n_held = 0
 
@@ -115,8 +115,8 @@ class CorpusWriter:
         """Write what is held as one shard, at once or not at all."""
         if not self._held:
             return
-        self._number += 1
-        path = self.folder / f"{self.name}-{self._number:05d}.npz"
+        self.n_shards += 1
+        path = self.folder / f"{self.name}-{self.n_shards:05d}.npz"
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         with part.open("wb") as file:
             arrays: Any = _arrays(self._held, self._ids)  # numpy's own types want a bool here

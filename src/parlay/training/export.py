@@ -65,7 +65,7 @@ def _write(
     writer.add_description("; ".join(f"{key}: {value}" for key, value in facts.items()))
     writer.add_file_type(int(ftype))
     _add_shape(writer, shape)
-    _take_over(writer, target)
+    take_over(writer, target)
     for name, array in weights.items():
         own = kind if array.ndim == 2 else GGMLQuantizationType.F32
         writer.add_tensor(name, gguf.quants.quantize(array, own), raw_dtype=own)
@@ -88,7 +88,8 @@ def _add_shape(writer: Any, shape: Shape) -> None:
     writer.add_vocab_size(shape.n_vocab)
 
 
-def _take_over(writer: Any, target: Path) -> None:
+def take_over(writer: Any, target: Path) -> None:
+    """The target's tokenizer and chat template."""
     for key, field in gguf.GGUFReader(target).fields.items():
         if not key.startswith(_TAKEN_OVER):
             continue

@@ -43,7 +43,7 @@ class Recipe:
     temperature: float = 1.0  # of the target's distributions; below 1 the first choice weighs more
     rounding: str = ""  # q4_0 or q8_0: the weights are rounded so in the last part
     rounding_from: float = 0.6
-    looks: int = 20  # at held-out text, evenly spread
+    looks: int = 10  # at held-out text, evenly spread
     seed: int = 0
 
 
@@ -86,7 +86,7 @@ class Trainer:
         self.student = Student(shape, recipe.seed).to(self.device)
         self.progress = Progress()
         self._train = train
-        self._held_out = held_out
+        self.held_out = held_out
         self._optimiser = _optimiser(self.student, recipe, self.device)
         self._losses: list[Any] = []
         self._started = time.monotonic()
@@ -167,7 +167,7 @@ class Trainer:
             self.student.rounding = ROUNDING[self.recipe.rounding]
 
     def _look(self) -> Agreement:
-        found = agreement(self.student, self._held_out)
+        found = agreement(self.student, self.held_out)
         p = self.progress
         p.looks.append(
             Look(

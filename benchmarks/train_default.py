@@ -1,0 +1,248 @@
+"""Makes the shipped drafter: writes text, trains several configurations at once, gathers reports.
+
+    python benchmarks/train_default.py write  --target T.gguf --work W --minutes 3.5 --writers 4
+    python benchmarks/train_default.py train  --target T.gguf --work W --minutes 5 \
+        --config base=base --config sharp=base,temperature=0.7 --config wide=wide
+    python benchmarks/train_default.py report --work W --out O
+
+A configuration is NAME=PRESET and, after commas, fields of the shape or the recipe. Every phase may
+be run again: text is added, a training goes on from its checkpoint (with more --minutes).
+`report` leaves at most eight files of at most 15 MiB: report.json, the Q4_0 drafters, and the best
+one's F16 in parts (`cat NAME-f16.gguf.part* > NAME-f16.gguf`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import parlay  # noqa: F401 - first: some GPU builds of llama.cpp must come before PyTorch
+
+# isort: split
+import torch
+
+from parlay.llama.facts import read_facts
+from parlay.training.corpus import Corpus
+from parlay.training.distill import export_all, save_report, train
+from parlay.training.prompts import Shares
+from parlay.training.shape import Shape, preset
+from parlay.training.trainer import Progress, Recipe
+from parlay.training.writers import Job, write
+from parlay.training.writing import WritingSettings
+
+FILE_TYPES = ("q4_0", "q8_0", "f16")
+MAX_FILES = 8
+PART_BYTES = 15 << 20
+
+
+def main() -> int:
+    args = _arguments()
+    phases = {"write": _write, "train": _train_all, "one": _train_one, "report": _report}
+    return phases[args.phase](args)
+
+
+# -- write ------------------------------------------------------------------------------------
+
+
+def _write(args: argparse.Namespace) -> int:
+    started = time.monotonic()
+    settings = WritingSettings(
+        slots=args.slots,
+        context_size=args.context,
+        seed=args.seed,
+        shares=Shares(given=0.2 if args.prompts else 0.0),
+        device=_device(),
+    )
+    job = Job(
+        args.target,
+        args.work / "corpus",
+        n_tokens=args.tokens,
+        seconds=args.minutes * 60,
+        n_writers=args.writers,
+        prompts=args.prompts,
+        settings=settings,
+    )
+    shown = [0.0]
+
+    def show(n: int) -> None:
+        if time.monotonic() - shown[0] > args.every:
+            shown[0] = time.monotonic()
+            took = shown[0] - started
+            print(f"{took:6.1f} s  {n:,} tokens  {n / took:,.0f} tok/s", flush=True)
+
+    write(job, show)
+    print(f"{Corpus(job.folder).n_generated:,} tokens in {job.folder}", flush=True)
+    return 0
+
+
+# -- train ------------------------------------------------------------------------------------
+
+
+def _train_all(args: argparse.Namespace) -> int:
+    """One process for each configuration; their output goes to a log each."""
+    running = {}
+    for config in args.config:
+        name = config.partition("=")[0]
+        command = [sys.executable, __file__, "one", "--target", str(args.target)]
+        command += ["--work", str(args.work), "--minutes", str(args.minutes), "--config", config]
+        command += ["--steps", str(args.steps), "--every", str(args.every)]
+        log = (args.work / f"{name}.log").open("w")
+        running[name] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    codes = {name: process.wait() for name, process in running.items()}
+    for name, code in codes.items():
+        tail = (args.work / f"{name}.log").read_text().splitlines()[-6:]
+        print(f"== {name} (exit {code})", *tail, sep="\n")
+    return max(codes.values())
+
+
+def _train_one(args: argparse.Namespace) -> int:
+    name, shape, recipe = _configuration(args.config[0], args)
+    shown = [0.0]
+
+    def watch(progress: Progress, done: float, loss: float) -> None:
+        if time.monotonic() - shown[0] > args.every:
+            shown[0] = time.monotonic()
+            rate = progress.tokens_seen / max(progress.seconds, 1e-9)
+            look = progress.looks[-1] if progress.looks else None
+            held = f"first token {look.first_token:.4f}" if look else ""
+            print(
+                f"{progress.seconds:6.1f} s  {done:4.0%}  step {progress.step}  loss {loss:.4f}"
+                f"  {rate:,.0f} tok/s  {held}",
+                flush=True,
+            )
+
+    trainer, trained = train(
+        args.target,
+        args.work / "corpus",
+        shape,
+        recipe,
+        _device(),
+        args.work / f"{name}.pt",
+        watch,
+        print,
+    )
+    export_all(trainer, trained, args.target, args.work / f"{name}.gguf", FILE_TYPES)
+    save_report(trained, args.work / f"{name}.json")
+    held = trained.agreement
+    print(", ".join(f"{t}: {a.first_token:.4f} {a.acceptance_length:.3f}" for t, a in held.items()))
+    return 0
+
+
+def _configuration(text: str, args: argparse.Namespace) -> tuple[str, Shape, Recipe]:
+    """NAME=PRESET[,field=value...]"""
+    name, _, rest = text.partition("=")
+    base, *changes = rest.split(",")
+    given = dict(change.split("=", 1) for change in changes)
+    shape = preset(base, read_facts(args.target).n_vocab, args.context)
+    recipe = Recipe(steps=args.steps, minutes=args.minutes, batch_tokens=16_384, rounding="q4_0")
+    of_shape = {key: value for key, value in given.items() if key in Shape.__slots__}
+    of_recipe = {key: value for key, value in given.items() if key not in of_shape}
+    return name, _changed(shape, of_shape), _changed(recipe, of_recipe)
+
+
+def _changed(before: Any, given: Mapping[str, str]) -> Any:
+    """The same with other values, each read as the type of the old one."""
+    kinds = {field.name: type(getattr(before, field.name)) for field in fields(before)}
+    unknown = [key for key in given if key not in kinds]
+    if unknown:
+        raise SystemExit(f"no such field: {unknown[0]}; there are {', '.join(kinds)}")
+    values = {key: _read(kinds[key], value) for key, value in given.items()}
+    return replace(before, **values)
+
+
+def _read(kind: type, value: str) -> Any:
+    return value == "true" if kind is bool else kind(value)
+
+
+# -- report -----------------------------------------------------------------------------------
+
+
+def _report(args: argparse.Namespace) -> int:
+    reports = {path.stem: json.loads(path.read_text()) for path in sorted(args.work.glob("*.json"))}
+    if not reports:
+        raise SystemExit(f"no training has ended in {args.work}")
+    ranked = sorted(reports, key=lambda n: -reports[n]["held_out"]["q4_0"]["acceptance_length"])
+    corpus = Corpus(args.work / "corpus")
+    whole = {
+        "target": corpus.header.target,
+        "written_tokens": corpus.n_generated,
+        "shares_below": _shares(corpus),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "torch": torch.__version__,
+        "best": ranked[0],
+        "configurations": reports,
+    }
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "report.json").write_text(json.dumps(whole, indent=1))
+    n_parts = _split(args.work / f"{ranked[0]}-f16.gguf", args.out)
+    for name in ranked[: MAX_FILES - 1 - n_parts]:
+        shutil.copy(args.work / f"{name}.gguf", args.out / f"{name}-q4_0.gguf")
+    for name in ranked:
+        print(_line(name, reports[name]))
+    return 0
+
+
+def _line(name: str, report: Mapping[str, Any]) -> str:
+    q4, f16 = (report["held_out"][t] for t in ("q4_0", "f16"))
+    return (
+        f"{name:12} q4_0 {q4['first_token']:.4f} {q4['acceptance_length']:.3f}"
+        f"  f16 {f16['first_token']:.4f} {f16['acceptance_length']:.3f}"
+        f"  seen {report['seen']['first_token']:.4f}"
+        f"  {report['bytes_per_token']['q4_0'] / 1e6:.1f} MB/token"
+        f"  {report['tokens_seen'] / 1e6:.0f}M seen in {report['minutes']:.1f} min"
+    )
+
+
+def _split(path: Path, out: Path) -> int:
+    data = path.read_bytes()
+    parts = [data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)]
+    for i, part in enumerate(parts):
+        (out / f"{path.name}.part{i}").write_bytes(part)
+    return len(parts)
+
+
+def _shares(corpus: Corpus) -> dict[str, float]:
+    """Which share of greedy text a vocabulary cut to its first ids would hold."""
+    limits = (8192, 16384, 24576, 32768)
+    n_below, n_all = dict.fromkeys(limits, 0), 0
+    for text in corpus.texts():
+        if text.temperature == 0:
+            n_all += len(text.answer)
+            for limit in limits:
+                n_below[limit] += int((text.answer < limit).sum())
+    return {str(limit): round(n / max(1, n_all), 4) for limit, n in n_below.items()}
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("phase", choices=("write", "train", "one", "report"))
+    parser.add_argument("--target", type=Path)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--tokens", type=int, default=10**9)
+    parser.add_argument("--writers", type=int, default=1)
+    parser.add_argument("--slots", type=int, default=256)
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--prompts", type=Path)
+    parser.add_argument("--steps", type=int, default=10**6)
+    parser.add_argument("--config", action="append", default=[])
+    parser.add_argument("--every", type=float, default=10.0, help="seconds between lines")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""From a target to a drafter: write text, train on it, export. Every step can be taken up again.
+
+Puts the parts together; knows neither the command line nor how a drafter is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parlay.errors import BadRequest
+from parlay.llama.facts import read_facts
+from parlay.training.agreement import Agreement, agreement
+from parlay.training.batches import Table
+from parlay.training.corpus import Corpus
+from parlay.training.embedding import Unreadable, projected_embedding
+from parlay.training.export import export
+from parlay.training.rounding import ROUNDING
+from parlay.training.shape import Shape
+from parlay.training.trainer import Progress, Recipe, Trainer, Watch
+
+# Looked at in training; more would only cost time.
+HELD_OUT_TOKENS = 100_000
+SEEN_TOKENS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What came out of a training."""
+
+    shape: Shape
+    recipe: Recipe
+    progress: Progress
+    agreement: dict[str, Agreement]  # on held-out text, by file type
+    seen: Agreement  # on text it was trained on: the gap says whether more text would help
+    start: str  # what the embeddings were started from
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report's JSON form."""
+        recipe = asdict(self.recipe)
+        if math.isinf(recipe["minutes"]):
+            recipe["minutes"] = None
+        return {
+            "shape": asdict(self.shape),
+            "parameters": self.shape.n_params,
+            "layer_parameters": self.shape.n_body,
+            "bytes_per_token": {t: self.shape.bytes_per_token(t) for t in self.agreement},
+            "recipe": recipe,
+            "steps": self.progress.step,
+            "epochs": self.progress.epoch,
+            "tokens_seen": self.progress.tokens_seen,
+            "minutes": round(self.progress.seconds / 60, 3),
+            "embedding_start": self.start,
+            "held_out": {t: found.as_dict() for t, found in self.agreement.items()},
+            "seen": self.seen.as_dict(),
+            "looks": [asdict(look) for look in self.progress.looks],
+        }
+
+
+def train(
+    target: Path,
+    corpus: Path,
+    shape: Shape,
+    recipe: Recipe,
+    device: str,
+    checkpoint: Path,
+    watch: Watch,
+    say: Callable[[str], None],
+) -> tuple[Trainer, Trained]:
+    """Train a drafter on what was written, from its checkpoint if there is one."""
+    text = Corpus(corpus)
+    if not text.paths:
+        raise BadRequest(f"{corpus} holds no written text yet")
+    trainer = Trainer(
+        shape,
+        recipe,
+        Table(text, "train", device),
+        Table(text, "held_out", device, greedy=True, limit=HELD_OUT_TOKENS),
+        device,
+    )
+    start = "a checkpoint"
+    if trainer.resume(checkpoint):
+        say(f"going on from step {trainer.progress.step}")
+    else:
+        start = _start(trainer, target, say)
+    if trainer.done < 1:
+        trainer.run(checkpoint, watch)
+    seen = Table(text, "train", device, greedy=True, limit=SEEN_TOKENS)
+    found = _compare(trainer)
+    return trainer, Trained(
+        shape, recipe, trainer.progress, found, agreement(trainer.student, seen), start
+    )
+
+
+def _start(trainer: Trainer, target: Path, say: Callable[[str], None]) -> str:
+    """Token embeddings from the target's, where they can be read."""
+    try:
+        found = projected_embedding(target, trainer.student.shape.n_embd)
+    except Unreadable as reason:
+        say(f"embeddings start at random: {reason}")
+        return "random"
+    trainer.student.start_from(torch.from_numpy(found))
+    return "principal components of the target's embeddings"
+
+
+def _compare(trainer: Trainer) -> dict[str, Agreement]:
+    """What each file type keeps of the drafter."""
+    student = trainer.student
+    found: dict[str, Agreement] = {}
+    for file_type in ("f16", "q8_0", "q4_0"):
+        student.rounding = ROUNDING.get(file_type)
+        found[file_type] = agreement(student, trainer.held_out)
+    student.rounding = None
+    return found
+
+
+def export_all(
+    trainer: Trainer, trained: Trained, target: Path, out: Path, file_types: tuple[str, ...]
+) -> list[Path]:
+    """`out` in the first file type, and beside it one file for each further type."""
+    weights = {name: each.numpy() for name, each in trainer.student.tensors().items()}
+    facts = {
+        "distilled for": target.name,
+        "target": read_facts(target).file_type or "?",
+        "tokens seen": f"{trained.progress.tokens_seen:,}",
+        "made by": "parlay distill",
+    }
+    paths = [out, *(out.with_name(f"{out.stem}-{t}{out.suffix}") for t in file_types[1:])]
+    return [
+        export(path, target, trained.shape, weights, file_type, facts)
+        for path, file_type in zip(paths, file_types, strict=True)
+    ]
+
+
+def save_report(trained: Trained, path: Path) -> None:
+    """The training's figures as JSON."""
+    path.write_text(json.dumps(trained.as_dict(), indent=1), "utf-8")

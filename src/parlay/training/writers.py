@@ -1,0 +1,137 @@
+"""Several processes that write into one corpus: one process rarely keeps a GPU busy.
+
+Knows processes and counts; what a writer does is `writing`'s affair.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+from parlay import store
+from parlay.errors import LoadError, ParlayError
+from parlay.llama.model import Model
+from parlay.llama.settings import ModelSettings
+from parlay.training.corpus import CorpusWriter, Header
+from parlay.training.prompts import Messages, read_prompts
+from parlay.training.writing import Writing, WritingSettings
+
+Show = Callable[[int], None]  # tokens written in all
+
+_MIN_SLOTS = 4
+_POLL_S = 0.5
+_LEAVE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to write, where, and with how many processes."""
+
+    target: Path
+    folder: Path
+    n_tokens: int
+    seconds: float = float("inf")
+    n_writers: int = 1
+    gpu_layers: int = -1
+    threads: int = 0
+    prompts: Path | None = None
+    settings: WritingSettings = field(default_factory=WritingSettings)
+
+
+def write(job: Job, show: Show) -> None:
+    """Write so many tokens more. Interrupted, it keeps what was written."""
+    given = read_prompts(job.prompts) if job.prompts else []
+    if job.n_writers == 1:
+        _write_alone(job, given, show)
+    else:
+        _write_together(job, show)
+
+
+def _write_alone(job: Job, given: list[Messages], show: Show) -> None:
+    def progress(n: int) -> bool:
+        show(n)
+        return True
+
+    _run(job, 0, given, progress)
+
+
+def _run(job: Job, index: int, given: list[Messages], progress: Callable[[int], bool]) -> None:
+    with Model(job.target, ModelSettings(job.gpu_layers)) as model:
+        header = Header(
+            job.target.name,
+            store.file_identity(job.target),
+            model.vocabulary.size,
+            job.settings.top_k,
+        )
+        writer = CorpusWriter(job.folder, header, f"writer{index}")
+        # Another seed for each writer, and for each time that it goes on.
+        seed = job.settings.seed + 1000 * (index + 1) + writer.n_shards
+        settings = replace(job.settings, seed=seed)
+        with closing(_open(model, writer, settings, given, job.threads)) as writing:
+            writing.run(job.n_tokens, job.seconds, progress)
+
+
+def _open(
+    model: Model,
+    writer: CorpusWriter,
+    settings: WritingSettings,
+    given: list[Messages],
+    threads: int,
+) -> Writing:
+    """As many texts at once as memory allows."""
+    try:
+        return Writing(model, writer, settings, given, threads)
+    except LoadError:
+        if settings.slots // 2 < _MIN_SLOTS:
+            raise
+    return _open(model, writer, replace(settings, slots=settings.slots // 2), given, threads)
+
+
+# -- several processes ------------------------------------------------------------------------
+
+
+def _write_together(job: Job, show: Show) -> None:
+    # Fresh processes: a copy of one that has touched a GPU cannot use it.
+    spawn = multiprocessing.get_context("spawn")
+    stop, failed = spawn.Event(), spawn.SimpleQueue()
+    counts: Any = spawn.Array("q", job.n_writers)
+    children = [
+        spawn.Process(target=_child, args=(job, i, counts, stop, failed), daemon=True)
+        for i in range(job.n_writers)
+    ]
+    for child in children:
+        child.start()
+    try:
+        while any(child.is_alive() for child in children) and failed.empty():
+            show(sum(counts))
+            if sum(counts) >= job.n_tokens:
+                stop.set()
+            time.sleep(_POLL_S)
+    finally:
+        stop.set()
+        for child in children:
+            child.join(_LEAVE_S)
+        show(sum(counts))
+    if not failed.empty():
+        raise ParlayError(f"a writer failed: {failed.get()}")
+
+
+def _child(job: Job, index: int, counts: Any, stop: Event, failed: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+
+    def progress(n: int) -> bool:
+        counts[index] = n
+        return not stop.is_set()
+
+    try:
+        given = read_prompts(job.prompts) if job.prompts else []
+        _run(job, index, given, progress)
+    except Exception as error:  # whatever it is, the parent must hear of it
+        failed.put(f"{type(error).__name__}: {error}")
