@@ -74,7 +74,7 @@ class DFlashProposer(Follower):
         spans = [self._block(d.ask, n) for d in going]
         try:
             for d, rows in zip(going, self._model.decode(spans), strict=True):
-                for row in rows:
+                for row in rows[1:]:
                     if not d.add(row):
                         break
         finally:
@@ -88,8 +88,9 @@ class DFlashProposer(Follower):
         return min(widest, room, self.block_size - 1)
 
     def _block(self, ask: Ask, n_masks: int) -> Span:
+        # Logits of every row: llama.cpp's graph for these drafters gives all or the wrong ones.
         tokens = (ask.tokens[-1], *(self._mask,) * n_masks)
-        return Span(ask.seq_id, len(ask.tokens) - 1, tokens, n_masks)
+        return Span(ask.seq_id, len(ask.tokens) - 1, tokens, len(tokens))
 
 
 def _rest(fed: Sequence[Fed], n_read: Sequence[int]) -> list[Fed]:

@@ -361,7 +361,7 @@ class Engine:
     def _follower(self, drafter: Model, closing: list[Callable[[], None]]) -> Proposer:
         """A drafter that reads the target's hidden states."""
         n_sequences = self.settings.context.n_sequences
-        n_outputs = self.settings.widest * n_sequences
+        n_outputs = (self.settings.widest + 1) * n_sequences
         context = StateContext(drafter, self._drafter_context(n_outputs), self.target)
         closing.append(context.close)
         return DFlashProposer(

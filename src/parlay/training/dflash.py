@@ -98,9 +98,10 @@ def train_blocks(
     shape = shape_for(settings.preset, read_facts(target), _unused(target, train), _LONGEST)
     head_rows = frequent(train, shape.n_head_rows) if shape.n_head_rows else None
     student = _student(target, shape, head_rows, recipe.seed).to(settings.device)
-    tables = [_blocks(target, shape, t, settings, head_rows, say) for t in (train, held_out)]
+    learned = _blocks(target, shape, train, settings, head_rows, say)
+    looked_at = _blocks(target, shape, held_out, settings, head_rows, say)
     rows = None if head_rows is None else torch.from_numpy(head_rows).to(settings.device)
-    trainer = BlockTrainer(student, recipe, *tables, rows)
+    trainer = BlockTrainer(student, recipe, learned, looked_at, rows)
     trainer.run(watch)
     found = _compare(trainer, rows)
     return student, BlockTrained(
@@ -173,8 +174,8 @@ def _tensor(target: Path, name: str) -> Matrix | None:
     for header in read_parts(target):
         if any(tensor.name == name for tensor in header.tensors):
             found = next(t for t in gguf.GGUFReader(header.path).tensors if t.name == name)
-            weights: Matrix = gguf.quants.dequantize(found.data, found.tensor_type)
-            return weights.copy()  # not a view of the file
+            # A copy, not a view of the file.
+            return np.array(gguf.quants.dequantize(found.data, found.tensor_type), np.float32)
     return None
 
 
