@@ -29,6 +29,9 @@ class BlockStudent(nn.Module):  # type: ignore[misc]
         noise = torch.Generator().manual_seed(seed)
         width, read = shape.n_embd, len(shape.layers) * shape.n_embd
         self.fc = _matrix(width, read, read**-0.5, noise)
+        # Some of the target's numbers are a thousand times larger than others; all learn alike
+        # if they are evened out first. In the file both are one matrix.
+        self.register_buffer("evened", torch.ones(read))
         self.enc_output_norm = nn.Parameter(torch.ones(width))
         self.blk = nn.ModuleList([_Layer(shape, noise) for _ in range(shape.n_layers)])
         self.output_norm = nn.Parameter(torch.ones(width))
@@ -43,7 +46,8 @@ class BlockStudent(nn.Module):  # type: ignore[misc]
         Block m of text n begins with the token at its anchor and sees every state before it.
         """
         n, m = anchors.shape
-        context = _norm(self._linear(states, self.fc), self.enc_output_norm, self.shape.eps)
+        context = F.linear(states * self.evened, self.fc)
+        context = _norm(context, self.enc_output_norm, self.shape.eps)
         blocks = torch.full((n, m, block_size), self.shape.mask, device=tokens.device)
         blocks[:, :, 0] = tokens.gather(1, anchors)
         x = self.embedding[blocks].flatten(1, 2).to(context.dtype)
@@ -62,13 +66,15 @@ class BlockStudent(nn.Module):  # type: ignore[misc]
     def rounded(self, matrix: Any) -> Any:
         return matrix if self.rounding is None else self.rounding(matrix)
 
-    def _linear(self, x: Any, matrix: Any) -> Any:
-        return F.linear(x, self.rounded(matrix))
+    def even_out(self, states: Any) -> None:
+        """Begin with every number of these states about as large as any other."""
+        self.evened.copy_(1 / states.float().abs().mean(0).clamp(min=1e-4))
 
     def tensors(self) -> dict[str, Any]:
         """Weights by their GGUF names."""
         found = {f"{name}.weight": p.detach() for name, p in self.named_parameters()}
         found["enc.output_norm.weight"] = found.pop("enc_output_norm.weight")
+        found["fc.weight"] = found["fc.weight"] * self.evened
         return {name: weights.float().cpu() for name, weights in found.items()}
 
 

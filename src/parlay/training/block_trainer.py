@@ -138,9 +138,8 @@ class BlockTrainer:
 
 def _hidden(student: BlockStudent, batch: BlockBatch, n_drafted: int) -> Any:
     device = batch.tokens.device.type
-    states = batch.states if device == "cuda" else batch.states.float()
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        return student(states, batch.tokens, batch.anchors, n_drafted + 1)
+        return student(batch.states.float(), batch.tokens, batch.anchors, n_drafted + 1)
 
 
 # -- agreement --------------------------------------------------------------------------------

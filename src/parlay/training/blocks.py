@@ -77,6 +77,10 @@ class BlockTable:
             position=(ahead - 1).expand_as(places)[wanted],
         )
 
+    def sample(self, n: int) -> Any:
+        """States of about n tokens from all over the texts."""
+        return self._captured.rows[:: max(1, len(self._captured.rows) // n)]
+
     def _range(self, texts: NDArray[np.int64]) -> tuple[Any, Any]:
         """First and last place from which something can be drafted."""
         first = np.maximum(1, self.table.answer_start[texts] - 1)

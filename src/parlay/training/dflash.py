@@ -36,6 +36,7 @@ from parlay.training.states import capture
 from parlay.training.trainer import Progress, Recipe, Watch
 
 HELD_OUT_TOKENS = 20_000
+_SAMPLE = 65_536  # tokens whose states tell how large their numbers are
 _LONGEST = 4096  # positions the drafter is ever trained on
 
 Matrix = NDArray[np.float32]
@@ -101,6 +102,7 @@ def train_blocks(
     learned = _blocks(target, shape, train, settings, head_rows, say)
     looked_at = _blocks(target, shape, held_out, settings, head_rows, say)
     rows = None if head_rows is None else torch.from_numpy(head_rows).to(settings.device)
+    student.even_out(learned.sample(_SAMPLE))
     trainer = BlockTrainer(student, recipe, learned, looked_at, rows)
     trainer.run(watch)
     found = _compare(trainer, rows)
@@ -234,7 +236,7 @@ def _write(
     writer.add_mask_token_id(student.shape.mask)
     for name, weights in student.tensors().items():
         array = weights.numpy()
-        own = kind if array.ndim == 2 else GGMLQuantizationType.F32
+        own = _tensor_type(name, array.ndim, kind)
         writer.add_tensor(name, gguf.quants.quantize(array, own), raw_dtype=own)
     if head_rows is not None:
         writer.add_tensor("d2t", head_rows.astype(np.int64))
@@ -242,6 +244,14 @@ def _write(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _tensor_type(name: str, n_dims: int, kind: GGMLQuantizationType) -> GGMLQuantizationType:
+    if n_dims != 2:
+        return GGMLQuantizationType.F32
+    if name == "fc.weight" and kind != GGMLQuantizationType.F32:
+        return GGMLQuantizationType.F16  # its columns differ a thousandfold in size
+    return kind
 
 
 def _add_shape(writer: Any, shape: BlockShape) -> None:
