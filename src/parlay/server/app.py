@@ -14,10 +14,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
 from parlay.errors import ParlayError
-from parlay.server import failures, openai_routes, ops_routes
+from parlay.server import dashboard, failures, live_routes, openai_routes, ops_routes
 from parlay.server.schema import ChatRequest, CompletionRequest
 from parlay.server.security import Gate
 from parlay.server.service import Service
+from parlay.server.watching import Watching
 
 log = logging.getLogger("parlay.server")
 _FIELDS = sorted({*ChatRequest.model_fields, *CompletionRequest.model_fields})
@@ -31,8 +32,11 @@ def create_app(service: Service, version: str) -> FastAPI:
         summary="Speculative decoding on llama.cpp that never loses the bet",
     )
     app.state.service = service
+    app.state.watching = Watching(service)
     app.include_router(openai_routes.router)
     app.include_router(ops_routes.router)
+    app.include_router(live_routes.router)
+    app.include_router(dashboard.router)
     app.add_api_route(
         service.deployment.monitoring.metrics_endpoint, ops_routes.speculative_metrics
     )

@@ -24,6 +24,7 @@ class Event:
     index: int
     pieces: tuple[Piece, ...]
     last: bool  # the sequence is over and fully counted
+    at: float = 0.0  # when, on the worker's clock
 
 
 class Job:
@@ -90,4 +91,4 @@ class _Sink:
     index: int
 
     def __call__(self, seq: Sequence, pieces: Seq[Piece]) -> None:
-        self.job.take(Event(self.index, tuple(pieces), seq.retired))
+        self.job.take(Event(self.index, tuple(pieces), seq.retired, perf_counter()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -17,6 +17,7 @@ from parlay.server import failures, sse
 from parlay.server.chat import ChatChoice
 from parlay.server.completion import CompletionChoice
 from parlay.server.job import Event, Job
+from parlay.server.origins import Origins
 from parlay.server.planner import Plan
 from parlay.server.reply import Choice, Reply
 from parlay.server.schema import ChatRequest, CompletionRequest, Options
@@ -92,7 +93,7 @@ class Exchange:
         self._service = service
         self._plan = plan
         self._body = body
-        self._job: Job = service.begin(plan)
+        self._job: Job = service.begin(plan, body.model)
         self._reply = Reply(
             plan,
             self._job,
@@ -101,6 +102,7 @@ class Exchange:
             kind=kind,
             model=body.model or service.model_name,
             baseline=service.observer.baseline,
+            origins=Origins(service.engine.model.vocabulary) if self._wants("origins") else None,
         )
         self._last = perf_counter()
 
@@ -143,7 +145,7 @@ class Exchange:
                 chunks = self._reply.chunks(event)
                 if event.last and self._job.n_open == 0:
                     self._finished(200)  # logged before the last byte goes out
-                    chunks += [self._reply.usage_chunk()] if self._wants_usage else []
+                    chunks += [self._reply.usage_chunk()] if self._wants("usage") else []
                     yield sse.frame(*chunks) + sse.DONE
                 elif chunks:
                     yield sse.frame(*chunks)
@@ -151,10 +153,9 @@ class Exchange:
             self._finished(failure.status, error=failure.code)
             yield sse.frame(failure.body) + sse.DONE
 
-    @property
-    def _wants_usage(self) -> bool:
+    def _wants(self, extra: Literal["usage", "origins"]) -> bool:
         options = self._body.stream_options
-        return options is not None and options.include_usage
+        return options is not None and bool(getattr(options, f"include_{extra}"))
 
     def _time(self, event: Event) -> None:
         """Time between tokens as the client will see it; the first has no gap."""

@@ -15,6 +15,7 @@ from parlay.runtime.sequence import Sequence
 from parlay.server import failures, statistics
 from parlay.server.baseline import Baseline
 from parlay.server.job import Event, Job
+from parlay.server.origins import Origins
 from parlay.server.planner import Plan
 
 
@@ -44,6 +45,7 @@ class Reply:
         kind: str,
         model: str,
         baseline: Baseline,
+        origins: Origins | None = None,
     ) -> None:
         self.id = f"{prefix}-{secrets.token_hex(12)}"
         self._plan = plan
@@ -51,6 +53,7 @@ class Reply:
         self._choices = choices
         self._kind = kind
         self._baseline = baseline
+        self._origins = origins  # told with every chunk, where the client asked for it
         self._head = {"id": self.id, "created": int(time.time()), "model": model}
 
     def chunks(self, event: Event) -> list[dict[str, Any]]:
@@ -59,6 +62,8 @@ class Reply:
         parts = choice.push(event)
         if event.last:
             parts += choice.finish(self._reason(seq))
+        if self._origins is not None:
+            self._origins.push(event, seq.submitted, parts)
         found = [self._chunk([{"index": event.index, **part}]) for part in parts]
         if event.last:
             found[-1] |= self._numbers([seq])

@@ -39,6 +39,7 @@ class StreamOptions(Body):
 
     include_usage: bool = False
     include_obfuscation: bool = False  # no effect: nothing is padded
+    include_origins: bool = Field(False, description="Where each token came from.")
 
 
 class JsonSchema(Body):

@@ -17,7 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from parlay.deployment import Deployment, DeploymentError
 from parlay.server.failures import Failure
 
-OPEN_PATHS = frozenset({"/health", "/v1/health"})
+OPEN_PATHS = frozenset({"/health", "/v1/health", "/"})
+# The page's own files (what it shows needs a key), and reports, whose names nobody can guess.
+OPEN_FOLDERS = ("/page/", "/live/bench/report/")
 UNAUTHORISED = Failure(
     401, "give a valid API key as Authorization: Bearer KEY", code="invalid_api_key"
 )
@@ -92,7 +94,7 @@ class Gate:
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
         given = headers.get(b"authorization", b"").decode("latin-1")
-        if scope["path"] not in OPEN_PATHS and not self._keys().opens(given):
+        if not _is_open(scope["path"]) and not self._keys().opens(given):
             await refuse(send, UNAUTHORISED)
             return
         limit = self._max_body()
@@ -101,6 +103,10 @@ class Gate:
             await refuse(send, _too_large(limit))
             return
         await self._app(scope, _counted(receive, limit), send)
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)
 
 
 def _too_large(limit: int) -> Failure:

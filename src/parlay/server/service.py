@@ -24,6 +24,7 @@ from parlay.server.conversation import Conversation
 from parlay.server.drafter import DrafterCare
 from parlay.server.grammar import Grammars
 from parlay.server.job import Job
+from parlay.server.ledger import Key, Ledger
 from parlay.server.memory import Memory, process_bytes
 from parlay.server.metrics import Gauges, Metrics
 from parlay.server.observer import Observer
@@ -62,6 +63,7 @@ class Service:
         self.cache = CacheCare(engine)
         self._conversation = Conversation(engine.model)
         self._grammars = Grammars(engine.model.vocabulary)
+        self.ledger = Ledger()
         self._jobs: set[Job] = set()
         self._usual_s = 1.0  # running mean of a request's time, for Retry-After
         self._log: RequestLog | None = None
@@ -141,15 +143,20 @@ class Service:
     async def plan_completion(self, body: CompletionRequest, headers: Mapping[str, str]) -> Plan:
         return await asyncio.to_thread(self._planner.completion, body, headers, self.memory.pressed)
 
-    def begin(self, plan: Plan) -> Job:
-        """Let a request in, or say when to come back."""
+    def begin(self, plan: Plan, model: str = "") -> Job:
+        """Let a request in, or say when to come back. `model`: the name it was asked for by."""
         if self.draining:
             raise failures.unavailable("the server is shutting down", "shutting_down")
         self._admit(len(plan.requests))
         job = Job(asyncio.get_running_loop(), self.deployment.server.request_timeout_s)
         job.start(self.engine, plan.requests, plan.constraints)
         self._jobs.add(job)
+        self.ledger.begin(job, Key(plan.policy, self._known_name(model)))
         return job
+
+    def _known_name(self, model: str) -> str:
+        """One of our names: what clients make up is no label."""
+        return model if model in self.deployment.model.alias else self.model_name
 
     def _admit(self, n: int) -> None:
         self._jobs = {job for job in self._jobs if job.n_open}
@@ -183,8 +190,11 @@ class Service:
         if seqs[0].first_token is not None:
             self.metrics.ttft.observe(statistics.ttft_s(seqs[0]))
         self.metrics.requests.labels(plan.endpoint, about["status"]).inc()
+        record = self._record(job, plan, reply_id) | about
+        self.ledger.finish(job, reply_id, record)
         if self._log is not None:
-            self._log.write(self._record(job, plan, reply_id) | about)
+            texts = self._texts(job) if self.deployment.monitoring.log_prompts else {}
+            self._log.write(record | texts)
 
     def refused(self, endpoint: str, failure: failures.Failure) -> None:
         """Count and log a request that got no answer."""
@@ -197,7 +207,7 @@ class Service:
         seqs = job.sequences
         numbers = statistics.speculative(seqs, plan.mode, plan.policy, self.observer.baseline)
         timings = statistics.timings(seqs)
-        record = {
+        return {
             "time": _now(),
             "request_id": reply_id,
             "endpoint": plan.endpoint,
@@ -210,9 +220,6 @@ class Service:
             "tokens_per_second": timings["predicted_per_second"],
             **numbers,
         }
-        if self.deployment.monitoring.log_prompts:
-            record |= self._texts(job)
-        return record
 
     def _texts(self, job: Job) -> dict[str, Any]:
         vocabulary = self.engine.model.vocabulary

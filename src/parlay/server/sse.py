@@ -22,6 +22,11 @@ def frame(*chunks: dict[str, Any]) -> bytes:
     return b"".join(b"data: " + _dumps(chunk).encode() + b"\n\n" for chunk in chunks)
 
 
+def event(kind: str, data: dict[str, Any]) -> bytes:
+    """One event with a name, for streams that carry several kinds."""
+    return b"event: " + kind.encode() + b"\n" + frame(data)
+
+
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
