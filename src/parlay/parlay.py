@@ -98,6 +98,7 @@ class Parlay:
         drafter_cache_type_v: str = "auto",
         mmap: bool = True,
         mlock: bool = False,
+        large_pages: bool = True,
         batch: int = 512,
         vram_budget_gb: float | None = None,
         translate: bool = False,
@@ -109,7 +110,7 @@ class Parlay:
         controller choose, round by round, by measured time; it may choose not to speculate.
         `progress` is told what is measured at the first start; `measure_again` does so anew."""
         path = resolve_model(str(target))
-        model = ModelSettings(gpu_layers, tuple(devices), mmap, mlock)
+        model = ModelSettings(gpu_layers, tuple(devices), mmap, mlock, large_pages)
         self.engine = Engine(
             EngineSettings(
                 target=path,

@@ -95,7 +95,7 @@ def test_files_are_mapped_or_read_and_locked_as_told(
         return real(path, params)
 
     monkeypatch.setattr(C, "llama_model_load_from_file", spy)
-    with load(tiny_llama, mmap=mmap, mlock=mlock) as model:
+    with load(tiny_llama, mmap=mmap, mlock=mlock, large_pages=False) as model:
         assert model.handle
     (mode,) = modes
     assert bool(mode & C.LLAMA_LOAD_MODE_MMAP) == mmap
@@ -153,7 +153,7 @@ def test_devices_reach_llama_cpp_as_a_list_with_an_end(
 
     monkeypatch.setattr(C, "llama_model_load_from_file", spy)
     with pytest.raises(LoadError):
-        load(tiny_llama, devices=("CUDA1", "CPU", "CUDA0"))
+        load(tiny_llama, devices=("CUDA1", "CPU", "CUDA0"), large_pages=False)
     assert lists == [[9, 7, None]]
 
 

@@ -98,6 +98,9 @@ def generate(
     drafter_cache_type_v: str = "auto",
     mmap: bool = True,
     mlock: bool = False,
+    large_pages: Annotated[
+        bool, typer.Option(help="On a CPU: copy the weights into large pages if there is room.")
+    ] = True,
     batch: Annotated[int, typer.Option(help="Most rows in one pass.")] = 512,
     vram_budget_gb: Annotated[float | None, typer.Option(help="Refuse to load beyond.")] = None,
     translate: Annotated[
@@ -136,6 +139,7 @@ def generate(
             drafter_cache_type_v=drafter_cache_type_v,
             mmap=mmap,
             mlock=mlock,
+            large_pages=large_pages,
             batch=batch,
             vram_budget_gb=vram_budget_gb,
             translate=translate,

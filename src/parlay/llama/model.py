@@ -9,9 +9,10 @@ import ctypes
 import os
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from parlay.errors import BadRequest, LoadError
-from parlay.llama import library
+from parlay.llama import large_pages, library
 from parlay.llama.facts import read_facts
 from parlay.llama.library import C
 from parlay.llama.settings import ModelSettings
@@ -28,7 +29,8 @@ class Model:
         self.settings = settings
         # Says plainly what llama.cpp would only log, and stops what would make it abort.
         self.facts = read_facts(path)
-        self.handle: int | None = _load(path, settings)
+        self.in_large_pages = _has_room_for_a_copy(settings, self.facts.file_bytes)
+        self.handle: int | None = _load(path, settings, self.in_large_pages)
         self.vocabulary = Vocabulary(C.llama_model_get_vocab(self.handle))
         self.n_layers: int = C.llama_model_n_layer(self.handle)
         self.n_embd: int = C.llama_model_n_embd(self.handle)
@@ -84,12 +86,14 @@ class Model:
         self.close()
 
 
-def _load(path: Path, settings: ModelSettings) -> int:
+def _load(path: Path, settings: ModelSettings, in_large_pages: bool) -> int:
     params = C.llama_model_default_params()
     params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers >= 0 else 999
-    params.load_mode = _load_mode(settings)
+    params.load_mode = _load_mode(settings, mmap=settings.mmap and not in_large_pages)
     devices = _device_list(settings.devices)
     params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
+    if in_large_pages:
+        params.progress_callback = _ask_before_the_first_byte()
     library.forget_errors()
     handle: int | None = C.llama_model_load_from_file(os.fsencode(path), params)
     if not handle:
@@ -97,9 +101,28 @@ def _load(path: Path, settings: ModelSettings) -> int:
     return handle
 
 
-def _load_mode(settings: ModelSettings) -> int:
+def _has_room_for_a_copy(settings: ModelSettings, n_bytes: int) -> bool:
+    """Whether the weights are to be copied: as much memory again must stay free, for others."""
+    wanted = settings.large_pages and (settings.gpu_layers == 0 or not library.has_gpu())
+    return wanted and large_pages.available() and library.free_ram() > 2 * n_bytes
+
+
+def _ask_before_the_first_byte() -> Any:
+    """llama.cpp tells its progress once before it reads: memory is taken then, but not written."""
+    pages = large_pages.LargePages()
+
+    def tell(progress: float, _data: object) -> bool:
+        if progress == 0.0:
+            n = pages.ask()
+            library.log.debug("large pages asked for behind %.0f MB", n / 1e6)
+        return True
+
+    return C.llama_progress_callback(tell)
+
+
+def _load_mode(settings: ModelSettings, mmap: bool) -> int:
     mode: int = C.LLAMA_LOAD_MODE_NONE
-    if settings.mmap:
+    if mmap:
         mode |= C.LLAMA_LOAD_MODE_MMAP
     if settings.mlock:
         mode |= C.LLAMA_LOAD_MODE_MLOCK

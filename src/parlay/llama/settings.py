@@ -40,6 +40,8 @@ class ModelSettings:
     devices: tuple[str, ...] = ()  # empty: every device of this build
     mmap: bool = True
     mlock: bool = False
+    # On a CPU, copy the weights into large pages where there is room, instead of mapping the file.
+    large_pages: bool = True
 
 
 @dataclass(frozen=True, slots=True)
