@@ -69,11 +69,15 @@ PRESETS = {
 }
 
 
-def shape_for(name: str, target: Facts, mask: int, n_ctx: int) -> BlockShape:
-    """A preset for a target."""
+def block_preset(name: str) -> BlockPreset:
+    """A preset by its name."""
     if name not in PRESETS:
         raise BadRequest(f"no preset {name!r} of this kind; use one of {', '.join(PRESETS)}")
-    chosen = PRESETS[name]
+    return PRESETS[name]
+
+
+def shape_for(chosen: BlockPreset, target: Facts, mask: int, n_ctx: int) -> BlockShape:
+    """A preset for a target."""
     head_size = min(_HEAD, target.n_embd)
     n_heads = max(1, target.n_embd // head_size)
     return BlockShape(

@@ -25,7 +25,7 @@ from parlay.llama.model import Model
 from parlay.llama.settings import ModelSettings
 from parlay.training.agreement import Agreement
 from parlay.training.batches import Table
-from parlay.training.block_shape import BlockShape, shape_for
+from parlay.training.block_shape import PRESETS, BlockPreset, BlockShape, shape_for
 from parlay.training.block_student import BlockStudent
 from parlay.training.block_trainer import BlockTrainer, block_agreement
 from parlay.training.blocks import BlockTable, frequent
@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 class BlockSettings:
     """What to train, on how much text."""
 
-    preset: str = "base"
+    preset: BlockPreset = PRESETS["base"]
     n_tokens: int = 4_000_000  # generated ones; their states must fit into memory
     device: str = "cpu"
     gpu_layers: int = -1
@@ -166,8 +166,10 @@ def _student(
     student = BlockStudent(shape, torch.from_numpy(embedding), torch.from_numpy(head), seed)
     norm = _tensor(target, "output_norm.weight")
     if norm is not None:
+        # As the target weighs them, but quietly: what is random yet should not be sure of itself.
+        loud = float(np.sqrt(((head * norm) ** 2).sum(-1)).mean())
         with torch.no_grad():
-            student.output_norm.copy_(torch.from_numpy(norm))
+            student.output_norm.copy_(torch.from_numpy(norm / max(loud, 1e-6)))
     return student
 
 
