@@ -54,6 +54,92 @@ def write_dflash(
     return _finish(writer, tensors, path)
 
 
+def write_eagle3(
+    path: Path,
+    *,
+    layers: Sequence[int] = (0, 1, 1),
+    n_embd: int = 64,
+    n_heads: int = 4,
+    n_kv_heads: int = 2,
+    n_ff: int = 128,
+    n_ctx: int = 512,
+    vocab: Vocabulary = VOCABULARY,
+    seed: int = 4,
+) -> Path:
+    """A head of one layer that reads three of the target's; embeddings and head are borrowed."""
+    draw = tiny_models._Draw(seed)
+    n_kv = n_embd // n_heads * n_kv_heads
+    tensors: dict[str, Array] = {
+        "fc.weight": draw.matrix(n_embd, 3 * n_embd),
+        "output_norm.weight": draw.norm(n_embd),
+        "blk.0.attn_norm.weight": draw.norm(n_embd),
+        "blk.0.attn_norm_2.weight": draw.norm(n_embd),
+        "blk.0.attn_q.weight": draw.matrix(n_embd, 2 * n_embd),
+        "blk.0.attn_k.weight": draw.matrix(n_kv, 2 * n_embd),
+        "blk.0.attn_v.weight": draw.matrix(n_kv, 2 * n_embd),
+        "blk.0.attn_output.weight": draw.matrix(n_embd, n_embd),
+    }
+    tensors |= tiny_models._feed_forward(draw, "blk.0", n_embd, n_ff)
+    writer = gguf.GGUFWriter(path, "eagle3")
+    _common(writer, 1, n_ctx, n_embd, n_heads, n_kv_heads, n_ff)
+    writer.add_array("eagle3.target_layers", list(layers))
+    writer.add_uint32("eagle3.target_hidden_size", n_embd)
+    vocab.write(writer)
+    return _finish(writer, tensors, path)
+
+
+def write_nextn(
+    path: Path,
+    *,
+    n_embd: int = 64,
+    n_layers: int = 2,
+    n_heads: int = 4,
+    n_kv_heads: int = 2,
+    n_ff: int = 64,
+    n_experts: int = 2,
+    n_ctx: int = 512,
+    vocab: Vocabulary = VOCABULARY,
+    seed: int = 5,
+) -> Path:
+    """A target with a NextN layer of its own: GLM-4.5's architecture, the plainest that has one."""
+    draw = tiny_models._Draw(seed)
+    tensors = tiny_models._ends(draw, vocab, n_embd)
+    for i in range(n_layers + 1):
+        at = f"blk.{i}"
+        tensors |= tiny_models._attention(draw, at, n_embd, n_heads, n_kv_heads)
+        tensors[f"{at}.post_attention_norm.weight"] = draw.norm(n_embd)
+        if i < n_layers:  # dense; a NextN layer has experts
+            tensors |= _without_norm(tiny_models._feed_forward(draw, at, n_embd, n_ff), at)
+            continue
+        tensors[f"{at}.ffn_gate_inp.weight"] = draw.matrix(n_experts, n_embd)
+        tensors[f"{at}.exp_probs_b.bias"] = draw.vector(n_experts, 0.1)
+        for name, shape in {
+            "gate": (n_ff, n_embd),
+            "up": (n_ff, n_embd),
+            "down": (n_embd, n_ff),
+        }.items():
+            each = [draw.matrix(*shape) for _ in range(n_experts)]
+            tensors[f"{at}.ffn_{name}_exps.weight"] = np.stack(each)
+            tensors[f"{at}.ffn_{name}_shexp.weight"] = draw.matrix(*shape)
+        tensors[f"{at}.nextn.eh_proj.weight"] = draw.matrix(n_embd, 2 * n_embd)
+        tensors[f"{at}.nextn.enorm.weight"] = draw.norm(n_embd)
+        tensors[f"{at}.nextn.hnorm.weight"] = draw.norm(n_embd)
+    writer = gguf.GGUFWriter(path, "glm4moe")
+    _common(writer, n_layers + 1, n_ctx, n_embd, n_heads, n_kv_heads, n_ff)
+    writer.add_uint32("glm4moe.nextn_predict_layers", 1)
+    writer.add_leading_dense_block_count(n_layers)
+    writer.add_expert_count(n_experts)
+    writer.add_expert_used_count(1)
+    writer.add_expert_shared_count(1)
+    writer.add_expert_feed_forward_length(n_ff)
+    vocab.write(writer)
+    return _finish(writer, tensors, path)
+
+
+def _without_norm(tensors: dict[str, Array], at: str) -> dict[str, Array]:
+    return {name: each for name, each in tensors.items() if name != f"{at}.ffn_norm.weight"}
+
+
 def _common(
     writer: gguf.GGUFWriter,
     n_layers: int,

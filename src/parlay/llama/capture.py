@@ -184,4 +184,4 @@ def _view(pointer: Any, n: int, width: int) -> States:
 
 
 def _copy(pointer: Any, n: int, width: int) -> States:
-    return _view(pointer, n, width).copy()
+    return np.array(_view(pointer, n, width))

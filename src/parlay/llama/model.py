@@ -90,6 +90,7 @@ def _load(path: Path, settings: ModelSettings, in_large_pages: bool) -> int:
     params = C.llama_model_default_params()
     params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers >= 0 else 999
     params.load_mode = _load_mode(settings, mmap=settings.mmap and not in_large_pages)
+    params.load_mtp = settings.own_head
     devices = _device_list(settings.devices)
     params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
     if in_large_pages:

@@ -42,6 +42,7 @@ class ModelSettings:
     mlock: bool = False
     # On a CPU, copy the weights into large pages where there is room, instead of mapping the file.
     large_pages: bool = True
+    own_head: bool = False  # also load the layers that predict further tokens (NextN), if any
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,8 @@ class StateContext(Context):
 
     def _encode(self, states: States) -> States:
         batch = _StateBatch(len(states), states.shape[1], with_tokens=False)
-        batch.fill_states([Fed(0, 0, states, n_logits=len(states))])
+        # The encoder has no positions, but llama.cpp checks that they go on.
+        batch.fill_states([Fed(0, self.length(0), states, n_logits=len(states))])
         library.check(C.llama_encode(self._handle, batch.struct), "llama_encode")
         C.llama_synchronize(self._handle)
         return capture.last_states(self._handle, len(states), self.model.n_embd)
@@ -172,6 +173,8 @@ def _check(kind: Kind, model: Model, target: Model) -> None:
         raise LoadError(f"{name} is a DFlash2 drafter with a selector, which Parlay does not run")
     if kind == "dflash" and _has_markov_head(model):
         raise LoadError(f"{name} is a DSpark drafter, which Parlay does not run; use a DFlash one")
+    if kind == "mtp" and C.llama_model_n_layer_nextn(model.handle) > 1:
+        raise LoadError(f"{name} has several NextN layers in a chain, which Parlay does not run")
     if kind in ("dflash", "mtp") and model.n_embd != target.n_embd:
         raise LoadError(
             f"{name} is {model.n_embd} wide, {target.path.name} {target.n_embd}; it was made for"

@@ -32,6 +32,7 @@ from parlay.planning.limits import Wanted, check_fits, engine_contexts
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.follower import Follower
+from parlay.proposers.head import HeadProposer
 from parlay.proposers.ngram import NgramProposer
 from parlay.proposers.proposer import Proposer
 from parlay.proposers.suffix import SuffixProposer
@@ -127,12 +128,14 @@ class Engine:
         """Load everything; runs on the worker's thread."""
         if settings.vram_budget_gb is not None:
             self._check_budget(settings.vram_budget_gb)
-        self.model = self._keep(Model(settings.target, settings.model))
+        own_head = any(self._is_target(Path(name)) for name in settings.draft)
+        self.model = self._keep(Model(settings.target, replace(settings.model, own_head=own_head)))
         rows = (settings.widest + 1) * settings.context.n_sequences
         self.target = self._keep(
             Context(self.model, replace(settings.context, n_outputs=max(rows, _MAX_EXACT_ROWS)))
         )
         proposers = self._proposers()
+        self._attach(proposers.get(MODEL))  # before the probe: captured passes are probed as such
         self.watched = Stopwatch(self.target)  # the probe's passes also tell what passes cost
         self.exact = self._exact_shapes(self.watched)
         # Without drafts a single sequence is plain decoding itself.
@@ -341,12 +344,14 @@ class Engine:
 
     def _drafter_weights(self, path: Path, closing: list[Callable[[], None]]) -> Model:
         """A drafter's file, loaded; a target with a head of its own is there already."""
-        has_head = kind_of(self.model, self.model) == "mtp"
-        if has_head and path.exists() and path.samefile(self.settings.target):
+        if self._is_target(path) and kind_of(self.model, self.model) == "mtp":
             return self.model
         drafter = Model(path, self.settings.drafter_model)
         closing.append(drafter.close)
         return drafter
+
+    def _is_target(self, path: Path) -> bool:
+        return path.exists() and path.samefile(self.settings.target)
 
     def _drafter_context(self, n_outputs: int) -> ContextSettings:
         settings = self.settings
@@ -360,19 +365,23 @@ class Engine:
 
     def _follower(self, drafter: Model, closing: list[Callable[[], None]]) -> Proposer:
         """A drafter that reads the target's hidden states."""
-        n_sequences = self.settings.context.n_sequences
-        n_outputs = (self.settings.widest + 1) * n_sequences
+        settings = self.settings.context
+        n_outputs = (self.settings.widest + 1) * settings.n_sequences
         context = StateContext(drafter, self._drafter_context(n_outputs), self.target)
         closing.append(context.close)
-        return DFlashProposer(
-            context,
-            self.model.vocabulary.ends,
-            self.target.n_vocab,
-            self.settings.context.n_batch,
-            block_size=context.block_size,
-            mask=context.mask,
-            name=MODEL,
-        )
+        ends, n_vocab = self.model.vocabulary.ends, self.target.n_vocab
+        if context.kind == "dflash":
+            return DFlashProposer(
+                context,
+                ends,
+                n_vocab,
+                settings.n_batch,
+                block_size=context.block_size,
+                mask=context.mask,
+                name=MODEL,
+            )
+        lead = 1 if context.kind == "mtp" else 0
+        return HeadProposer(context, ends, n_vocab, settings.n_batch, lead=lead, name=MODEL)
 
     # -- control --------------------------------------------------------------
 

@@ -1,0 +1,115 @@
+"""Draft token by token with a small head on the target's hidden states: EAGLE-3, or NextN (MTP).
+
+Its cache holds pairs: a state, and the token that came after it. While it drafts, its own state
+stands for the target's, which is not known yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from parlay.decoding.draft import Draft
+from parlay.decoding.sampling import Row
+from parlay.decoding.states import Fed, StateModel, States
+from parlay.proposers.drafting import Drafting
+from parlay.proposers.follower import Follower
+from parlay.proposers.proposer import Ask
+
+
+class HeadProposer(Follower):
+    """One row per sequence and pass once it drafts."""
+
+    def __init__(
+        self,
+        model: StateModel,
+        ends: frozenset[int],
+        n_vocab: int,
+        n_batch: int,
+        *,
+        lead: int,
+        name: str = "head",
+    ) -> None:
+        """`lead`: a pair lies at its state's position (0, EAGLE-3) or at its token's (1, NextN)."""
+        super().__init__(model, ends, n_vocab, n_batch, name)
+        self._lead = lead
+
+    def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        drafting = [Drafting(ask, self._ends, self._n_vocab) for ask in asks]
+        # llama.cpp batches neighbouring sequences only if their ids come in order.
+        ready = sorted((d for d in drafting if self._is_ready(d.ask)), key=lambda d: d.ask.seq_id)
+        try:
+            fed = self._catch_up([d.ask for d in ready])
+            going = ready
+            while going:
+                read = self._model.read(fed)
+                going, fed = self._extend(going, [(rows[0], own) for rows, own in read])
+        finally:
+            for d in ready:  # what was drafted is a guess; what holds of it comes back as states
+                self._model.truncate(d.ask.seq_id, self._position(len(d.ask.tokens) - 1))
+        return [d.draft(self.name) for d in drafting]
+
+    def _is_ready(self, ask: Ask) -> bool:
+        # The newest state must still be there: its pair gives the first token.
+        return super()._is_ready(ask) and bool(self._slot(ask.seq_id).tokens)
+
+    def _catch_up(self, asks: Sequence[Ask]) -> list[Fed]:
+        """Read every pair but each sequence's last, which is returned: its logits begin a draft."""
+        last = []
+        for ask in asks:
+            slot = self._slot(ask.seq_id)
+            tokens = [*slot.tokens[1:], ask.tokens[-1]]
+            pairs = Fed(ask.seq_id, slot.n_read, slot.rows(len(tokens)), tokens)
+            last.append(replace(self._read_all_but_last(pairs), n_logits=1))
+            slot.took(len(tokens))
+        return last
+
+    def _read_all_but_last(self, pairs: Fed) -> Fed:
+        fed = self._as_fed(pairs)
+        n = len(fed.tokens) - 1
+        self._read(replace(fed, states=fed.states[:n], tokens=fed.tokens[:n]))
+        return replace(fed, start=fed.start + n, states=fed.states[n:], tokens=fed.tokens[n:])
+
+    def _extend(
+        self, going: Sequence[Drafting], read: Sequence[tuple[Row, States]]
+    ) -> tuple[list[Drafting], list[Fed]]:
+        """Add a token to every draft; those that go on, and what they are fed next."""
+        on: list[Drafting] = []
+        fed: list[Fed] = []
+        for d, (row, own) in zip(going, read, strict=True):
+            at = self._position(len(d.ask.tokens) - 1) + len(d.tokens)
+            if d.add(row) and at + 1 < self._model.context_size and d.worth_going_on:
+                on.append(d)
+                fed.append(Fed(d.ask.seq_id, at, own, (d.tokens[-1],), 1))
+        return on, fed
+
+    def _position(self, n: int) -> int:
+        return n + self._lead if n else 0
+
+    # -- pairs ----------------------------------------------------------------
+
+    def _take_in(self, fed: Sequence[Fed]) -> None:
+        for pairs in fed:
+            self._read(self._as_fed(pairs))
+
+    def _as_fed(self, pairs: Fed) -> Fed:
+        """As the drafter wants its rows; a NextN head also reads the first token, after nothing."""
+        states = self._model.encode(pairs.states)
+        if not self._lead or pairs.start:
+            return replace(pairs, start=pairs.start + self._lead, states=states)
+        nothing = np.zeros((1, states.shape[1]), np.float32)
+        first = self._slot(pairs.seq_id).tokens[0]
+        return replace(
+            pairs, states=np.concatenate([nothing, states]), tokens=[first, *pairs.tokens]
+        )
+
+    def _read(self, fed: Fed) -> None:
+        """Without logits, as many rows in a pass as it holds."""
+        for at in range(0, len(fed.tokens), self._n_batch):
+            end = at + self._n_batch
+            part = replace(
+                fed, start=fed.start + at, states=fed.states[at:end], tokens=fed.tokens[at:end]
+            )
+            self._model.read([part])
