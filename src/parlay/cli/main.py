@@ -26,6 +26,7 @@ from parlay.cli import (
     report,
     serve,
     submit,
+    top,
 )
 from parlay.cli import map as map_
 from parlay.errors import ParlayError
@@ -37,7 +38,21 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (generate, serve, bench, ab, plan, pair, profile, doctor, replay, report, submit, map_):
+for verb in (
+    generate,
+    serve,
+    top,
+    bench,
+    ab,
+    plan,
+    pair,
+    profile,
+    doctor,
+    replay,
+    report,
+    submit,
+    map_,
+):
     verb.register(app)
 
 
