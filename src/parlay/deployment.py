@@ -160,6 +160,32 @@ class GatewaySection(Section):
     explore_share: float = Field(0.05, ge=0, le=0.5)  # at most, of a route's requests
 
 
+class ScaleSection(Section):
+    """The same deployment on another engine; only `parlay deploy render` reads it."""
+
+    target: str | None = None  # the model as that engine reads it; absent: model.target
+    drafter: str | None = None  # likewise; absent: model.drafter
+    method: Literal[
+        "auto", "none", "ngram", "suffix", "draft_model", "eagle3", "mtp", "dflash"
+    ] = "auto"
+    tensor_parallel: int = Field(1, ge=1, le=1024)
+    pipeline_parallel: int = Field(1, ge=1, le=1024)
+    data_parallel: int = Field(1, ge=1, le=4096)
+    nodes: int = Field(1, ge=1, le=1024)
+    head: str | None = Field(None, pattern=r"^[A-Za-z0-9_.:-]{1,253}$")  # the first node's address
+    port: int | None = Field(None, ge=1, le=65535)  # absent: server.port, 8000 behind the gateway
+    image: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,255}$")
+    gpu_resource: str = Field("nvidia.com/gpu", pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+$")
+    gpu_memory_gb: float | None = Field(None, gt=0)  # of one card, for runtime.vram_budget_gb
+
+    @field_validator("target", "drafter")
+    @classmethod
+    def _is_named(cls, value: str | None) -> str | None:
+        if value is not None and (not value.strip() or value.startswith("-")):
+            raise ValueError("must be a repository, a folder or a file")
+        return value
+
+
 class Deployment(Section):
     """The whole file."""
 
@@ -170,6 +196,7 @@ class Deployment(Section):
     runtime: RuntimeSection = RuntimeSection()
     monitoring: MonitoringSection = MonitoringSection()
     server: ServerSection = ServerSection()
+    scale: ScaleSection = ScaleSection()
     routes: tuple[Rule, ...] = DEFAULT_RULES
 
     @model_validator(mode="after")
@@ -189,6 +216,7 @@ _SECTIONS: dict[str, type[Section]] = {
     "monitoring": MonitoringSection,
     "server": ServerSection,
     "gateway": GatewaySection,
+    "scale": ScaleSection,
 }
 
 

@@ -17,6 +17,7 @@ from parlay import __version__
 from parlay.cli import (
     ab,
     bench,
+    deploy,
     doctor,
     generate,
     pair,
@@ -48,6 +49,7 @@ for verb in (
     pair,
     profile,
     doctor,
+    deploy,
     replay,
     report,
     submit,

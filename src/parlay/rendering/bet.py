@@ -1,0 +1,68 @@
+"""What the deployment bets with, in words that every engine's flags can be made from.
+
+Knows the deployment file and the first bytes of a drafter's file; knows no flags.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from parlay.deployment import Deployment
+from parlay.errors import ParlayError
+from parlay.llama.header import read_parts
+from parlay.rendering.launch import RenderError
+
+Method = Literal["none", "ngram", "suffix", "draft_model", "eagle3", "mtp", "dflash"]
+FREE = ("ngram", "suffix")
+_NEEDS_MODEL = ("draft_model", "eagle3", "dflash")
+
+
+@dataclass(frozen=True, slots=True)
+class Bet:
+    """One way of drafting; `others`: further proposers the file names."""
+
+    method: Method
+    model: str | None
+    window: int
+    others: tuple[str, ...] = ()
+
+
+def bet_of(deployment: Deployment) -> Bet:
+    """What to draft with on another engine."""
+    names = [part.strip() for part in deployment.model.drafter.split(",") if part.strip()]
+    files = [n for n in names if n not in (*FREE, "auto", "none")]
+    free = ["suffix" if n == "auto" else n for n in names if n in (*FREE, "auto")]
+    model = deployment.scale.drafter or (files[0] if files else None)
+    method = _method(deployment, model, free)
+    window = deployment.runtime.fixed_window
+    if method == "none" or window == 0:
+        return Bet("none", None, 0)
+    if method in _NEEDS_MODEL and model is None:
+        raise RenderError(f"scale.method {method} needs a drafter; name it in scale.drafter")
+    others = tuple(n for n in free if n != method)
+    return Bet(method, model if method in _NEEDS_MODEL else None, window, others)
+
+
+def _method(deployment: Deployment, model: str | None, free: list[str]) -> Method:
+    wanted = deployment.scale.method
+    if wanted != "auto":
+        return wanted
+    if model is not None:
+        return _kind_of(model)
+    return "none" if not free else ("ngram" if free[0] == "ngram" else "suffix")
+
+
+def _kind_of(model: str) -> Method:
+    """By the architecture its file names; a drafter that is not here is taken for a plain one."""
+    path = Path(model)
+    if path.suffix != ".gguf" or not path.is_file():
+        return "draft_model"
+    try:
+        architecture = read_parts(path)[0].text("general.architecture")
+    except ParlayError:
+        return "draft_model"
+    if architecture == "eagle3":
+        return "eagle3"
+    return "dflash" if architecture == "dflash" else "draft_model"

@@ -1,0 +1,117 @@
+"""What every engine's builder shares: flags gathered while each key is accounted for.
+
+Knows the deployment file and the launch plan; the flags are the engines' own affair.
+"""
+
+from __future__ import annotations
+
+from parlay.deployment import Deployment
+from parlay.rendering.common import (
+    Site,
+    alias_of,
+    check_layout,
+    folder_of,
+    gpus_per_node,
+    needs_key,
+    port_of,
+)
+from parlay.rendering.launch import Command, LaunchPlan, Secret, service_name
+from parlay.rendering.ledger import Ledger
+
+_ALL_LAYERS = 99  # what people write for all of them
+
+
+class Builder:
+    """One engine's command in the making."""
+
+    engine: str  # as the command line names it
+    title: str  # as people do
+    version: str
+    image: str
+
+    def __init__(self, deployment: Deployment, site: Site) -> None:
+        self.deployment = deployment
+        self.site = site
+        self.ledger = Ledger(deployment, self.title)
+        self.argv: list[str] = []
+        self.env: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.folders: list[str] = []
+
+    def plan(self) -> LaunchPlan:
+        """How this engine would run the deployment."""
+        d = self.deployment
+        check_layout(d, self.site.head)
+        self.refuse()
+        target = self.target()
+        commands = self.commands(target)
+        self._carry_layout()
+        return LaunchPlan(
+            engine=self.engine,
+            version=self.version,
+            name=service_name(alias_of(d, target)[0]),
+            commands=commands,
+            env=self.env,
+            secrets=self.secrets(),
+            host=d.server.host,
+            port=port_of(d),
+            image=d.scale.image or self.image,
+            gpus=gpus_per_node(d),
+            gpu_resource=d.scale.gpu_resource,
+            folders=tuple(self.folders),
+            drain_s=d.server.drain_s,
+            asks_for_key=needs_key(d),
+            public_without_key=d.server.allow_public_without_key,
+            entries=self.ledger.entries(),
+            notes=tuple(self.notes),
+        )
+
+    # -- an engine's own ------------------------------------------------------
+
+    def refuse(self) -> None:
+        """Raise RenderError for what is known to fail."""
+        raise NotImplementedError
+
+    def target(self) -> str:
+        """The model's name for this engine."""
+        raise NotImplementedError
+
+    def commands(self, target: str) -> tuple[Command, ...]:
+        """What every machine runs; accounts for all that it carries."""
+        raise NotImplementedError
+
+    def secrets(self) -> tuple[Secret, ...]:
+        """What must reach the engine beside its arguments."""
+        raise NotImplementedError
+
+    # -- for all --------------------------------------------------------------
+
+    def flag(self, key: str, flag: str, *values: object) -> None:
+        """Carry a key by a flag."""
+        self.argv += [flag, *(str(value) for value in values)]
+        self.ledger.carry(key, flag)
+
+    def leave(self, why: str, *keys: str) -> None:
+        """Leave several keys behind for one reason."""
+        for key in keys:
+            self.ledger.leave(key, why)
+
+    def mount(self, name: str) -> None:
+        """A container must see the folder of this model, if it is one."""
+        folder = folder_of(name)
+        if folder is not None and folder not in self.folders:
+            self.folders.append(folder)
+
+    @property
+    def all_on_gpu(self) -> bool:
+        layers = self.deployment.runtime.gpu_layers
+        return layers == -1 or layers >= _ALL_LAYERS
+
+    def _carry_layout(self) -> None:
+        for key in ("tensor_parallel", "pipeline_parallel", "data_parallel"):
+            self.ledger.carry(f"scale.{key}", "the engine's own flags")
+        self.ledger.carry("scale.nodes", "one command for each")
+        self.ledger.carry("scale.head", "the address that the others join")
+        self.ledger.carry("scale.target", "the model's name")
+        for key in ("port", "image", "gpu_resource"):
+            self.ledger.carry(f"scale.{key}", "where the format needs it")

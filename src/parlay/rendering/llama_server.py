@@ -1,0 +1,229 @@
+"""llama.cpp's own server: `llama-server` and its flags, as in llama-cpp-python 0.3.36's source.
+
+Knows those options and what one llama.cpp process cannot do; knows no file format.
+"""
+
+from __future__ import annotations
+
+import math
+
+from parlay.rendering.bet import Bet, Method, bet_of
+from parlay.rendering.builder import Builder
+from parlay.rendering.common import alias_of, gguf_file, needs_key, port_of
+from parlay.rendering.launch import Command, RenderError, Secret
+
+VERSION = "in llama-cpp-python 0.3.36"
+KEY = "LLAMA_API_KEY"
+_TYPES: dict[Method, str] = {
+    "ngram": "ngram-simple",
+    "suffix": "ngram-map-k",
+    "draft_model": "draft-simple",
+    "eagle3": "draft-eagle3",
+    "mtp": "draft-mtp",
+    "dflash": "draft-dflash",
+}
+_MAX_NGRAM = 1024
+
+
+class LlamaServer(Builder):
+    """`llama-server`."""
+
+    engine, title, version = "llama-server", "llama-server", VERSION
+    image = "ghcr.io/ggml-org/llama.cpp:server-cuda"
+
+    def refuse(self) -> None:
+        scale = self.deployment.scale
+        if scale.nodes > 1:
+            raise RenderError(
+                "llama-server runs on one machine; start one on each and put them behind the"
+                " gateway (engine: endpoints), or render for vllm"
+            )
+        if scale.data_parallel > 1:
+            raise RenderError(
+                "llama-server has no replicas; start several and put them behind the gateway"
+                " (engine: endpoints)"
+            )
+        if scale.tensor_parallel > 1 and scale.pipeline_parallel > 1:
+            raise RenderError(
+                "llama-server splits a model by layers or by tensors, not both; set one of"
+                " scale.tensor_parallel and scale.pipeline_parallel to 1"
+            )
+
+    def target(self) -> str:
+        model = self.deployment.model
+        target = gguf_file(self.deployment.scale.target or model.target)
+        if not target.endswith(".gguf"):
+            raise RenderError(f"llama-server reads GGUF files, not {target}; set scale.target")
+        self.ledger.carry("model.target", "--model")
+        self.mount(target)
+        return target
+
+    def secrets(self) -> tuple[Secret, ...]:
+        if not needs_key(self.deployment) or self.deployment.server.api_keys_file:
+            return ()
+        return (Secret(KEY, holds="the API keys, with commas between"),)
+
+    def commands(self, target: str) -> tuple[Command, ...]:
+        self._model(target)
+        self._speculation(bet_of(self.deployment))
+        self._runtime()
+        self._caches()
+        self._server()
+        self._split()
+        program = "/app/llama-server" if self.site.in_container else "llama-server"
+        return (Command("server", (program, "--model", target, *self.argv)),)
+
+    # -- model and bet --------------------------------------------------------
+
+    def _model(self, target: str) -> None:
+        self.flag("model.alias", "--alias", ",".join(alias_of(self.deployment, target)))
+        if self.deployment.model.tokenizer is None:
+            self.ledger.carry("model.tokenizer", "the target's own")
+        else:
+            self.ledger.leave("model.tokenizer", "llama-server uses the target's own, unchecked")
+
+    def _speculation(self, bet: Bet) -> None:
+        ledger, runtime = self.ledger, self.deployment.runtime
+        ledger.carry("model.drafter", "--spec-type" if bet.window else "no speculation")
+        ledger.carry("scale.drafter", "--spec-draft-model" if bet.model else "not needed")
+        ledger.carry("scale.method", "--spec-type" if bet.window else "no speculation")
+        if not bet.window:
+            ledger.carry("runtime.speculative_window", "no speculation")
+            return
+        # A proposer without a model may stand beside one with a model.
+        types = [_TYPES[bet.method]]
+        types += [_TYPES["ngram" if name == "ngram" else "suffix"] for name in bet.others]
+        self.argv += ["--spec-type", ",".join(dict.fromkeys(types))]
+        self._lengths(bet, types)
+        if "ngram-map-k" in types:
+            self.notes.append("suffix: llama-server's nearest is ngram-map-k, over one answer only")
+        if bet.model is not None:
+            drafter = gguf_file(bet.model)
+            self.argv += ["--spec-draft-model", drafter]
+            self.mount(drafter)
+        if runtime.adaptive:
+            ledger.leave(
+                "runtime.speculative_window",
+                f"the controller chooses it here; llama-server drafts up to {bet.window} tokens",
+            )
+        else:
+            ledger.carry("runtime.speculative_window", "--spec-draft-n-max")
+
+    def _lengths(self, bet: Bet, types: list[str]) -> None:
+        self.argv += ["--spec-draft-n-max", str(bet.window)]
+        for name in ("ngram-simple", "ngram-map-k"):
+            if name in types:
+                self.argv += [f"--spec-{name}-size-m", str(min(_MAX_NGRAM, bet.window))]
+
+    # -- runtime --------------------------------------------------------------
+
+    def _runtime(self) -> None:
+        runtime, ledger = self.deployment.runtime, self.ledger
+        self.argv += ["--no-kv-unified"]  # each slot has its own share of the context
+        self.flag("runtime.context_size", "--ctx-size", runtime.context_size * runtime.slots)
+        self.flag("runtime.slots", "--parallel", runtime.slots)
+        layers = "all" if self.all_on_gpu else runtime.gpu_layers
+        self.flag("runtime.gpu_layers", "--n-gpu-layers", layers)
+        if runtime.threads:
+            self.flag("runtime.threads", "--threads", runtime.threads)
+        else:
+            ledger.carry("runtime.threads", "llama-server's default")
+        self.flag("runtime.batch", "--batch-size", runtime.batch)
+        self.argv += ["--ubatch-size", str(runtime.batch)]
+        if runtime.devices:
+            self.flag("runtime.devices", "--device", ",".join(runtime.devices))
+        else:
+            ledger.carry("runtime.devices", "all")
+        self.flag("runtime.flash_attention", "--flash-attn", runtime.flash_attention)
+        shift = "--context-shift" if runtime.context_full == "slide" else "--no-context-shift"
+        self.flag("runtime.context_full", shift)
+        self._loading()
+        self.leave(
+            "llama-server has no gate on acceptance; the gateway moves traffic by measured time",
+            "runtime.min_token_acceptance",
+            "runtime.min_sequence_acceptance",
+            "runtime.fallback_threshold_pct",
+            "runtime.controller",
+        )
+        self.leave("llama-server does not look for exact shapes", "runtime.mode")
+
+    def _loading(self) -> None:
+        runtime = self.deployment.runtime
+        modes = [name for name in ("mmap", "mlock") if getattr(runtime, name)]
+        self.argv += ["--load-mode", "+".join(modes) or "none"]
+        self.ledger.carry("runtime.mmap", "--load-mode")
+        self.ledger.carry("runtime.mlock", "--load-mode")
+        if runtime.vram_budget_gb is None:
+            self.ledger.carry("runtime.vram_budget_gb", "no limit")
+        else:
+            self.ledger.leave(
+                "runtime.vram_budget_gb", "llama-server leaves a margin free (--fit-target) instead"
+            )
+        self.ledger.carry("scale.gpu_memory_gb", "not needed")
+
+    def _caches(self) -> None:
+        runtime, ledger = self.deployment.runtime, self.ledger
+        drafts = bet_of(self.deployment).model is not None
+        for key, flag in (
+            ("cache_type_k", "--cache-type-k"),
+            ("cache_type_v", "--cache-type-v"),
+            ("drafter_cache_type_k", "--spec-draft-type-k"),
+            ("drafter_cache_type_v", "--spec-draft-type-v"),
+        ):
+            value = getattr(runtime, key)
+            if value == "auto" or (key.startswith("drafter") and not drafts):
+                ledger.carry(f"runtime.{key}", "llama-server's default, f16")
+            else:
+                self.flag(f"runtime.{key}", flag, value)
+        if drafts:
+            layers = runtime.drafter_gpu_layers
+            value = "all" if layers == -1 else layers
+            self.flag("runtime.drafter_gpu_layers", "--spec-draft-ngl", value)
+        else:
+            ledger.carry("runtime.drafter_gpu_layers", "not needed")
+
+    # -- server ---------------------------------------------------------------
+
+    def _server(self) -> None:
+        server, ledger = self.deployment.server, self.ledger
+        self.flag("server.host", "--host", self.site.host)
+        self.flag("server.port", "--port", port_of(self.deployment))
+        self.argv += ["--metrics"]
+        ledger.leave(
+            "monitoring.metrics_endpoint", "llama-server has Prometheus at /metrics (--metrics)"
+        )
+        ledger.carry("server.api_keys", KEY)
+        if server.api_keys_file:
+            self.flag("server.api_keys_file", "--api-key-file", server.api_keys_file)
+            self.mount(server.api_keys_file)
+        else:
+            ledger.carry("server.api_keys_file", "not needed")
+        if server.cors_origins:
+            self.flag("server.cors_origins", "--cors-origins", ",".join(server.cors_origins))
+        else:
+            ledger.leave("server.cors_origins", "llama-server's own default, see --cors-origins")
+        self.flag("server.request_timeout_s", "--timeout", math.ceil(server.request_timeout_s))
+        self.flag("server.default_temperature", "--temp", server.default_temperature)
+        if server.max_answer_tokens is None:
+            ledger.carry("server.max_answer_tokens", "no limit")
+        else:
+            self.flag("server.max_answer_tokens", "--predict", server.max_answer_tokens)
+        self.leave(
+            "llama-server has no such limit; the gateway keeps it",
+            "server.queue_size",
+            "server.drain_s",
+            "server.max_body_mb",
+            "server.max_prompt_tokens",
+            "server.max_n",
+        )
+        ledger.leave(
+            "server.allow_public_without_key", "llama-server never asks; only rendering checks it"
+        )
+
+    def _split(self) -> None:
+        scale = self.deployment.scale
+        if scale.tensor_parallel > 1:
+            self.argv += ["--split-mode", "tensor"]
+            self.notes.append("--split-mode tensor is marked experimental by llama.cpp")
+        elif scale.pipeline_parallel > 1:
+            self.argv += ["--split-mode", "layer"]

@@ -1,0 +1,252 @@
+"""SGLang: `sglang.launch_server` and its flags, as of 0.5.23.
+
+Knows SGLang's options and what it refuses itself; knows no file format.
+"""
+
+from __future__ import annotations
+
+import math
+
+from parlay.rendering.bet import Bet, Method, bet_of
+from parlay.rendering.builder import Builder
+from parlay.rendering.common import alias_of, needs_key, port_of, repository
+from parlay.rendering.launch import Command, RenderError, Secret
+
+VERSION = "0.5.23"
+# It reads no key from the environment, but settings from a file.
+KEY_FILE = "/run/secrets/sglang.yaml"
+_DIST_PORT = 5000
+_ALGORITHMS: dict[Method, str] = {
+    "ngram": "NGRAM",
+    "suffix": "NGRAM",
+    "draft_model": "STANDALONE",
+    "eagle3": "EAGLE3",
+    "mtp": "EAGLE",
+    "dflash": "DFLASH",
+}
+_MAX_SHARE = 0.95
+
+
+class Sglang(Builder):
+    """`python -m sglang.launch_server`."""
+
+    engine, title, version = "sglang", "SGLang", VERSION
+    image = f"lmsysorg/sglang:v{VERSION}"
+
+    def refuse(self) -> None:
+        scale, bet = self.deployment.scale, bet_of(self.deployment)
+        if scale.data_parallel > 1 and scale.nodes > 1:
+            raise RenderError(
+                "SGLang has no replicas over several nodes; render one node and put several behind"
+                " the gateway (engine: endpoints)"
+            )
+        if scale.pipeline_parallel > 1 and bet.window and bet.method != "mtp":
+            raise RenderError(
+                f"SGLang speculates over pipeline stages with EAGLE and MTP only, not {bet.method};"
+                " set scale.pipeline_parallel: 1 or scale.method: none"
+            )
+        if bet.method in ("ngram", "suffix") and self.deployment.runtime.gpu_layers == 0:
+            raise RenderError("SGLang's n-gram proposer needs a GPU; set scale.method: none")
+
+    def target(self) -> str:
+        model, scale = self.deployment.model, self.deployment.scale
+        target = repository(scale.target or model.target, "scale.target", self.title)
+        self.ledger.carry("model.target", "--model-path")
+        self.mount(target)
+        return target
+
+    def secrets(self) -> tuple[Secret, ...]:
+        if not needs_key(self.deployment):
+            return ()
+        return (Secret(KEY_FILE, is_file=True, holds="one line, `api-key: KEY`"),)
+
+    def commands(self, target: str) -> tuple[Command, ...]:
+        self._model(target)
+        self._speculation(bet_of(self.deployment))
+        self._runtime()
+        self._server()
+        argv = ["python3", "-m", "sglang.launch_server", "--model-path", target, *self.argv]
+        return self._machines([*argv, *self._layout()])
+
+    # -- model and bet --------------------------------------------------------
+
+    def _model(self, target: str) -> None:
+        names = alias_of(self.deployment, target)
+        self.flag("model.alias", "--served-model-name", names[0])
+        if len(names) > 1:
+            self.notes.append("SGLang shows one name; further aliases are left out")
+        if self.deployment.model.tokenizer is None:
+            self.ledger.carry("model.tokenizer", "the one beside the weights")
+        else:
+            self.ledger.leave("model.tokenizer", "SGLang reads the one beside the weights")
+
+    def _speculation(self, bet: Bet) -> None:
+        ledger = self.ledger
+        how = "--speculative-algorithm" if bet.window else "no speculation"
+        ledger.carry("model.drafter", how)
+        ledger.carry("scale.method", how)
+        ledger.carry("scale.drafter", "--speculative-draft-model-path")
+        if not bet.window:
+            ledger.carry("runtime.speculative_window", "no speculation")
+            return
+        self.argv += ["--speculative-algorithm", _ALGORITHMS[bet.method], *self._lengths(bet)]
+        if bet.model is not None:
+            drafter = repository(bet.model, "scale.drafter", self.title)
+            self.argv += ["--speculative-draft-model-path", drafter]
+            self.mount(drafter)
+        if bet.method == "suffix":
+            self.notes.append("suffix: SGLang's nearest is NGRAM")
+        if bet.others:
+            self.notes.append(
+                f"model.drafter: {', '.join(bet.others)} left out; SGLang bets with one proposer"
+            )
+        if self.deployment.runtime.adaptive:
+            ledger.leave(
+                "runtime.speculative_window",
+                f"the controller chooses it here; SGLang drafts {bet.window} tokens a round",
+            )
+        else:
+            ledger.carry("runtime.speculative_window", "--speculative-num-draft-tokens")
+
+    def _lengths(self, bet: Bet) -> list[str]:
+        """Chains, not trees: what verifies a window of k is k + 1 tokens."""
+        n_verified = str(bet.window + 1)
+        if bet.method in ("ngram", "suffix", "dflash"):
+            return ["--speculative-num-draft-tokens", n_verified]
+        steps = ["--speculative-num-steps", str(bet.window), "--speculative-eagle-topk", "1"]
+        return [*steps, "--speculative-num-draft-tokens", n_verified]
+
+    # -- runtime --------------------------------------------------------------
+
+    def _runtime(self) -> None:
+        runtime, ledger = self.deployment.runtime, self.ledger
+        self.flag("runtime.context_size", "--context-length", runtime.context_size)
+        per_engine = math.ceil(runtime.slots / self.deployment.scale.data_parallel)
+        self.flag("runtime.slots", "--max-running-requests", per_engine)
+        if ledger.given("runtime.batch"):
+            self.flag("runtime.batch", "--chunked-prefill-size", runtime.batch)
+        else:
+            ledger.leave("runtime.batch", "SGLang's own default suits its scheduler better")
+        self._memory()
+        self._devices()
+        if runtime.context_full == "stop":
+            ledger.carry("runtime.context_full", "SGLang always stops")
+        else:
+            ledger.leave("runtime.context_full", "SGLang stops at the end of the context")
+        self.leave(
+            "SGLang has no gate on acceptance; the gateway moves traffic by measured time",
+            "runtime.min_token_acceptance",
+            "runtime.min_sequence_acceptance",
+            "runtime.fallback_threshold_pct",
+            "runtime.controller",
+        )
+        self.leave(
+            "SGLang promises the target's distribution, not the bytes of plain decoding",
+            "runtime.mode",
+        )
+        self.leave("SGLang loads weights its own way", "runtime.mmap", "runtime.mlock")
+        self.leave(
+            "the drafter shares the target's devices and cache type",
+            "runtime.drafter_gpu_layers",
+            "runtime.drafter_cache_type_k",
+            "runtime.drafter_cache_type_v",
+        )
+
+    def _memory(self) -> None:
+        budget, card = self.deployment.runtime.vram_budget_gb, self.deployment.scale.gpu_memory_gb
+        key = "runtime.vram_budget_gb"
+        if budget is None:
+            self.ledger.carry(key, "no limit")
+        elif card is None:
+            self.ledger.leave(key, "SGLang takes a share of the card; give scale.gpu_memory_gb")
+        else:
+            share = min(_MAX_SHARE, budget / card)
+            self.flag(key, "--mem-fraction-static", f"{share:.3g}")
+        self.ledger.carry("scale.gpu_memory_gb", "--mem-fraction-static")
+        for name in ("cache_type_k", "cache_type_v"):
+            value = getattr(self.deployment.runtime, name)
+            if value in ("auto", "f16"):
+                self.ledger.carry(f"runtime.{name}", "the model's own type")
+            else:
+                self.ledger.leave(f"runtime.{name}", f"SGLang has no {value}; see --kv-cache-dtype")
+
+    def _devices(self) -> None:
+        runtime, ledger = self.deployment.runtime, self.ledger
+        if runtime.gpu_layers == 0:
+            self.flag("runtime.gpu_layers", "--device", "cpu")
+        elif self.all_on_gpu:
+            ledger.carry("runtime.gpu_layers", "all layers are on the GPU")
+        else:
+            ledger.leave("runtime.gpu_layers", "SGLang counts GB kept in RAM, not layers")
+        ledger.leave("runtime.threads", "SGLang chooses")
+        if runtime.devices:
+            ledger.leave("runtime.devices", "set CUDA_VISIBLE_DEVICES where SGLang starts")
+        else:
+            ledger.carry("runtime.devices", "all")
+        if runtime.flash_attention == "auto":
+            ledger.carry("runtime.flash_attention", "SGLang's choice")
+        else:
+            ledger.leave("runtime.flash_attention", "SGLang chooses; see --attention-backend")
+
+    # -- server ---------------------------------------------------------------
+
+    def _server(self) -> None:
+        server, ledger = self.deployment.server, self.ledger
+        self.flag("server.host", "--host", self.site.host)
+        self.flag("server.port", "--port", port_of(self.deployment))
+        if needs_key(self.deployment):
+            self.argv += ["--config", KEY_FILE]
+        ledger.carry("server.api_keys", f"{KEY_FILE}, the first")
+        if server.api_keys_file:
+            ledger.leave("server.api_keys_file", f"SGLang reads one key, from {KEY_FILE}")
+        else:
+            ledger.carry("server.api_keys_file", "not needed")
+        if len(server.api_keys) > 1:
+            self.notes.append("SGLang takes one key; several are the gateway's to check")
+        self.flag("server.queue_size", "--max-queued-requests", server.queue_size)
+        self.argv += ["--enable-metrics"]
+        ledger.leave(
+            "monitoring.metrics_endpoint", "SGLang has Prometheus at /metrics; the gateway reads it"
+        )
+        self.leave(
+            "SGLang has no such setting; the gateway keeps it",
+            "server.cors_origins",
+            "server.request_timeout_s",
+            "server.drain_s",
+            "server.max_body_mb",
+            "server.max_prompt_tokens",
+            "server.max_answer_tokens",
+            "server.max_n",
+            "server.default_temperature",
+        )
+        ledger.leave(
+            "server.allow_public_without_key", "SGLang never asks; only rendering checks it"
+        )
+
+    # -- machines -------------------------------------------------------------
+
+    def _layout(self) -> list[str]:
+        scale = self.deployment.scale
+        sizes = (
+            ("--tp-size", scale.tensor_parallel),
+            ("--pp-size", scale.pipeline_parallel),
+            ("--dp-size", scale.data_parallel),
+        )
+        argv = [part for flag, size in sizes if size > 1 for part in (flag, str(size))]
+        if scale.pipeline_parallel > 1:
+            argv += ["--disable-overlap-schedule"]  # SGLang asks for that itself
+        return argv
+
+    def _machines(self, argv: list[str]) -> tuple[Command, ...]:
+        nodes = self.deployment.scale.nodes
+        if nodes == 1:
+            return (Command("server", tuple(argv)),)
+        join = ["--dist-init-addr", f"{self.site.head}:{_DIST_PORT}", "--nnodes", str(nodes)]
+        return tuple(
+            Command(
+                "head" if rank == 0 else f"worker-{rank}",
+                (*argv, *join, "--node-rank", str(rank)),
+                serves=rank == 0,
+            )
+            for rank in range(nodes)
+        )
