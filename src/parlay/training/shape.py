@@ -56,9 +56,8 @@ class Shape:
 PRESETS = {
     "tiny": Shape(n_embd=32, n_layers=1, n_heads=1, n_kv_heads=1, n_ff=64),  # for tests
     "small": Shape(n_embd=256, n_layers=4, n_heads=4, n_kv_heads=2, n_ff=704),
-    "base": Shape(n_embd=256, n_layers=6, n_heads=4, n_kv_heads=2, n_ff=1024),
-    "untied": Shape(n_embd=256, n_layers=6, n_heads=4, n_kv_heads=2, n_ff=1024, tied=False),
-    "wide": Shape(n_embd=384, n_layers=4, n_heads=6, n_kv_heads=2, n_ff=1024),
+    "base": Shape(n_embd=384, n_layers=6, n_heads=6, n_kv_heads=2, n_ff=1280),
+    "wide": Shape(n_embd=448, n_layers=4, n_heads=7, n_kv_heads=1, n_ff=1216),
     "large": Shape(n_embd=512, n_layers=8, n_heads=8, n_kv_heads=4, n_ff=1408),
 }
 
