@@ -154,6 +154,7 @@ def main() -> None:
     ap.add_argument("--drafter", help="GGUF of a draft model")
     ap.add_argument("--window", type=int, nargs="*", default=[5])
     ap.add_argument("--server", help="llama.cpp's server binary; without it xllamacpp is used")
+    ap.add_argument("--spec-types", nargs="*", default=[], help="of the server, such as ngram-mod")
     ap.add_argument("--suite", default="core-12")
     ap.add_argument("--prompts", type=int, default=6)
     ap.add_argument("--tokens", type=int, default=128)
@@ -177,6 +178,8 @@ def main() -> None:
             extra = ["-md", args.drafter, "-ngld", "99", "--spec-type", "draft-simple",
                      "--spec-draft-n-max", str(k)]  # fmt: skip
             servers[f"server k={k}"] = Server(args, target, 8766 + i, extra)
+    for i, name in enumerate(args.spec_types):
+        servers[f"server {name}"] = Server(args, target, 8790 + i, ["--spec-type", name])
     subjects: dict[str, Ask] = {"parlay plain": own(parlay, "none", 0)}
     draft = "model" if args.drafter else "suffix"
     subjects |= {f"parlay k={k}": own(parlay, draft, k) for k in args.window}
@@ -205,7 +208,8 @@ def run(subjects: dict[str, Ask], args: argparse.Namespace) -> list[dict[str, An
             names = list(subjects) if pair % 2 == 0 else list(subjects)[::-1]
             for name in names:
                 found = subjects[name](prompt, args.tokens)
-                samples.append({"subject": name, "prompt": prompt.id, "pair": pair, **found})
+                about = {"prompt": prompt.id, "category": prompt.category, "pair": pair}
+                samples.append({"subject": name, **about, **found})
                 print(f"{pair} {prompt.id:14} {name:14} {found['tps']:7.1f} tok/s", flush=True)
     return samples
 
@@ -219,7 +223,8 @@ def report(samples: list[dict[str, Any]], args: argparse.Namespace) -> None:
         ("parlay auto", "parlay plain"),
     ]
     pairs += [(f"parlay k={k}", f"server k={k}") for k in args.window if f"server k={k}" in names]
-    pairs += [("parlay auto", name) for name in names if name.startswith("server k=")]
+    others = [name for name in names if name.startswith("server ") and name != "server plain"]
+    pairs += [("parlay auto", name) for name in others]
     print()
     for name in names:
         mine = [s for s in samples if s["subject"] == name]
@@ -235,6 +240,10 @@ def report(samples: list[dict[str, Any]], args: argparse.Namespace) -> None:
         for a, b in pairs if metric == "tps" else pairs[:1]:
             mean, low, high = interval(ratios(samples, a, b, metric), rng)
             print(f"{metric}: {a} / {b}: {mean:.3f} [{low:.3f}, {high:.3f}]")
+    for category in sorted({s["category"] for s in samples}):
+        mine = [s for s in samples if s["category"] == category]
+        mean, low, high = interval(ratios(mine, "parlay auto", "parlay plain", "tps"), rng)
+        print(f"{category}: parlay auto / parlay plain: {mean:.3f} [{low:.3f}, {high:.3f}]")
     texts = {
         name: {s["prompt"]: s["text"] for s in samples if s["subject"] == name} for name in names
     }

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 _SHARE = 0.02  # of the plain time of the tokens generated in the request
 _STAKE = 0.5  # plain passes, for a proposer nothing is known of
 _LARGEST_BONUS = 1.5  # plain passes more, for one that has won
-# The bonus is this part of what a proposer has won of late; each new request forgets a fifth.
+# The bonus is this part of what a proposer has won of late; each request it is bet in forgets a
+# fifth of that.
 _BONUS_SHARE, _KEPT = 0.25, 0.8
 
 
@@ -24,18 +25,20 @@ class Account:
     def __init__(self, record: Mapping[str, float] | None = None) -> None:
         """`record`: seconds that proposers won in earlier runs."""
         self._balance: dict[int, float] = {}
+        self._booked: dict[int, set[str]] = {}  # the proposers bet on in each request
         self._record = {source: float(won) for source, won in (record or {}).items()}
 
     def open(self, seq_id: int) -> None:
         """A new request in a slot."""
         self._balance[seq_id] = 0.0
-        for source in self._record:
-            self._record[source] *= _KEPT
+        self._booked[seq_id] = set()
 
     def book(self, seq_id: int, source: str, seconds: float) -> None:
         """A round won so many seconds over plain decoding, or lost them."""
         self._balance[seq_id] += seconds
-        self._record[source] = self._record.get(source, 0.0) + seconds
+        kept = 1.0 if source in self._booked[seq_id] else _KEPT
+        self._booked[seq_id].add(source)
+        self._record[source] = kept * self._record.get(source, 0.0) + seconds
 
     def allowance(self, seq_id: int, source: str, n_generated: int, plain_s: float) -> float:
         """Seconds the coming round may lose, where a plain one takes `plain_s`."""

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parlay.control.account import Account
+
+PLAIN_S = 1.0
+
+
+def allowance(account: Account, source: str = "ngram", n_generated: int = 0) -> float:
+    return account.allowance(0, source, n_generated, PLAIN_S)
+
+
+def test_a_proposer_that_has_won_may_stake_more_than_one_without_a_record() -> None:
+    account = Account({"ngram": 4.0})
+    account.open(0)
+    assert allowance(account, "suffix") == 0.5
+    assert allowance(account) == 1.5
+
+
+def test_what_was_won_in_an_answer_may_be_lost_in_it_and_not_in_the_next() -> None:
+    account = Account()
+    account.open(0)
+    account.book(0, "suffix", 3.0)
+    assert allowance(account) == 3.5
+    account.open(0)
+    assert allowance(account) == 0.5
+
+
+def test_answers_in_which_a_proposer_is_not_bet_on_leave_its_record_as_it_is() -> None:
+    account = Account({"ngram": 4.0})
+    for _ in range(50):
+        account.open(0)
+        account.book(0, "suffix", 0.0)
+    assert allowance(account) == 1.5
+
+
+def test_a_record_is_forgotten_by_a_fifth_with_every_answer_it_is_bet_in() -> None:
+    account = Account({"ngram": 4.0})
+    account.open(0)
+    for _ in range(3):
+        account.book(0, "ngram", 0.0)
+    assert account.to_dict() == {"ngram": 3.2}
+
+
+@given(st.lists(st.floats(0.0, 5.0), max_size=200))
+def test_no_answer_loses_more_than_its_share_or_the_stake(losses: list[float]) -> None:
+    """A round is bet only if its whole loss is within the allowance."""
+    account, lost = Account(), 0.0
+    account.open(0)
+    for n, loss in enumerate(losses):
+        if loss <= allowance(account, n_generated=n):
+            account.book(0, "ngram", -loss)
+            lost += loss
+    assert lost <= max(0.5, 0.02 * len(losses)) + 1e-9
