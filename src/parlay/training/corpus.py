@@ -23,8 +23,10 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -225,7 +227,12 @@ class Corpus:
     @property
     def n_generated(self) -> int:
         """Tokens the target has written."""
-        return sum(_rows_in(path) for path in self.paths)
+        return sum(len(_column(path, "tail_logprob")) for path in self.paths)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens in all, prompts included."""
+        return sum(int(_column(path, "offsets")[-1]) for path in self.paths)
 
 
 def read_header(folder: Path) -> Header:
@@ -244,16 +251,21 @@ def read_header(folder: Path) -> Header:
 
 def load_shard(path: Path) -> Shard:
     """All arrays of one file."""
-    try:
-        with np.load(path, allow_pickle=False) as found:
-            return Shard(**{name: found[name] for name in Shard.__slots__})
-    except (OSError, ValueError, KeyError) as error:
-        raise BadRequest(f"{path} is damaged ({error}); remove it, the rest stays") from None
+    with _opened(path) as found:
+        return Shard(**{name: found[name] for name in Shard.__slots__})
 
 
-def _rows_in(path: Path) -> int:
+def _column(path: Path, name: str) -> NDArray[Any]:
+    """One array of one file; the others stay on disk."""
+    with _opened(path) as found:
+        column: NDArray[Any] = found[name]
+    return column
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with np.load(path, allow_pickle=False) as found:
-            return len(found["tail_logprob"])
-    except (OSError, ValueError, KeyError) as error:
+            yield found
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise BadRequest(f"{path} is damaged ({error}); remove it, the rest stays") from None

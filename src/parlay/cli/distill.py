@@ -1,0 +1,285 @@
+"""`parlay distill`: make a drafter for a target out of the target alone.
+
+Turns options into the phases of `parlay.training`, shows them, measures and records the pair.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from parlay.cli.pair_measure import Settings, measure
+from parlay.errors import BadRequest
+from parlay.models import resolve_model
+from parlay.pairing.alignment import check_pair
+from parlay.pairing.baseline import Baseline, save_baseline
+from parlay.pairing.records import record
+
+EXAMPLE = """
+Example: parlay distill target.gguf -o drafter.gguf --tokens 2000000
+
+Example: parlay distill default -o drafter.gguf --preset small --minutes 30 --prompts requests.jsonl
+
+Text and checkpoints are kept in a folder beside the drafter; the same command goes on where it
+stopped. Then: parlay generate "..." -m target.gguf (the pair is in your manifest).
+"""
+_FILE_TYPES = ("q4_0", "q8_0", "f16")
+_WINDOW = 4
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("distill", help="Train a drafter for a target.", epilog=EXAMPLE)(distill)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where everything goes."""
+
+    target: Path
+    out: Path
+
+    @property
+    def work(self) -> Path:
+        return self.out.with_suffix(".distill")
+
+
+def distill(
+    target: Annotated[str, typer.Argument(help="GGUF of an instruction model, or default.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The drafter's file.")],
+    preset: Annotated[str, typer.Option(help="tiny, small, base, wide, large.")] = "base",
+    tokens: Annotated[int, typer.Option(min=1, help="Text to write, in tokens.")] = 2_000_000,
+    write_minutes: Annotated[float, typer.Option(min=0, help="0: until it is written.")] = 0,
+    passes: Annotated[float, typer.Option(min=0.01, help="Over the text.")] = 10.0,
+    minutes: Annotated[float, typer.Option(min=0, help="Of training; 0: all passes.")] = 0,
+    prompts: Annotated[
+        Path | None, typer.Option(help="Your prompts: JSON lines, a request log, or plain text.")
+    ] = None,
+    file_type: Annotated[
+        list[str] | None, typer.Option(help="q4_0, q8_0, f16; the first is -o. May repeat.")
+    ] = None,
+    writers: Annotated[int, typer.Option(min=1, help="Processes that write.")] = 1,
+    slots: Annotated[int, typer.Option(min=0, max=256, help="Texts at once; 0: choose.")] = 0,
+    context_size: Annotated[int, typer.Option("--context-size", "-c", min=128)] = 1024,
+    batch_tokens: Annotated[int, typer.Option(min=64, help="Tokens in a training step.")] = 16_384,
+    learning_rate: Annotated[float, typer.Option(min=0)] = 2e-3,
+    seed: Annotated[int, typer.Option()] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0,
+    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1,
+    suite: Annotated[str, typer.Option(help="Held-out prompts, to measure on.")] = "core-12",
+    measured: Annotated[bool, typer.Option("--measure/--no-measure")] = True,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Write text with the target, train a small model on it, export, measure, record."""
+    _need_torch()
+    from parlay.training.trainer import Recipe
+    from parlay.training.writers import Job
+    from parlay.training.writing import WritingSettings
+
+    place = _place(resolve_model(target), out)
+    types = _types(file_type)
+    job = Job(
+        place.target,
+        place.work / "corpus",
+        tokens,
+        write_minutes * 60 or math.inf,
+        writers,
+        gpu_layers,
+        threads,
+        prompts,
+        WritingSettings(
+            slots=slots or (256 if _device() == "cuda" else 32),
+            context_size=context_size,
+            max_answer_tokens=min(320, context_size // 2),
+            max_user_tokens=min(96, context_size // 8),
+            seed=seed,
+            shares=_shares(prompts),
+            device=_device(),
+        ),
+    )
+    recipe = Recipe(
+        steps=1,  # known once the text is
+        minutes=minutes or math.inf,
+        batch_tokens=batch_tokens,
+        learning_rate=learning_rate,
+        rounding=types[0] if types[0] != "f16" else "",
+        seed=seed,
+    )
+    try:
+        files, result = _make(place, job, preset, recipe, passes, types)
+        baseline = _measure(place, suite, gpu_layers) if measured else None
+    except KeyboardInterrupt:
+        typer.echo("parlay: stopped; the same command goes on from here", err=True)
+        raise typer.Exit(130) from None
+    recorded = _record(place, preset, baseline)
+    _show(files, result, baseline, recorded, json_output)
+
+
+# -- before the work --------------------------------------------------------------------------
+
+
+def _need_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise BadRequest("parlay distill needs PyTorch: pip install 'parlay[train]'")
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _place(target: Path, out: Path) -> _Place:
+    from parlay.llama.facts import read_facts
+
+    if not read_facts(target).has_chat_template:
+        raise BadRequest(
+            f"{target.name} has no chat template: it cannot be asked to write; take an instruction"
+            " model"
+        )
+    if not out.parent.is_dir():
+        raise BadRequest(f"there is no folder {out.parent} for {out.name}; make it first")
+    if out.suffix != ".gguf":
+        raise BadRequest(f"{out} should end in .gguf")
+    if out.exists() and out.resolve() == target.resolve():
+        raise BadRequest("the drafter would overwrite its target; choose another -o")
+    return _Place(target, out)
+
+
+def _types(given: list[str] | None) -> tuple[str, ...]:
+    types = tuple(dict.fromkeys(given or ["q4_0"]))
+    for each in types:
+        if each not in _FILE_TYPES:
+            raise BadRequest(f"unknown file type {each!r}; use one of {', '.join(_FILE_TYPES)}")
+    return types
+
+
+def _shares(prompts: Path | None) -> Any:
+    from parlay.training.prompts import Shares
+
+    return Shares(given=0.3, seeds=0.2, over_texts=0.2) if prompts else Shares()
+
+
+# -- the phases -------------------------------------------------------------------------------
+
+
+def _make(
+    place: _Place, job: Any, preset_name: str, recipe: Any, passes: float, types: tuple[str, ...]
+) -> tuple[list[Path], Any]:
+    from dataclasses import replace
+
+    from parlay.llama.facts import read_facts
+    from parlay.training.corpus import Corpus
+    from parlay.training.distill import export_all, save_report, train
+    from parlay.training.shape import preset
+
+    shape = preset(preset_name, read_facts(place.target).n_vocab, job.settings.context_size)
+    _write(job)
+    steps = math.ceil(passes * Corpus(job.folder).n_tokens / recipe.batch_tokens)
+    with _bar() as bar:
+        task = bar.add_task("train", total=1.0)
+
+        def watch(progress: Any, done: float, loss: float) -> None:
+            look = progress.looks[-1] if progress.looks else None
+            held = f", {look.first_token:.1%} of first tokens right" if look else ""
+            bar.update(task, completed=done, description=f"train: loss {loss:.3f}{held}")
+
+        trainer, trained = train(
+            place.target,
+            job.folder,
+            shape,
+            replace(recipe, steps=steps),
+            _device(),
+            place.work / f"{preset_name}.pt",
+            watch,
+            lambda text: bar.console.print(text, highlight=False),
+        )
+    files = export_all(trainer, trained, place.target, place.out, types)
+    save_report(trained, place.work / "report.json")
+    return files, trained
+
+
+def _write(job: Any) -> None:
+    from dataclasses import replace
+
+    from parlay.training.corpus import HEADER, Corpus
+    from parlay.training.writers import write
+
+    known = Corpus(job.folder).n_generated if (job.folder / HEADER).is_file() else 0
+    if known >= job.n_tokens:
+        return
+    with _bar() as bar:
+        task = bar.add_task("write", total=job.n_tokens, completed=known)
+        write(
+            replace(job, n_tokens=job.n_tokens - known),
+            lambda n: bar.update(
+                task, completed=known + n, description=f"write: {known + n:,} tokens"
+            ),
+        )
+
+
+def _bar() -> Bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    return Bar(*columns, console=Console(stderr=True), transient=True)
+
+
+def _measure(place: _Place, suite: str, gpu_layers: int) -> Baseline:
+    from parlay.bench.suite import load_suite
+
+    settings = Settings(
+        cycles=len(load_suite(suite).prompts),
+        window=_WINDOW,
+        max_tokens=256,
+        suite=suite,
+        gpu_layers=gpu_layers,
+    )
+    with _bar() as bar:
+        task = bar.add_task("measure", total=settings.cycles)
+        return measure(place.target, place.out, settings, lambda n: bar.update(task, completed=n))
+
+
+def _record(place: _Place, preset_name: str, baseline: Baseline | None) -> str:
+    if baseline is not None:
+        save_baseline(place.target, place.out, baseline)
+    alignment = check_pair(place.target, place.out)
+    return record(place.target, place.out, alignment, f"parlay distill, {preset_name}").name
+
+
+def _show(
+    files: list[Path], result: Any, baseline: Baseline | None, pair: str, as_json: bool
+) -> None:
+    if as_json:
+        told = {
+            "files": [str(path) for path in files],
+            "pair": pair,
+            "training": result.as_dict(),
+            "measured": None if baseline is None else baseline.as_dict(),
+        }
+        typer.echo(json.dumps(told))
+        return
+    out = Console(highlight=False)
+    for path in files:
+        out.print(f"{path}  {path.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
+    for name, found in result.agreement.items():
+        out.print(
+            f"  {name:5} held-out text: first token {found.first_token:.1%},"
+            f" acceptance length {found.acceptance_length:.2f} at window {found.window}"
+        )
+    if baseline is not None:
+        out.print(
+            f"  held-out prompts: first token {baseline.by_position[0]:.1%},"
+            f" acceptance length {baseline.acceptance_length:.2f},"
+            f" a drafted token costs {baseline.draft_cost:.2f} of the target's"
+            if baseline.by_position
+            else "  held-out prompts: nothing was drafted"
+        )
+    out.print(f"recorded: {pair}", soft_wrap=True)
