@@ -36,7 +36,7 @@ def test_failed_requests_eject_after_three_in_a_row_though_checks_pass() -> None
         health.failed(1.0, "http_500")
     assert health.takes
     health.failed(1.0, "http_500")
-    assert not health.takes and health.last_resort
+    assert (health.state, health.last_resort) == ("out", True)
 
 
 def test_nobody_listening_ejects_at_once() -> None:

@@ -78,6 +78,9 @@ def serve(
 
 
 def _serve(read: Any, json_output: bool) -> None:
+    if read().engine == "endpoints":
+        _serve_gateway(read, json_output)
+        return
     from parlay.server.process import Process
     from parlay.server.service import Service
 
@@ -86,15 +89,36 @@ def _serve(read: Any, json_output: bool) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
     def ready(service: Service, port: int) -> None:
-        host = service.deployment.server.host
-        shown = f"[{host}]" if ":" in host else host
-        url = f"http://{shown}:{port}/v1"
+        url = _url(service.deployment, port)
         if json_output:
             typer.echo(json.dumps({"url": url, "model": service.model_name}))
         else:
             typer.echo(f"{service.model_name} is served at {url} (mode {service.engine.mode})")
 
     Process(read, ready).run()
+
+
+def _serve_gateway(read: Any, json_output: bool) -> None:
+    from parlay.gateway.process import GatewayProcess
+    from parlay.gateway.service import Gateway
+
+    for name in ("parlay.server", "parlay.alerts", "parlay.gateway"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+    def ready(gateway: Gateway, port: int) -> None:
+        url, n = _url(gateway.deployment, port), len(gateway.pools.all)
+        if json_output:
+            typer.echo(json.dumps({"url": url, "servers": n}))
+        else:
+            typer.echo(f"{n} servers are asked through {url}")
+
+    GatewayProcess(read, ready).run()
+
+
+def _url(deployment: Deployment, port: int) -> str:
+    host = deployment.server.host
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}/v1"
 
 
 def _check(deployment: Deployment, json_output: bool) -> None:
@@ -104,11 +128,12 @@ def _check(deployment: Deployment, json_output: bool) -> None:
 
     problem = None
     try:
-        check_files(deployment)
         check_bind(deployment, Keys.of(deployment))
-        path = drafter_path(with_known_drafter(deployment))
-        if path is not None and not path.is_file():
-            problem = f"model.drafter: no file at {path}; the server would decode plainly"
+        if deployment.engine == "local":
+            check_files(deployment)
+            path = drafter_path(with_known_drafter(deployment))
+            if path is not None and not path.is_file():
+                problem = f"model.drafter: no file at {path}; the server would decode plainly"
     except DeploymentError as error:
         problem = error.message
     if json_output:

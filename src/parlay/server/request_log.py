@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
+
+from parlay.deployment import MonitoringSection
 
 log = logging.getLogger("parlay.server")
 
@@ -23,6 +26,14 @@ class RequestLog:
         self._keep = keep
         path.parent.mkdir(parents=True, exist_ok=True)
         self._open()
+
+    @classmethod
+    def of(cls, monitoring: MonitoringSection) -> RequestLog | None:
+        """The log a deployment asks for, if any."""
+        if monitoring.request_log is None:
+            return None
+        n_bytes = int(monitoring.request_log_max_mb * 1e6)
+        return cls(Path(monitoring.request_log), n_bytes, monitoring.request_log_keep)
 
     def write(self, record: dict[str, Any]) -> None:
         """One line, handed to the system at once: killing the server loses none."""
@@ -55,3 +66,9 @@ class RequestLog:
 
     def _numbered(self, n: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{n}")
+
+
+def timestamp() -> str:
+    """Now, as every line has it."""
+    now = time.time()
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"

@@ -1,0 +1,180 @@
+"""From a client's body to the body for an upstream: what is passed on, what is ours, which route.
+
+Fields we do not know are passed on: what they mean, and whether they may stand there, is the
+engine's to say. Knows no servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from parlay.deployment import Deployment
+from parlay.errors import BadRequest
+from parlay.reading import answers
+from parlay.routing import Endpoint, Facts, Rule, first_match
+from parlay.server import failures
+from parlay.server.schema import Speculative
+
+PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+_UNSAID = 4096  # tokens an answer may have where neither client nor deployment says
+_GRAMMARS = ("grammar", "json_schema", "structured_outputs", "guided_json", "guided_regex")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, understood as far as a gateway must."""
+
+    endpoint: Endpoint
+    body: dict[str, Any]  # for the upstream, without the model's name
+    model: str  # as the client calls it
+    stream: bool
+    wants_usage: bool
+    n_chars: int  # of the prompt
+    route: str
+    plain: str | None  # the reason for which it must not speculate
+    wants: bool | None  # the client's own choice
+
+    def body_for(self, model: str | None) -> dict[str, Any]:
+        return self.body if model is None else {**self.body, "model": model}
+
+
+class Ratio:
+    """Characters of a token, as the engines' own counts of prompts show."""
+
+    def __init__(self) -> None:
+        self._chars, self._tokens = 400.0, 100.0  # until measured: four
+
+    def observe(self, n_chars: int, n_tokens: int | None) -> None:
+        if n_tokens and n_chars:
+            self._chars = 0.99 * self._chars + n_chars
+            self._tokens = 0.99 * self._tokens + n_tokens
+
+    def tokens(self, n_chars: int) -> int:
+        return max(1, round(n_chars * self._tokens / self._chars))
+
+
+class Asking:
+    """Understands bodies under one deployment."""
+
+    def __init__(self, deployment: Deployment, ratio: Ratio) -> None:
+        self._deployment = deployment
+        self._ratio = ratio
+
+    def understand(self, endpoint: Endpoint, raw: bytes, headers: Mapping[str, str]) -> Asked:
+        """A request, or the reason why it is none."""
+        body = answers.object_of(raw)
+        if not body:
+            message = "send one JSON object, with Content-Type: application/json"
+            raise failures.Failure(400, message, code="invalid_json")
+        self._check(endpoint, body)
+        wants, policy = _speculative(body.pop("speculative", None))
+        stream = body.get("stream") is True
+        usage = answers.mapping(body.get("stream_options")).get("include_usage") is True
+        if stream:  # the numbers come with it; whoever did not ask for it is not shown it
+            options = answers.mapping(body.get("stream_options"))
+            body["stream_options"] = {**options, "include_usage": True}
+        facts = self._facts(endpoint, body, headers)
+        rule = self._rule(policy, facts)
+        return Asked(
+            endpoint=endpoint,
+            body=self._limited(endpoint, body),
+            model=answers.string(body.pop("model", None)) or "",
+            stream=stream,
+            wants_usage=usage,
+            n_chars=_n_chars(body),
+            route=rule.name,
+            # Routes that say `auto` leave it to whoever measures, and a gateway does.
+            plain=rule.reason.value if rule.policy == "plain" and not rule.auto else None,
+            wants=wants,
+        )
+
+    def _check(self, endpoint: Endpoint, body: Mapping[str, Any]) -> None:
+        needed = "messages" if endpoint == "chat" else "prompt"
+        if not body.get(needed):
+            raise failures.Failure(400, f"{needed} is missing", param=needed)
+        n = body.get("n", 1)
+        limit = self._deployment.server.max_n
+        if isinstance(n, int) and n > limit:
+            raise BadRequest(f"n is {n}; this server makes at most {limit} answers")
+
+    def _limited(self, endpoint: Endpoint, body: dict[str, Any]) -> dict[str, Any]:
+        """The deployment's own limits and defaults, where it sets them."""
+        server = self._deployment.server
+        if server.max_answer_tokens is not None:
+            limit = server.max_answer_tokens
+            names = ("max_completion_tokens", "max_tokens")
+            given = [name for name in names if isinstance(body.get(name), int)]
+            for name in given or ["max_tokens"]:
+                body[name] = min(body.get(name) or limit, limit)
+        if "default_temperature" in server.model_fields_set:
+            body.setdefault("temperature", server.default_temperature)
+        return body
+
+    def _facts(
+        self, endpoint: Endpoint, body: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> Facts:
+        form = answers.mapping(body.get("response_format")).get("type")
+        thinks = answers.mapping(body.get("chat_template_kwargs")).get("enable_thinking") is True
+        answer = body.get("max_completion_tokens") or body.get("max_tokens")
+        tag = headers.get("x-parlay-tag") or answers.mapping(body.get("metadata")).get("tag")
+        return Facts(
+            endpoint=endpoint,
+            model=answers.string(body.get("model")) or "",
+            n_prompt=self._ratio.tokens(_n_chars(body)),
+            n_answer=answer if isinstance(answer, int) and answer > 0 else _UNSAID,
+            tools=bool(body.get("tools")),
+            grammar=form in ("json_object", "json_schema") or any(map(body.get, _GRAMMARS)),
+            reasoning=thinks or body.get("reasoning_effort") not in (None, "none"),
+            code=any("```" in text for text in _texts(body)),
+            headers=headers,
+            tag=answers.string(tag),
+        )
+
+    def _rule(self, policy: str | None, facts: Facts) -> Rule:
+        rules = {rule.name: rule for rule in self._deployment.routes}
+        if policy is None or policy == "auto":
+            return first_match(self._deployment.routes, facts)
+        if policy in ("speculate", "plain"):
+            return Rule(name=policy, policy=policy)
+        if policy not in rules:
+            known = ", ".join(("speculate", "plain", "auto", *rules))
+            raise BadRequest(f"speculative.policy {policy!r:.60} is unknown; use one of {known}")
+        return rules[policy]
+
+
+def _speculative(value: object) -> tuple[bool | None, str | None]:
+    """The client's own choice of pool, and the route it names."""
+    if value is None or isinstance(value, bool):
+        return value, None
+    try:
+        asked = Speculative.model_validate(value)
+    except ValidationError:
+        raise BadRequest('speculative must be true, false, or {"policy": NAME}') from None
+    fixed = sorted(asked.model_fields_set - {"policy"})
+    if fixed:
+        raise BadRequest(
+            f"speculative.{fixed[0]} is set where the engine is started, not through a gateway;"
+            " leave it out"
+        )
+    return None, asked.policy
+
+
+def _texts(body: Mapping[str, Any]) -> list[str]:
+    """Everything written in the prompt."""
+    found: list[str] = []
+    for message in answers.listed(body.get("messages")):
+        content = answers.mapping(message).get("content")
+        parts = content if isinstance(content, list) else [content]
+        texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+        found += [text for text in texts if isinstance(text, str)]
+    prompt = body.get("prompt")
+    found += [text for text in (prompt if isinstance(prompt, list) else [prompt]) if text]
+    return [text for text in found if isinstance(text, str)]
+
+
+def _n_chars(body: Mapping[str, Any]) -> int:
+    return sum(map(len, _texts(body)))

@@ -1,0 +1,315 @@
+"""One request through the gateway: a server is chosen, asked, exchanged while it can be, relayed.
+
+Before the first byte another server may take over; after it, never. Knows both sides' HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from time import perf_counter
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from parlay.gateway import figures
+from parlay.gateway.asking import Asked
+from parlay.gateway.figures import Decision, Watch
+from parlay.gateway.relay import Attempt, Piece, UpstreamFailed
+from parlay.gateway.service import Gateway
+from parlay.gateway.upstream import Upstream
+from parlay.server import failures, sse
+
+
+class Exchange:
+    """One request being answered, streamed or whole."""
+
+    def __init__(self, gateway: Gateway, asked: Asked) -> None:
+        self._gateway = gateway
+        self._asked = asked
+        self._watch = Watch(perf_counter())
+        self._deadline = self._watch.arrived + gateway.deployment.server.request_timeout_s
+        self._choice = gateway.choose(asked)
+        self._attempt: Attempt | None = None
+        self._tried: list[Upstream] = []
+        self._n_retries = 0
+        self._over = False
+        self._id = f"parlay-{secrets.token_hex(12)}"
+
+    # -- finding a server -------------------------------------------------------
+
+    async def respond(self, request: Request) -> Response:
+        """The answer, or nothing where the client has left."""
+        beginning = asyncio.create_task(self._begin())
+        leaving = asyncio.create_task(sse.gone(request.receive))
+        try:
+            await asyncio.wait({beginning, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not beginning.done():
+                await _stop(beginning)
+                self._end(499)
+                return Response(status_code=499)  # nobody is there to read it
+            beginning.result()
+        except failures.Failure as failure:
+            self._end(failure.status, None, error=failure.code)
+            return JSONResponse(failure.body, failure.status, failure.headers)
+        finally:
+            await _stop(beginning, leaving)
+        if self._asked.stream:
+            return LimitedStream(self._frames(), self._leave, self._headers, self._limit_s)
+        return await self._whole()
+
+    async def _begin(self) -> None:
+        """Ask servers until one begins to answer."""
+        failed: UpstreamFailed | None = None
+        for n in range(self._gateway.deployment.gateway.retries + 1):
+            up = await self._lease(failed)
+            self._n_retries = n
+            self._watch.asked = perf_counter()
+            attempt = self._attempt = self._gateway.attempt(up, self._asked)
+            try:
+                await attempt.begin(self._left())
+                return
+            except UpstreamFailed as error:
+                failed = error
+                self._gateway.failed(up, error)
+                self._tried.append(up)
+                await self._drop()
+            except BaseException:
+                await self._drop()
+                raise
+        raise _answer(failed)
+
+    async def _lease(self, failed: UpstreamFailed | None) -> Upstream:
+        """A server that has not failed this request; one that merely hung up may try again."""
+        pools = self._gateway.pools
+        kinds = (self._choice.speculative, not self._choice.speculative)
+        if failed is not None and failed.reason == "cut" and not pools.fresh(self._tried):
+            self._tried.clear()
+        left = self._left()
+        try:
+            return await asyncio.wait_for(pools.lease(kinds, self._tried), left)
+        except asyncio.TimeoutError:
+            waited = self._gateway.deployment.server.request_timeout_s
+            raise failures.timed_out(waited) from None
+        except failures.Failure as refused:
+            if failed is not None and refused.code == "no_upstream":
+                raise _answer(failed) from None
+            raise
+
+    async def _drop(self) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            self._gateway.pools.release(attempt.up)
+            await attempt.close()
+
+    def _left(self) -> float:
+        left = self._deadline - perf_counter()
+        if left <= 0:
+            raise failures.timed_out(self._gateway.deployment.server.request_timeout_s)
+        return left
+
+    # -- answering ----------------------------------------------------------------
+
+    @property
+    def _up(self) -> Upstream:
+        assert self._attempt is not None
+        return self._attempt.up
+
+    @property
+    def _decision(self) -> Decision:
+        """What was decided, or what became of it when no server of that kind was there."""
+        if self._up.pool.speculative == self._choice.speculative:
+            return self._choice
+        return Decision(self._up.pool.speculative, "unavailable")
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        decision = self._decision
+        return {
+            "X-Parlay-Pool": self._up.pool.name,
+            "X-Parlay-Speculative": str(decision.speculative).lower(),
+            "X-Parlay-Reason": decision.why,
+        }
+
+    @property
+    def _limit_s(self) -> float:
+        """A client that does not read holds a server no longer than a request may take."""
+        return max(1.0, self._deadline - perf_counter() + self._gateway.deployment.server.drain_s)
+
+    async def _whole(self) -> Response:
+        assert self._attempt is not None
+        piece = self._attempt.opening[0]
+        self._see(piece)
+        self._watch.ended = perf_counter()
+        numbers = self._numbers()
+        headers = self._headers
+        self._end(200, numbers)
+        return JSONResponse({**self._named(piece.chunk), "speculative": numbers}, headers=headers)
+
+    async def _frames(self) -> AsyncIterator[bytes]:
+        """The stream, a piece behind at its end: the last choice carries the numbers."""
+        assert self._attempt is not None
+        last: dict[str, Any] | None = None  # a choice's end, held back until its numbers are in
+        usage: dict[str, Any] = {}
+        try:
+            async for pieces in self._pieces(self._attempt):
+                frames = []
+                for piece in pieces:
+                    self._see(piece)
+                    chunk = self._named(piece.chunk)
+                    if not chunk.get("choices"):
+                        usage = chunk
+                        continue
+                    frames += [] if last is None else [last]
+                    last = chunk if piece.event.finish_reason else None
+                    frames += [] if last is not None else [self._without_usage(chunk)]
+                if frames:
+                    yield sse.frame(*frames)
+            yield self._finish(last, usage)
+        except UpstreamFailed as failed:
+            if last is not None:  # everything was said; only the farewell is missing
+                yield self._finish(last, usage)
+                return
+            self._gateway.failed(self._up, failed)
+            failure = failed.answer or _broken()
+            self._end(failure.status, None, error=failure.code)
+            yield sse.frame(failure.body) + sse.DONE
+
+    async def _pieces(self, attempt: Attempt) -> AsyncIterator[list[Piece]]:
+        yield attempt.opening
+        async for pieces in attempt.rest(self._deadline):
+            yield pieces
+
+    def _finish(self, last: dict[str, Any] | None, usage: dict[str, Any]) -> bytes:
+        """The end, logged before its bytes go out."""
+        assert self._attempt is not None
+        late = perf_counter() >= self._deadline
+        if last is None and not late and not self._attempt.done:
+            raise UpstreamFailed("cut")
+        if last is None:
+            last = self._end_of_stream("length" if late else "stop")
+        self._watch.ended = perf_counter()
+        numbers = self._numbers()
+        self._end(200, numbers)
+        if not self._asked.wants_usage:
+            # Engines put their figures beside the usage; the client gets them all the same.
+            last = {**_figures(usage), **self._without_usage(last)}
+            usage = {}
+        chunks = [{**last, "speculative": numbers}]
+        if usage:
+            chunks.append({**usage, "speculative": numbers})
+        return sse.frame(*chunks) + sse.DONE
+
+    def _end_of_stream(self, reason: str) -> dict[str, Any]:
+        """For a stream without an end of its own, mostly by the time limit."""
+        self._watch.finish_reason = reason
+        empty: dict[str, Any] = {"delta": {}} if self._asked.endpoint == "chat" else {"text": ""}
+        assert self._attempt is not None
+        head = {k: v for k, v in self._attempt.opening[0].chunk.items() if k != "choices"}
+        choice = {"index": 0, **empty, "logprobs": None, "finish_reason": reason}
+        return self._named({**head, "choices": [choice]})
+
+    # -- chunks -------------------------------------------------------------------
+
+    def _see(self, piece: Piece) -> None:
+        watch, now = self._watch, perf_counter()
+        if piece.event.text and watch.last is not None:
+            self._gateway.metrics.between.observe(now - watch.last)
+        watch.see(piece.event, now)
+        given = piece.chunk.get("id")
+        if isinstance(given, str):
+            self._id = given[:200]
+
+    def _named(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        """Under the name the client asked for."""
+        return {**chunk, "model": self._asked.model or self._gateway.model_name}
+
+    def _without_usage(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        """Some engines repeat it on every chunk once they are asked; the client may not have."""
+        if self._asked.wants_usage or "usage" not in chunk:
+            return chunk
+        return {name: value for name, value in chunk.items() if name != "usage"}
+
+    def _numbers(self) -> dict[str, Any]:
+        return figures.speculative(
+            self._watch,
+            self._decision,
+            self._up.pool.name,
+            self._asked.route,
+            self._gateway.route(self._asked),
+            streamed=self._asked.stream,
+        )
+
+    # -- the end ------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        """A stream is over, however it ended: nothing of it stays behind."""
+        self._end(499)
+
+    def _end(self, status: int, numbers: dict[str, Any] | None = None, **more: Any) -> None:
+        """Count, log and let go; only the first call does anything."""
+        if self._over:
+            return
+        self._over = True
+        watch, asked, attempt = self._watch, self._asked, self._attempt
+        watch.ended = watch.ended or perf_counter()
+        about = {"status": status, "stream": asked.stream, "retries": self._n_retries, **more}
+        if attempt is None:
+            self._gateway.unanswered(asked, watch, about)
+            return
+        line = figures.record(
+            numbers or self._numbers(),
+            watch,
+            request_id=self._id,
+            endpoint=asked.endpoint,
+            streamed=asked.stream,
+        )
+        self._gateway.finished(asked, watch, attempt.up, line, about)
+        self._gateway.pools.release(attempt.up, watch.ended - watch.arrived)
+        self._gateway.later(attempt.close())
+
+
+class LimitedStream(sse.EventStream):
+    """A stream that a client must have read in a given time."""
+
+    def __init__(
+        self,
+        frames: AsyncIterator[bytes],
+        on_end: Callable[[], None],
+        headers: Mapping[str, str],
+        limit_s: float,
+    ) -> None:
+        super().__init__(frames, on_end)
+        self.headers.update(headers)
+        self._limit_s = limit_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(super().__call__(scope, receive, send), self._limit_s)
+
+
+async def _stop(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _figures(chunk: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in chunk.items() if name in ("timings", "metrics")}
+
+
+def _answer(failed: UpstreamFailed | None) -> failures.Failure:
+    known = None if failed is None else failed.answer
+    return known or failures.Failure(
+        502, "no engine could answer this request; try again", "server_error", "upstream", None, 1
+    )
+
+
+def _broken() -> failures.Failure:
+    return failures.Failure(
+        502, "the engine stopped in the middle of its answer", "server_error", "upstream"
+    )

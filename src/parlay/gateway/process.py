@@ -1,0 +1,55 @@
+"""The gateway as a process: first look, serve, reload.
+
+Signals and draining are the host's business.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from parlay import __version__
+from parlay.deployment import Deployment, DeploymentError
+from parlay.gateway.carried import left_behind
+from parlay.gateway.probing import Probing
+from parlay.gateway.routes import router
+from parlay.gateway.service import Gateway
+from parlay.server.door import make_app
+from parlay.server.hosting import Host
+
+log = logging.getLogger("parlay.gateway")
+_SUMMARY = "One door in front of several engines; traffic follows measured time"
+
+
+class GatewayProcess(Host[Gateway]):
+    """One deployment on other people's engines."""
+
+    def open(self, deployment: Deployment) -> Gateway:
+        if kept := left_behind(deployment):
+            log.warning("set where the engines are started, without effect here: %s", kept)
+        return Gateway(deployment)
+
+    def app(self, service: Gateway) -> ASGIApp:
+        routes = router(service.deployment.monitoring.metrics_endpoint)
+        return make_app(service, __version__, _SUMMARY, [routes])
+
+    def beside(self, service: Gateway) -> Sequence[Coroutine[Any, Any, None]]:
+        return [Probing(service).run()]
+
+    async def reload(self, service: Gateway) -> bool:
+        """Keys, limits, routes and pools change at once; a file that is wrong changes nothing."""
+        try:
+            new = self.read()
+            if new.engine != "endpoints":
+                raise DeploymentError("engine: local needs a restart")
+            service.apply(new)
+        except DeploymentError as error:
+            log.error("the deployment was not reloaded: %s", error)
+            service.alerts.set("reload", "the deployment file has an error; the old one stays")
+            return False
+        service.alerts.set("reload", None)
+        log.warning("the deployment was reloaded")
+        return True

@@ -1,0 +1,200 @@
+"""The gateway: pools, routes, numbers and the log; everything its HTTP routes need.
+
+Without a word of HTTP to clients; runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from parlay.deployment import Deployment
+from parlay.gateway.asking import Asked, Asking, Ratio
+from parlay.gateway.choice import Route
+from parlay.gateway.figures import Decision, Watch
+from parlay.gateway.metrics import GatewayCollector, RouteKey, View
+from parlay.gateway.pools import Pools
+from parlay.gateway.relay import Attempt, UpstreamFailed
+from parlay.gateway.tally import Tally, together
+from parlay.gateway.upstream import Upstream
+from parlay.routing import Endpoint
+from parlay.server import failures
+from parlay.server.alerts import Alerts
+from parlay.server.metrics import RequestMetrics
+from parlay.server.request_log import RequestLog, timestamp
+from parlay.server.security import Keys
+
+log = logging.getLogger("parlay.gateway")
+
+
+class Gateway:
+    """A door with other engines behind it."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.started = time.time()
+        self.draining = False
+        self.alerts = Alerts()
+        self.ratio = Ratio()
+        self.pools = Pools(deployment)
+        self.metrics = RequestMetrics(GatewayCollector(self.view))
+        self.routes: dict[RouteKey, Route] = {}
+        self.decisions: Counter[tuple[str, bool, str]] = Counter()
+        self.n_retries = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._log: RequestLog | None = None
+        self.apply(deployment)
+
+    def apply(self, deployment: Deployment) -> None:
+        """Take over everything that can change while requests run."""
+        self.deployment = deployment
+        self.keys = Keys.of(deployment)
+        self.alerts.webhook = deployment.monitoring.alert_webhook
+        self.asking = Asking(deployment, self.ratio)
+        for up in self.pools.apply(deployment):
+            self.later(_close_when_idle(up))
+        old, self._log = self._log, RequestLog.of(deployment.monitoring)
+        if old is not None:
+            old.close()
+
+    @property
+    def model_name(self) -> str:
+        """What clients call the model: an alias, or what an engine names."""
+        if self.deployment.model.alias:
+            return self.deployment.model.alias[0]
+        named = (up.model for up in self.pools.all if up.model)
+        return next(named, "default").replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gguf")
+
+    # -- requests -------------------------------------------------------------
+
+    def understand(self, endpoint: Endpoint, raw: bytes, headers: Mapping[str, str]) -> Asked:
+        if self.draining:
+            raise failures.unavailable("the server is shutting down", "shutting_down")
+        return self.asking.understand(endpoint, raw, headers)
+
+    def route(self, asked: Asked) -> Route:
+        """What is known of a route; whole answers are timed otherwise than streams."""
+        key = (asked.route, asked.stream)
+        if key not in self.routes:
+            self.routes[key] = Route(self.deployment.gateway.explore_share)
+        return self.routes[key]
+
+    def choose(self, asked: Asked) -> Decision:
+        """Which kind of pool is asked, and why."""
+        decision = self._decide(asked)
+        self.decisions[asked.route, decision.speculative, decision.why] += 1
+        return decision
+
+    def _decide(self, asked: Asked) -> Decision:
+        if not self.pools.both():
+            return Decision(self.pools.all[0].pool.speculative, "only")
+        if asked.wants is not None:
+            return Decision(asked.wants, "request", None if asked.wants else "request")
+        if asked.plain is not None:
+            return Decision(False, "policy", asked.plain)
+        for kind in (True, False):
+            if not self.pools.able(kind):
+                return Decision(not kind, "unavailable")
+        choice = self.route(asked).choose()
+        unprofitable = choice.why == "faster" and not choice.speculate
+        return Decision(choice.speculate, choice.why, "unprofitable" if unprofitable else None)
+
+    def attempt(self, up: Upstream, asked: Asked) -> Attempt:
+        settings = self.deployment.gateway
+        return Attempt(up, asked, settings.stall_timeout_s, int(settings.max_answer_mb * 1e6))
+
+    def failed(self, up: Upstream, error: UpstreamFailed) -> None:
+        """A server failed a request: remember it, and look at once whether it is still well."""
+        if error.reason == "http_429":
+            return  # busy is not broken
+        up.failed(error.reason, gone=error.gone)
+        self.later(self._look_at(up))
+
+    async def _look_at(self, up: Upstream) -> None:
+        if up.health.due(time.monotonic()):
+            await up.check()
+        self.pools.dispatch()
+
+    # -- what was answered ----------------------------------------------------
+
+    def finished(
+        self, asked: Asked, watch: Watch, up: Upstream, line: dict[str, Any], about: dict[str, Any]
+    ) -> None:
+        """Count and log one request, before its last byte is sent."""
+        self._count(asked, watch, about)
+        if about["status"] == 200:
+            up.answered()
+            up.told.add_answer(watch.generated, watch.told)
+            self.ratio.observe(asked.n_chars, watch.n_prompt)
+            if watch.finish_reason is not None:
+                self.route(asked).observe(up.pool.speculative, *watch.decoding(asked.stream))
+        if self._log is not None:
+            self._log.write({"time": timestamp(), **line, "server": up.url, **about})
+
+    def unanswered(self, asked: Asked, watch: Watch, about: dict[str, Any]) -> None:
+        """The same for a request no server began to answer."""
+        self._count(asked, watch, about)
+        if self._log is not None:
+            line = {"endpoint": asked.endpoint, "policy": asked.route}
+            self._log.write({"time": timestamp(), **line, **about})
+
+    def _count(self, asked: Asked, watch: Watch, about: dict[str, Any]) -> None:
+        assert watch.ended is not None
+        self.n_retries += about["retries"]
+        self.metrics.requests.labels(asked.endpoint, about["status"]).inc()
+        self.metrics.whole.observe(watch.ended - watch.arrived)
+        self.metrics.queued.observe((watch.asked or watch.ended) - watch.arrived)
+        if watch.first is not None and asked.stream:
+            self.metrics.ttft.observe(watch.first - watch.arrived)
+
+    def refused(self, endpoint: str, failure: failures.Failure) -> None:
+        """Count and log a request that was none."""
+        self.metrics.requests.labels(endpoint, failure.status).inc()
+        if self._log is not None:
+            about = {"endpoint": endpoint, "status": failure.status, "error": failure.code}
+            self._log.write({"time": timestamp(), **about})
+
+    def tally(self) -> Tally:
+        """Speculation over all servers, by what their answers or pages tell."""
+        return together((up.told, up.page) for up in self.pools.all)
+
+    def view(self) -> View:
+        return View(
+            tally=self.tally(),
+            upstreams=tuple(self.pools.all),
+            routes=self.routes,
+            decisions=self.decisions,
+            n_waiting=self.pools.n_waiting,
+            n_retries=self.n_retries,
+            alerts=self.alerts.n_raised,
+        )
+
+    # -- life -------------------------------------------------------------------
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Something that must happen, but not before the answer goes on."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)  # the loop itself keeps no reference
+        task.add_done_callback(self._tasks.discard)
+
+    def cancel_all(self) -> None:
+        """Requests are tasks of the loop and end with it; no new ones come."""
+        self.draining = True
+
+    async def shut(self) -> None:
+        """Finish what was put off, and hang up everywhere."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(up.close() for up in self.pools.all))
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+
+
+async def _close_when_idle(up: Upstream) -> None:
+    while up.in_flight:
+        await asyncio.sleep(0.2)
+    await up.close()

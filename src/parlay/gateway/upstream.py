@@ -1,0 +1,129 @@
+"""One server behind the gateway: its connection, its standing, and what it tells about itself.
+
+Knows HTTP; which server answers which request is the pools' business.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from parlay.deployment import DeploymentError, GatewaySection
+from parlay.gateway.health import Health, Limits
+from parlay.gateway.tally import Page, Tally
+from parlay.reading import answers, counters
+from parlay.upstreams import Pool
+
+log = logging.getLogger("parlay.gateway")
+_MAX_PAGE = 4_000_000
+# Servers close connections that idle for five seconds; a request must not meet such a one.
+_KEEP_ALIVE_S = 2.0
+
+
+class Upstream:
+    """A server of a pool. Close it, or its connections stay."""
+
+    def __init__(self, pool: Pool, url: str, settings: GatewaySection) -> None:
+        self.pool = pool
+        self.url = url
+        self.health = Health(Limits(settings.eject_after, settings.eject_s, settings.max_eject_s))
+        self.in_flight = 0
+        self.n_answered = 0
+        self.n_failed = 0
+        self.listed: str | None = None  # the model it names first
+        self.engine: str | None = None  # who it says it is
+        self.page = Page()
+        self.told = Tally()  # by its answers
+        self.leaving = False  # no longer in the deployment; what it began it may end
+        self._check_s = settings.health_timeout_s
+        self.http = httpx.AsyncClient(
+            base_url=url,
+            headers=_headers(pool),
+            timeout=httpx.Timeout(None, connect=settings.connect_timeout_s),
+            limits=httpx.Limits(
+                max_connections=pool.max_concurrent + 4, keepalive_expiry=_KEEP_ALIVE_S
+            ),
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+    @property
+    def model(self) -> str | None:
+        """What to ask it for."""
+        return self.pool.model or self.listed
+
+    @property
+    def full(self) -> bool:
+        return self.in_flight >= self.pool.max_concurrent
+
+    def answered(self) -> None:
+        self.n_answered += 1
+        self.health.answered(time.monotonic())
+
+    def failed(self, reason: str, *, gone: bool = False) -> None:
+        """A request failed there."""
+        self.n_failed += 1
+        self._tell(lambda now: self.health.failed(now, reason, gone=gone))
+
+    async def check(self) -> None:
+        """Ask how it is; of one that is well also its counters and its model's name."""
+        problem = await self._problem()
+        self._tell(lambda now: self.health.checked(now, problem))
+        if problem is None:
+            self.page.see(counters.parse(await self._text("/metrics")))
+            if self.listed is None:
+                self._take_models(await self._text("/v1/models"))
+
+    async def close(self) -> None:
+        await self.http.aclose()
+
+    def _tell(self, change: Callable[[float], None]) -> None:
+        before = self.health.state
+        change(time.monotonic())
+        if self.health.state != before:
+            log.warning("%s is %s: %s", self.url, self.health.state, self.health.reason or "well")
+
+    async def _problem(self) -> str | None:
+        try:
+            response = await self.http.get(self.pool.health, timeout=self._check_s)
+        except httpx.TimeoutException:
+            return "check_timeout"
+        except httpx.HTTPError:
+            return "unreachable"
+        return None if response.status_code == 200 else f"check_http_{response.status_code}"
+
+    async def _text(self, path: str) -> str:
+        """A page, as far as it is of a sane size; empty where there is none."""
+        found = bytearray()
+        try:
+            async with self.http.stream("GET", path, timeout=self._check_s) as response:
+                if response.status_code != 200:
+                    return ""
+                async for data in response.aiter_bytes():
+                    found += data
+                    if len(found) > _MAX_PAGE:
+                        return ""
+        except httpx.HTTPError:
+            return ""
+        return found.decode("utf-8", "replace")
+
+    def _take_models(self, text: str) -> None:
+        row = answers.first((answers.object_of(text) or {}).get("data"))
+        self.listed = answers.string(row.get("id"))
+        self.engine = answers.string(row.get("owned_by"))
+
+
+def _headers(pool: Pool) -> dict[str, str]:
+    key = None if pool.api_key is None else pool.api_key.get_secret_value()
+    if pool.api_key_file is not None:
+        try:
+            key = Path(pool.api_key_file).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            raise DeploymentError(
+                f"upstreams: {pool.name}: api_key_file cannot be read; check the path"
+            ) from None
+    return {"Authorization": f"Bearer {key}"} if key else {}
