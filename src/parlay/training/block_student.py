@@ -85,8 +85,9 @@ class _Layer(nn.Module):  # type: ignore[misc]
         width = shape.n_embd
         n_q, n_kv = shape.n_heads * shape.head_size, shape.n_kv_heads * shape.head_size
         spread = width**-0.5
-        # Quiet branches at first, the quieter the more there are of them.
-        out = 0.1 * (2 * shape.n_layers) ** -0.5
+        # The more branches there are, the quieter each. Masks say nothing by themselves: what they
+        # become comes from here, so that silence would only cost time.
+        out = (2 * shape.n_layers) ** -0.5
         self.attn_norm = nn.Parameter(torch.ones(width))
         self.attn_q = _matrix(n_q, width, spread, noise)
         self.attn_k = _matrix(n_kv, width, spread, noise)
