@@ -154,8 +154,7 @@ class GatewaySection(Section):
     max_eject_s: float = Field(60, gt=0)
     retries: int = Field(2, ge=0, le=16)  # before the first byte only
     connect_timeout_s: float = Field(5, gt=0)
-    first_byte_timeout_s: float = Field(120, gt=0)  # of a stream; a whole answer has its limit
-    stall_timeout_s: float = Field(60, gt=0)  # between two pieces of a stream
+    stall_timeout_s: float = Field(120, gt=0)  # the longest silence in a stream, its start too
     max_answer_mb: float = Field(64, gt=0)
     explore_share: float = Field(0.05, ge=0, le=0.5)  # at most, of a route's requests
 
