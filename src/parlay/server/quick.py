@@ -128,8 +128,9 @@ class QuickBench:
             self._keep(record, max(0, self._service.ledger.n_answered - n_before - n_own))
         except _Cancelled:
             self.set(Progress("cancelled"))
-        except ParlayError as error:
-            self.set(Progress("failed", error=error.message))
+        except ParlayError as error:  # an answer that was cancelled is one of them
+            failed = Progress("failed", error=error.message)
+            self.set(Progress("cancelled") if self.cancelled else failed)
         except Exception:  # the server must not fall over a benchmark
             log.exception("the quick A/B failed")
             self.set(Progress("failed", error="internal error; the server's log has the details"))

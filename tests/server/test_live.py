@@ -1,0 +1,167 @@
+"""The live routes on a running server: snapshots, the stream, requests, prices, the quick A/B."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.conftest import wait_for
+from tests.server.running import Running, running
+
+BODY: dict[str, Any] = {"prompt": "on on on on", "max_tokens": 30, "temperature": 0}
+
+
+def ask(server: Running, **more: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = httpx.post(f"{server.url}/v1/completions", json=BODY | more).json()
+    return answer
+
+
+def events(server: Running, n: int) -> list[tuple[str, dict[str, Any]]]:
+    """The first so many events of the stream."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    with httpx.stream("GET", f"{server.url}/live/stream", timeout=20) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        kind = ""
+        for line in response.iter_lines():
+            if line.startswith("event: "):
+                kind = line[7:]
+            if line.startswith("data: "):
+                found.append((kind, json.loads(line[6:])))
+            if len(found) == n:
+                break
+    return found
+
+
+def test_a_snapshot_holds_what_the_requests_did(server: Running) -> None:
+    told = ask(server, speculative={"draft": "suffix", "window": 4})["speculative"]
+    found = httpx.get(f"{server.url}/live").json()
+    everything, *groups = found["groups"]
+    assert (everything["route"], everything["model"]) == ("all", "all")
+    (group,) = [g for g in groups if g["route"] == told["policy"]]
+    assert group["requests"] >= 1 and group["recent"]["rounds"] > 0
+    assert everything["generated"] >= told["generated"] - 1
+    assert len(found["slots"]) == 8 and found["queue"]["waiting"] == 0
+    assert found["memory"]["planned_bytes"] > 0 and found["memory"]["used_bytes"] > 0
+    assert found["mode"] in ("exact", "faithful") and "suffix" in found["proposers"]
+
+
+def test_the_stream_begins_with_the_past_and_goes_on_every_second(server: Running) -> None:
+    found = events(server, 4)
+    assert [kind for kind, _ in found] == ["history", "bench", "snapshot", "snapshot"]
+    assert found[2][1]["viewers"] == 1
+    assert 0.5 < found[3][1]["time"] - found[2][1]["time"] < 3
+
+
+def test_fifty_viewers_see_the_same_and_answers_go_on(server: Running) -> None:
+    with ThreadPoolExecutor(51) as pool:
+        watching = [pool.submit(events, server, 5) for _ in range(50)]
+        answer = pool.submit(ask, server)
+        assert answer.result()["choices"][0]["text"]
+        times = [[e["time"] for kind, e in w.result() if kind == "snapshot"] for w in watching]
+    most = {t for seen in times for t in seen}
+    assert len(most) < 12, "one snapshot a tick, whoever watches"
+    wait_for(lambda: httpx.get(f"{server.url}/live").json()["viewers"] == 0)
+
+
+def test_one_request_can_be_followed_round_by_round(server: Running) -> None:
+    reply = ask(server, speculative={"draft": "suffix", "window": 3})
+    rows = httpx.get(f"{server.url}/live/requests").json()
+    assert rows[0]["request_id"] == reply["id"] and rows[0]["traced"]
+    assert "prompt" not in rows[0]
+    found = httpx.get(f"{server.url}/live/requests/{reply['id']}").json()
+    (rounds,) = found["answers"]
+    assert sum(r["generated"] for r in rounds) + rounds[0]["position"] == found["generated"]
+    assert sum(r["drafted"] for r in rounds) == found["proposed_tokens"]
+    assert {"window", "proposer", "expected_gain", "actual_gain", "reason"} <= rounds[0].keys()
+
+
+def test_an_unknown_request_is_not_found(server: Running) -> None:
+    answer = httpx.get(f"{server.url}/live/requests/nothing")
+    assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
+
+
+def test_streamed_chunks_tell_origins_on_request_only(server: Running) -> None:
+    def chunks(**options: Any) -> list[dict[str, Any]]:
+        body = {"messages": [{"role": "user", "content": "on on on"}], "max_tokens": 30}
+        body |= {"temperature": 0, "stream": True, "speculative": {"draft": "suffix", "window": 4}}
+        text = httpx.post(f"{server.url}/v1/chat/completions", json=body | options).text
+        lines = [line[6:] for line in text.splitlines() if line.startswith("data: {")]
+        return [json.loads(line) for line in lines]
+
+    silent = [c for chunk in chunks() for c in chunk["choices"]]
+    assert not any("origins" in choice for choice in silent)
+    told = chunks(stream_options={"include_origins": True})
+    choices = [c for chunk in told for c in chunk["choices"]]
+    tokens = [token for choice in choices for token in choice.get("origins", [])]
+    text = "".join(choice["delta"].get("content", "") for choice in choices)
+    assert "".join(token["text"] for token in tokens) == text
+    numbers = told[-1]["speculative"]
+    accepted = [token for token in tokens if token["origin"] == "accepted"]
+    assert len(tokens) == numbers["generated"] and len(accepted) == numbers["accepted"]
+    assert {token["proposer"] for token in accepted} <= {"suffix"}
+    times = [token["at_ms"] for token in tokens]
+    assert times == sorted(times) and times[0] > 0
+
+
+# -- prices and the quick A/B ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def benched(target: Path, cache: Path) -> Iterator[Running]:
+    with running(target, runtime__context_size=4096, runtime__controller="fixed") as found:
+        yield found
+
+
+def progress(server: Running) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(f"{server.url}/live/bench").json()
+    return found
+
+
+def test_a_quick_a_b_measures_prices_and_ends_with_an_interval_and_a_report(
+    benched: Running,
+) -> None:
+    url = f"{benched.url}/live/bench"
+    assert progress(benched)["state"] == "idle"
+    assert httpx.post(url, json={"pairs": 1, "max_tokens": 8}).status_code == 202
+    refused = httpx.post(url, json={})
+    assert refused.status_code == 409 and refused.json()["error"]["code"] == "bench_running"
+    wait_for(lambda: progress(benched)["state"] != "running", 60)
+    found = progress(benched)
+    assert found["state"] == "done", found
+    result = found["result"]
+    assert result["ratio"] > 0 and result["n_pairs"] >= 1 and result["others"] == 0
+    assert result["identical"] == result["compared"] > 0
+    page = httpx.get(benched.url + result["report"])
+    assert page.status_code == 200 and "speed-up" in page.text
+    assert httpx.get(benched.url + result["report"] + "0").status_code == 404
+    costs = httpx.get(f"{benched.url}/live/costs").json()
+    assert len(costs["rows"]) > 5 and "speculation" in costs["headline"]
+
+
+def test_a_quick_a_b_can_be_cancelled(benched: Running) -> None:
+    url = f"{benched.url}/live/bench"
+    assert httpx.post(url, json={"pairs": 5, "max_tokens": 64}).status_code == 202
+    wait_for(lambda: progress(benched)["total"] > 0, 30)
+    assert httpx.delete(url).status_code == 202
+    wait_for(lambda: progress(benched)["state"] == "cancelled", 20)
+    assert not benched.service.engine.active
+
+
+@pytest.mark.parametrize("body", [{"pairs": 0}, {"pairs": 6}, {"max_tokens": 9999}, {"pear": 1}])
+def test_a_quick_a_b_has_bounds(benched: Running, body: dict[str, int]) -> None:
+    assert httpx.post(f"{benched.url}/live/bench", json=body).status_code == 400
+
+
+def test_streams_do_not_hold_the_end_of_the_server_up(target: Path, cache: Path) -> None:
+    with running(target, server__drain_s=20) as server, ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(events, server, 10_000)
+        wait_for(lambda: len(server.service.ledger.groups) == 0)
+        wait_for(lambda: httpx.get(f"{server.url}/live").json()["viewers"] == 1)
+        server.service.draining = True
+        assert watching.result(10)  # the server ended it

@@ -1,0 +1,255 @@
+"""The page as people use it, in a real browser: on the default model, the rest on tiny ones."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.browsing import DESK, PHONE, browser, check_access, picture, tab
+from tests.server.running import Running, running
+
+REPEATING = "Write ten times: The quick brown fox jumps over the lazy dog."
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def smol(smollm2: Path, cache: Path) -> Iterator[Running]:
+    options = {"runtime__threads": 2, "runtime__controller": "fixed", "runtime__context_size": 4096}
+    with running(smollm2, **options) as server:
+        yield server
+
+
+def send(page: Any, prompt: str, mode: str = "with") -> None:
+    page.check(f"input[name=mode][value={mode}]", force=True)
+    page.fill("#prompt", prompt)
+    page.click("#send")
+
+
+# -- on real weights -----------------------------------------------------------------------------
+
+
+@pytest.mark.weights
+def test_a_newcomer_sees_what_speculation_did(smol: Running, chromium: Any) -> None:
+    with tab(chromium, smol.url) as found:
+        page = found.page
+        page.wait_for_selector(".connection[data-state=open]")
+        check_access(page)
+        picture(page, "start-light")
+        # A chat: tokens by origin, and figures in words.
+        send(page, REPEATING)
+        page.wait_for_selector(".exchange:nth-child(1) .figures")
+        for kind in ("accepted", "recovered", "bonus", "plain"):
+            assert page.locator(f".text .tok.{kind}").count() > 0
+        assert "accepted: guessed by suffix" in page.locator(
+            ".tok.accepted >> nth=0"
+        ).get_attribute("title")
+        assert re.search(r"\d+ of \d+ tokens were guessed right", page.inner_text(".figures"))
+        assert not page.locator(".text .rejected >> nth=0").is_visible()
+        page.check("#show-rejected")
+        assert page.locator(".text .rejected >> nth=0").is_visible()
+        check_access(page)
+        picture(page, "chat-light")
+        # The switch: the same without a guess.
+        send(page, "Say it once more.", "without")
+        page.wait_for_selector(".exchange:nth-child(2) .figures")
+        second = page.locator(".exchange:nth-child(2)")
+        assert second.locator(".text .tok.plain").count() > 0
+        assert second.locator(".text .tok.accepted").count() == 0
+        # Side by side: both ways, the same text, one clock.
+        send(page, "And again, twice.", "both")
+        page.wait_for_selector(".race")
+        texts = page.locator(".sides .text").all_inner_texts()
+        assert "identical" in page.inner_text(".race .mark")
+        assert len(texts) == 2 and page.locator(".sides .tok.accepted").count() > 0
+        page.click("text=Replay both")
+        check_access(page)
+        page.wait_for_timeout(300)
+        picture(page, "sides-light")
+        assert found.complaints == []
+        assert all(url.startswith(smol.url) for url in found.requests)
+
+
+@pytest.mark.weights
+def test_the_live_pane_shows_figures_charts_and_one_request_s_rounds(
+    smol: Running, chromium: Any
+) -> None:
+    with tab(chromium, smol.url, scheme="dark") as found:
+        page = found.page
+        send(page, REPEATING)
+        page.wait_for_selector(".figures")
+        picture(page, "chat-dark")
+        page.click("text=All figures")
+        page.click("text=Round by round")
+        page.wait_for_selector("#trace tbody tr")
+        assert page.locator("#trace .strip .accepted").count() > 0
+        page.wait_for_selector("#pane-live .js-plotly-plot .bars")
+        assert float(page.inner_text(".tile:nth-child(4) strong")) > 1
+        assert "verify" in page.get_attribute(".charts .chart:nth-child(5) .plot", "aria-label")
+        page.select_option("#filter-route", "request")
+        assert page.locator("tbody tr").count() > 0
+        check_access(page)
+        page.click("#trace button")
+        page.evaluate("scrollTo(0, 0)")
+        page.wait_for_timeout(1200)
+        picture(page, "live-dark")
+        page.click("#theme-button")
+        assert page.get_attribute("html", "data-theme") == "light"
+        page.wait_for_timeout(1200)
+        check_access(page)
+        picture(page, "live-light")
+        assert found.complaints == []
+
+
+@pytest.mark.weights
+def test_a_quick_bench_runs_from_the_page_to_its_report(smol: Running, chromium: Any) -> None:
+    with tab(chromium, f"{smol.url}/#bench") as found:
+        page = found.page
+        page.select_option("#bench-pairs", "1")
+        page.select_option("#bench-tokens", "16")
+        page.click("#bench-start")
+        page.wait_for_selector("progress:not([hidden])")
+        check_access(page)
+        page.wait_for_selector(".result .headline", timeout=180_000)
+        assert "identical" in page.inner_text(".result")
+        page.wait_for_selector("#pane-bench .js-plotly-plot .scatterlayer")
+        assert "acceptance" in page.inner_text(
+            ".pays .headline"
+        ) or "cannot pay" in page.inner_text(".pays .headline")
+        check_access(page)
+        page.wait_for_timeout(500)
+        picture(page, "bench-light")
+        with page.expect_popup() as opened:
+            page.click("text=Open the report")
+        opened.value.wait_for_selector("body[data-ready=yes]")
+        assert "speed-up" in opened.value.inner_text("main").lower()
+        assert found.complaints == []
+
+
+@pytest.mark.weights
+def test_a_phone_shows_all_of_it_without_scrolling_sideways(smol: Running, chromium: Any) -> None:
+    with tab(chromium, smol.url, PHONE, "dark") as found:
+        page = found.page
+        page.wait_for_selector(".connection[data-state=open]")
+        picture(page, "start-phone")
+        send(page, REPEATING, "both")
+        page.wait_for_selector(".race")
+        assert found.overflow <= 0
+        page.locator(".sides .answer >> nth=1").scroll_into_view_if_needed()
+        picture(page, "sides-phone")
+        for name in ("live", "bench"):
+            page.click(f"#tab-{name}")
+            page.wait_for_timeout(2000)
+            assert found.overflow <= 0
+            check_access(page)
+            picture(page, f"{name}-phone")
+        assert found.complaints == []
+
+
+# -- on tiny models ------------------------------------------------------------------------------
+
+
+def test_a_lost_connection_is_said_and_comes_back(target: Path, cache: Path, chromium: Any) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with running(target, server__port=port) as server, tab(chromium, server.url) as found:
+        page = found.page
+        page.wait_for_selector(".connection[data-state=open]")
+        server.service.draining = True  # ends the streams; the process follows
+        page.wait_for_selector("#banner:not([hidden])", timeout=15_000)
+        assert "Trying again" in page.inner_text("#banner")
+        check_access(page)
+        picture(page, "lost-light")
+        server.service.draining = False
+        page.wait_for_selector(".connection[data-state=open]", timeout=30_000)
+        assert page.is_hidden("#banner")
+        send(page, "on on on")
+        page.wait_for_selector(".figures")
+
+
+def test_a_server_that_is_gone_is_waited_for(target: Path, cache: Path, chromium: Any) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with running(target, server__port=port) as server:
+        url = server.url
+        context = tab(chromium, url)
+        found = context.__enter__()
+        found.page.wait_for_selector(".connection[data-state=open]")
+        server.service.draining = True  # as the signal to end does
+    found.page.wait_for_selector("#banner:not([hidden])", timeout=15_000)
+    send(found.page, "on on on")
+    assert "No answer: the server cannot be reached" in found.page.inner_text(".state")
+    with running(target, server__port=port):
+        found.page.wait_for_selector(".connection[data-state=open]", timeout=30_000)
+        assert found.page.is_hidden("#banner")
+        context.__exit__(None, None, None)
+    refused = [text for text in found.complaints if "ERR_" not in text]
+    assert refused == []  # what the browser itself says about a refused connection
+
+
+def test_the_key_is_asked_for_kept_in_the_tab_and_never_in_an_address(
+    target: Path, cache: Path, chromium: Any
+) -> None:
+    options = {"server__api_keys": "secret-key"}
+    with running(target, **options) as server, tab(chromium, server.url) as found:
+        page = found.page
+        page.wait_for_selector("#key-dialog[open]")
+        check_access(page)
+        page.fill("#key-input", "wrong-key")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#key-dialog[open]")
+        page.wait_for_function("document.getElementById('key-problem').textContent !== ''")
+        page.fill("#key-input", "secret-key")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".connection[data-state=open]")
+        send(page, "on on on")
+        page.wait_for_selector(".figures")
+        kept = page.evaluate("[JSON.stringify(sessionStorage), JSON.stringify(localStorage)]")
+        assert "secret-key" in kept[0] and "secret-key" not in kept[1]
+        assert not any("secret-key" in url for url in found.requests)
+        assert [text for text in found.complaints if "401" not in text] == []
+
+
+def test_hostile_texts_stay_texts(target: Path, cache: Path, chromium: Any) -> None:
+    hostile = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+    alias = "<b onmouseover=alert(3)>model</b>"
+    with running(target, model__alias=[alias]) as server, tab(chromium, server.url) as found:
+        page = found.page
+        send(page, hostile)
+        page.wait_for_selector(".figures, .state.problem")
+        assert page.inner_text(".asked") == hostile
+        page.click("#tab-live")
+        page.wait_for_selector("#pane-live tbody tr")
+        assert alias in page.inner_text("#model")
+        assert page.locator("img[src=x]").count() == 0 and page.locator("main b").count() == 0
+        assert found.complaints == []
+
+
+def test_the_panes_can_be_reached_by_keyboard_and_by_address(
+    target: Path, cache: Path, chromium: Any
+) -> None:
+    with running(target) as server, tab(chromium, f"{server.url}/#live", DESK) as found:
+        page = found.page
+        assert page.get_attribute("#tab-live", "aria-selected") == "true"
+        page.focus("#tab-live")
+        page.keyboard.press("ArrowRight")
+        assert page.is_visible("#pane-bench") and page.evaluate("document.activeElement.id") == (
+            "tab-bench"
+        )
+        page.keyboard.press("ArrowRight")
+        page.focus("#prompt")
+        page.keyboard.type("on on")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".figures")
+        assert found.complaints == []
