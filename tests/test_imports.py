@@ -21,7 +21,7 @@ LEVELS = (
     ("gateway", "server", "bench", "results", "training", "rendering"),
     ("parlay",),  # the Python interface, parlay/parlay.py
     ("runtime",),
-    ("proposers", "control", "pairing", "planning"),
+    ("proposers", "control", "pairing", "planning", "fleet"),
     ("llama", "decoding", "reading"),
     ("errors", "store", "models"),
 )

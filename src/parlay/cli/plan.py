@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from parlay.cli import plan_concurrency
+from parlay.fleet.sizing import Goals
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.models import resolve_model
 from parlay.planning import public
@@ -27,6 +29,11 @@ EXAMPLE = """
 Example: parlay plan target.gguf --draft drafter.gguf --context-size 8192 --gpu-gb 24
 
 Exit code 0: it fits; 1: it does not, and what would is shown.
+
+With --concurrency: how the speed-up falls as streams share the machine, and with --log how many
+machines are needed with and without speculation: parlay plan --concurrency --costs gpu-27b-q5_0
+--acceptance 0.7 --log requests.jsonl --ttft-goal 500 --tpot-goal 40. Exit code 1: it never pays, or
+the goals cannot be kept.
 """
 _BAR = 40
 _COLOURS = {
@@ -51,7 +58,9 @@ def plan(
     target: Annotated[str, typer.Argument(help="GGUF file, or default.")] = "default",
     draft: Annotated[Path | None, typer.Option(help="The drafter's GGUF file.")] = None,
     context_size: Annotated[int, typer.Option("--context-size", "-c")] = 4096,
-    slots: Annotated[int, typer.Option(min=1, help="Sequences at a time.")] = 1,
+    slots: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Sequences at a time; 1.")
+    ] = None,
     window: Annotated[int, typer.Option("--window", "-k", min=0)] = 16,
     gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1,
     drafter_gpu_layers: int = -1,
@@ -69,15 +78,44 @@ def plan(
         float | None, typer.Option(min=0, help="Plan for a GPU of this size instead.")
     ] = None,
     table: Annotated[bool, typer.Option(help="Public shapes at 12 to 48 GB, in Markdown.")] = False,
+    concurrency: Annotated[
+        bool, typer.Option("--concurrency", help="What batch does to the bet.")
+    ] = False,
+    costs: Annotated[
+        str | None, typer.Option(help="Cost table: a file or a shipped name; else measured.")
+    ] = None,
+    proposer: Annotated[
+        str | None, typer.Option(help="Odds as recorded: ngram, suffix, model, pruned.")
+    ] = None,
+    acceptance: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Odds: this share at every position.")
+    ] = None,
+    log: Annotated[Path | None, typer.Option(help="Request log, JSON lines.")] = None,
+    ttft_goal: Annotated[
+        float | None, typer.Option(min=0.001, help="Milliseconds to the first token, p95.")
+    ] = None,
+    tpot_goal: Annotated[
+        float | None, typer.Option(min=0.001, help="Milliseconds for each further token, p95.")
+    ] = None,
+    times: Annotated[float, typer.Option(min=0.001, help="So many times the log's traffic.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 0,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Plan the memory of a target and its drafter."""
     if table:
         typer.echo(public.markdown_table(context_size))
         return
+    if concurrency:
+        goals = Goals(ttft_goal, tpot_goal)
+        question = plan_concurrency.Question(
+            target, draft, slots, costs, proposer, acceptance, log, goals, times, seed
+        )
+        if not plan_concurrency.answer(question, json_output, _say):
+            raise typer.Exit(1)
+        return
     shared = ContextSettings(
         context_size,
-        slots,
+        slots or 1,
         n_batch=batch,
         cache_type_k=cache_type_k,
         cache_type_v=cache_type_v,
@@ -96,6 +134,10 @@ def plan(
     _print(made, proposals_for(made), json_output)
     if made.verdict != "fits":
         raise typer.Exit(1)
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 def _print(made: Plan, proposals: list[Proposal], json_output: bool) -> None:

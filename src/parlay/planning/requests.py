@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from parlay.errors import BadRequest
 MAX_LINE = 1 << 24  # prompts may be in there
 # Where others put the time a whole request took, in milliseconds.
 _WHOLE_MS = ("e2e_ms", "latency_ms", "duration_ms", "response_ms", "total_ms")
+_TIME = ("time", "timestamp", "created_at")
+_LATEST = 1e11  # seconds; beyond it a number would mean milliseconds, or nothing
 _ROUTE = ("route", "path", "url", "endpoint")
 
 
@@ -32,6 +35,8 @@ class Request:
     n_drafted: int = 0
     n_accepted: int = 0
     speedup: float | None = None  # of decoding, as measured while it ran
+    at_s: float | None = None  # when it came, in seconds since 1970
+    n_reused: int = 0  # of the prompt's tokens, found in the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,8 @@ def _parlay(raw: Mapping[str, Any]) -> Request | None:
         n_drafted=_count(raw, "proposed_tokens"),
         n_accepted=_count(raw, "accepted_tokens"),
         speedup=_number(raw, "speedup"),
+        at_s=_began(raw, whole),
+        n_reused=_count(raw, "reused_tokens"),
     )
 
 
@@ -124,7 +131,27 @@ def _openai(raw: Mapping[str, Any]) -> Request | None:
         decode_ms=decode,
         n_drafted=_count(timings, "draft_n"),
         n_accepted=_count(timings, "draft_n_accepted"),
+        at_s=_began(raw, None) or _number(body, "created"),
+        n_reused=_count(timings, "cache_n"),
     )
+
+
+def _began(raw: Mapping[str, Any], whole_ms: float | None) -> float | None:
+    """When a request came: the line's time, less what it took where the line is its end."""
+    at = next((found for key in _TIME if (found := _moment(raw.get(key))) is not None), None)
+    return None if at is None else at - (whole_ms or 0.0) / 1e3
+
+
+def _moment(value: object) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value) if 0 < value < _LATEST else None
+    if not isinstance(value, str):
+        return None
+    try:
+        found = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _endpoint(route: str | None, body: Mapping[str, Any]) -> str | None:

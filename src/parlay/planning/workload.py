@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from parlay.planning.requests import Request
@@ -68,16 +68,10 @@ def profile(
 def _timed(request: Request, speeds: Speeds) -> Request:
     if request.prefill_ms is not None or speeds.prompt is None or speeds.answer is None:
         return request
-    return Request(
-        route=request.route,
-        endpoint=request.endpoint,
-        n_prompt=request.n_prompt,
-        n_answer=request.n_answer,
+    return replace(
+        request,
         prefill_ms=request.n_prompt / speeds.prompt * 1e3,
         decode_ms=request.n_answer / speeds.answer * 1e3,
-        n_drafted=request.n_drafted,
-        n_accepted=request.n_accepted,
-        speedup=request.speedup,
     )
 
 
