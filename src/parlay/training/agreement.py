@@ -40,6 +40,8 @@ class Agreement:
 
 def agreement(student: Student, table: Table, window: int = WINDOW) -> Agreement:
     """Teacher-forced over the table's texts, which should be greedy ones."""
+    if not len(table):  # so little was written that nothing is held out
+        return replayed((), window)
     right: list[Bools] = []
     training = student.training
     student.eval()

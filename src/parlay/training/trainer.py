@@ -133,9 +133,8 @@ class Trainer:
         while self.done < 1:
             self._train.refresh()
             seed = self.recipe.seed * 1000 + self.progress.epoch
-            for texts in self._train.epoch(self.recipe.batch_tokens, seed)[self.progress.batch :]:
-                self.progress.batch += 1
-                yield texts
+            batches = self._train.epoch(self.recipe.batch_tokens, seed)
+            yield from batches[self.progress.batch :]
             self.progress.epoch += 1
             self.progress.batch = 0
 
@@ -151,6 +150,7 @@ class Trainer:
         self._optimiser.zero_grad(set_to_none=True)
         self._losses = [*self._losses[1 - _KEPT_LOSSES :], loss.detach()]
         self.progress.step += 1
+        self.progress.batch += 1
         self.progress.tokens_seen += len(batch.rows)
         self.progress.seconds = time.monotonic() - self._started
 
