@@ -136,6 +136,20 @@ def write_nextn(
     return _finish(writer, tensors, path)
 
 
+def few_words(target: Path, n: int = 6, seed: int = 0) -> Path:
+    """Let a target say only n tokens: half of them stand for the opposite of the other half, so
+    that one of them always leads."""
+    reader = gguf.GGUFReader(target, "r+")
+    head = next(tensor for tensor in reader.tensors if tensor.name == "output.weight")
+    chosen = np.random.default_rng(seed).choice(np.arange(40, 120), n, replace=False)
+    first, second = chosen[: n // 2], chosen[n // 2 :]
+    rows = np.zeros_like(head.data)
+    rows[first], rows[second] = head.data[first], -head.data[first]
+    head.data[...] = rows
+    reader.data.flush()
+    return target
+
+
 def _without_norm(tensors: dict[str, Array], at: str) -> dict[str, Array]:
     return {name: each for name, each in tensors.items() if name != f"{at}.ffn_norm.weight"}
 

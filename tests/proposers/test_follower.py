@@ -1,0 +1,243 @@
+"""Drafters that read the target's states: fed every state once and in order, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlay.decoding.round import Fallback
+from parlay.decoding.sampling import Sampling
+from parlay.proposers.dflash import DFlashProposer
+from parlay.proposers.follower import Follower
+from parlay.proposers.head import HeadProposer
+from parlay.proposers.proposer import Ask
+from parlay.runtime.request import Request
+from tests.proposers.scripted_states import MASK, BlockDrafter, CapturedTarget, HeadDrafter
+from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
+
+PROMPT = (1, 2, 3, 4, 5)
+BLOCK = 6
+N_BATCH = 16
+
+
+@dataclass
+class Following:
+    """A rig whose target is followed by a drafter of states."""
+
+    rig: Rig
+    drafter: BlockDrafter | HeadDrafter
+    proposer: Follower
+
+    @property
+    def target(self) -> CapturedTarget:
+        assert isinstance(self.rig.target, CapturedTarget)
+        return self.rig.target
+
+
+def blocks() -> tuple[BlockDrafter, Follower]:
+    drafter = BlockDrafter(LOGITS, N_VOCAB)
+    return drafter, DFlashProposer(
+        drafter, frozenset(), N_VOCAB, N_BATCH, block_size=BLOCK, mask=MASK, name="model"
+    )
+
+
+def eagle() -> tuple[HeadDrafter, Follower]:
+    drafter = HeadDrafter(LOGITS, N_VOCAB)
+    return drafter, HeadProposer(drafter, frozenset(), N_VOCAB, N_BATCH, lead=0, name="model")
+
+
+def nextn() -> tuple[HeadDrafter, Follower]:
+    drafter = HeadDrafter(LOGITS, N_VOCAB)
+    return drafter, HeadProposer(drafter, frozenset(), N_VOCAB, N_BATCH, lead=1, name="model")
+
+
+KINDS = {"dflash": blocks, "eagle3": eagle, "nextn": nextn}
+Make = Callable[[], tuple[BlockDrafter | HeadDrafter, Follower]]
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS.keys())
+def make(request: pytest.FixtureRequest) -> Make:
+    kind: Make = request.param
+    return kind
+
+
+def following(make: Make, **options: object) -> Following:
+    drafter, proposer = make()
+    rig = Rig(proposers={"model": proposer}, **options)  # type: ignore[arg-type]
+    target = CapturedTarget(LOGITS, N_VOCAB, rig.target.context_size)
+    target.listener = proposer.follow
+    rig.target = rig.scheduler.target = rig.scheduler._slots._target = target
+    return Following(rig, drafter, proposer)
+
+
+def test_a_drafter_that_saw_everything_is_always_right(make: Make) -> None:
+    found = following(make, window=4)
+    (seq,) = found.rig.run(Request(PROMPT, max_tokens=40))
+    assert found.rig.text(seq) == plain(Request(PROMPT, max_tokens=40))
+    assert seq.counts.n_drafted > 25
+    assert seq.counts.n_accepted == seq.counts.n_drafted
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    kind=st.sampled_from(sorted(KINDS)),
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    chunk=st.integers(1, 12),
+    window=st.integers(1, 9),
+    slots=st.integers(1, 3),
+    temperature=st.sampled_from([0.0, 0.9]),
+)
+def test_any_mix_of_requests_gives_plain_text_and_keeps_the_drafter_in_step(
+    kind: str, lengths: list[int], chunk: int, window: int, slots: int, temperature: float
+) -> None:
+    found = following(KINDS[kind], window=window, slots=slots, chunk=chunk)
+    sampling = Sampling(temperature=temperature, seed=3)
+    requests = [
+        Request((*PROMPT[:3], *range(6, 6 + n % 7), 2), max_tokens=n, sampling=sampling)
+        for n in lengths
+    ]
+    sequences = found.rig.run(*requests)
+    for seq, request in zip(sequences, requests, strict=True):
+        assert found.rig.text(seq) == plain(request)
+        if temperature == 0.0:
+            assert seq.counts.n_accepted == seq.counts.n_drafted
+    # Where a new prompt leaves an old one, one pair keeps the old one's token.
+    assert getattr(found.drafter, "n_stale", 0) <= len(requests)
+
+
+def test_a_rejected_draft_leaves_nothing_behind(make: Make) -> None:
+    found = following(make, window=4)
+    found.drafter._logits = lambda text: LOGITS([*text, 7])  # wrong nearly always
+    (seq,) = found.rig.run(Request(PROMPT, max_tokens=12))
+    assert seq.counts.n_accepted < seq.counts.n_drafted
+    found.drafter._logits = LOGITS
+    (again,) = found.rig.run(Request((*PROMPT, 9), max_tokens=20))
+    assert again.counts.n_accepted == again.counts.n_drafted > 0
+
+
+def test_a_reused_prefix_is_not_fed_again(make: Make) -> None:
+    found = following(make, window=4)
+    (first,) = found.rig.run(Request(PROMPT, max_tokens=10))
+    found.drafter.passes.clear()
+    turn = (*first.tokens[:-1], 8, 9)
+    (second,) = found.rig.run(Request(tuple(turn), max_tokens=10))
+    assert second.n_reused == len(turn) - 2
+    assert max(max(sizes) for what, sizes in found.drafter.passes if what == "read") < 8
+    assert second.counts.n_accepted == second.counts.n_drafted > 0
+
+
+def test_a_prompt_longer_than_a_pass_is_fed_in_parts(make: Make) -> None:
+    found = following(make, window=2, chunk=40)
+    prompt = tuple(i % 29 for i in range(100))
+    (seq,) = found.rig.run(Request(prompt, max_tokens=12))
+    reads = [sum(sizes) for what, sizes in found.drafter.passes if what == "read"]
+    assert max(reads) <= N_BATCH
+    assert seq.counts.n_accepted == seq.counts.n_drafted > 0
+
+
+def test_states_that_wait_are_few_even_if_nobody_asks_for_a_draft(make: Make) -> None:
+    found = following(make, window=0)
+    found.rig.run(Request(PROMPT, max_tokens=110))
+    waiting = found.proposer._slots[0]
+    assert len(waiting.tokens) <= 66
+    assert sum(len(rows) for rows in waiting.states) == len(waiting.tokens)
+
+
+def test_a_drafter_that_comes_late_drafts_from_what_it_saw(make: Make) -> None:
+    found = following(make, window=4)
+    listener, found.target.listener = found.target.listener, None
+    found.rig.run(Request(PROMPT, max_tokens=10))
+    found.target.listener = listener
+    tokens = list(found.target.cache[0])
+    (seq,) = found.rig.run(Request((*tokens, 3, 4, 5), max_tokens=20))
+    assert seq.n_reused == len(tokens)
+    # Three tokens are all it needs here; a head's first pair hides one more from it.
+    assert seq.counts.n_accepted >= seq.counts.n_drafted - 4 > 8
+
+
+def test_a_cancelled_answer_does_not_disturb_the_next_one(make: Make) -> None:
+    found = following(make, window=4)
+    seq = found.rig.add(Request(PROMPT, max_tokens=60))
+    for _ in range(5):
+        found.rig.scheduler.step()
+    seq.cancelled = True
+    (after,) = found.rig.run(Request((*PROMPT[:3], 11, 12), max_tokens=20))
+    assert after.counts.n_accepted == after.counts.n_drafted > 0
+
+
+@pytest.mark.parametrize("can_shift", [True, False])
+def test_sliding_keeps_the_text_and_the_drafter_goes_on(make: Make, can_shift: bool) -> None:
+    found = following(make, window=4, context_size=48)
+    found.drafter.context_size = 48
+    found.drafter.can_shift = can_shift  # type: ignore[misc]
+    request = Request(PROMPT, max_tokens=90, context_full="slide")
+    (seq,) = found.rig.run(request)
+    assert found.rig.text(seq) == plain(request, context_size=48)
+    assert seq.counts.n_drafted > 40
+
+
+def test_a_failing_drafter_costs_no_answer_and_starts_over(make: Make) -> None:
+    found = following(make, window=4)
+    found.rig.run(Request(PROMPT, max_tokens=10))
+    found.drafter.fail_next = 1
+    (seq,) = found.rig.run(Request((*PROMPT, 9), max_tokens=20))
+    assert found.rig.text(seq) == plain(Request((*PROMPT, 9), max_tokens=20))
+    assert seq.counts.fallbacks[Fallback.DRAFT_ERROR] == 1
+    assert seq.counts.n_drafted > 0
+
+
+def test_a_failure_while_following_is_not_the_targets(make: Make) -> None:
+    found = following(make, window=0, chunk=8)
+    found.drafter.fail_next = 1
+    (seq,) = found.rig.run(Request(PROMPT, max_tokens=100))
+    assert seq.finish_reason == "length"
+    assert found.drafter.fail_next == 0
+
+
+def test_nothing_is_drafted_where_the_target_was_not_followed(make: Make) -> None:
+    _, proposer = make()
+    (draft,) = proposer.propose([Ask(0, [1, 2, 3], 4)])
+    assert draft.tokens == ()
+    assert draft.source == "model"
+
+
+def test_confidences_come_only_where_they_are_asked_for(make: Make) -> None:
+    found = following(make, window=0)
+    found.rig.run(Request(PROMPT, max_tokens=4))
+    tokens = [*found.target.cache[0], 9]
+    (plain_draft,) = found.proposer.propose([Ask(0, tokens, 3)])
+    assert len(plain_draft.tokens) == 3
+    assert plain_draft.confidence == ()
+
+
+def test_a_block_is_one_pass_for_all_sequences() -> None:
+    found = following(blocks, window=3, slots=3, mode="faithful")
+    found.rig.run(*(Request((*PROMPT, i), max_tokens=12) for i in range(3)))
+    assert ("block", (4, 4, 4)) in found.drafter.passes
+
+
+def test_a_block_is_never_longer_than_the_drafter_was_trained_for() -> None:
+    found = following(blocks, window=9)
+    (seq,) = found.rig.run(Request(PROMPT, max_tokens=40))
+    assert max(max(sizes) for what, sizes in found.drafter.passes if what == "block") == BLOCK
+    assert max(seq.counts.drafted_at) == BLOCK - 1
+
+
+def test_a_block_drafter_says_how_sure_it_is_of_every_token() -> None:
+    found = following(blocks, window=0)
+    found.rig.run(Request(PROMPT, max_tokens=4))
+    tokens = [*found.target.cache[0], 9]
+    (draft,) = found.proposer.propose([Ask(0, tokens, 4, keep_going=lambda _: False)])
+    # A block is paid for whole: stopping early would save nothing.
+    assert len(draft.confidence) == len(draft.tokens) == 4
+    assert all(0.5 <= sure <= 1.0 for sure in draft.confidence)
+
+
+def test_a_head_drafts_in_passes_of_one_row_for_each_sequence() -> None:
+    found = following(eagle, window=3, slots=2, mode="faithful")
+    found.rig.run(*(Request((*PROMPT, i), max_tokens=12) for i in range(2)))
+    assert ("read", (1, 1)) in found.drafter.passes

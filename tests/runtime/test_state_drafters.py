@@ -1,0 +1,151 @@
+"""DFlash, EAGLE-3 and NextN drafters on tiny models: plain text, and llama.cpp's own drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from parlay import Parlay
+from parlay.bench.peer import LlamaServer, PeerSettings
+from parlay.errors import LoadError, VocabularyMismatch
+from parlay.proposers.dflash import DFlashProposer
+from parlay.proposers.head import HeadProposer
+from tests import tiny_drafters, tiny_models
+
+PROMPTS = ("Hello there, how are you", "abc def", "The cat sat on the mat and")
+WINDOW = 4
+N_TOKENS = 80
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target that says few different tokens, so that a random drafter is right now and then."""
+
+    target: Path
+    drafter: Path
+    spec_type: str  # llama.cpp's name
+    proposer: type
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("state-drafters")
+
+
+@pytest.fixture(scope="session", params=["dflash", "eagle3", "nextn"])
+def pair(request: pytest.FixtureRequest, folder: Path) -> Pair:
+    if request.param == "nextn":
+        target = tiny_drafters.few_words(tiny_drafters.write_nextn(folder / "nextn.gguf"))
+        return Pair(target, target, "draft-mtp", HeadProposer)
+    target = tiny_drafters.few_words(tiny_models.write_llama(folder / f"{request.param}-t.gguf"))
+    if request.param == "dflash":
+        drafter = tiny_drafters.write_dflash(folder / "dflash.gguf")
+        return Pair(target, drafter, "draft-dflash", DFlashProposer)
+    drafter = tiny_drafters.write_eagle3(folder / "eagle3.gguf")
+    return Pair(target, drafter, "draft-eagle3", HeadProposer)
+
+
+@pytest.fixture
+def parlay(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parlay]:
+    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "cache"))
+    # llama.cpp's server keeps keys in f16; so must we, to draft the same.
+    with Parlay(
+        pair.target,
+        draft=str(pair.drafter),
+        window=WINDOW,
+        context_size=512,
+        slots=2,
+        cache_type_k="f16",
+        drafter_cache_type_k="f16",
+    ) as made:
+        yield made
+
+
+def test_the_kind_is_read_from_the_file_and_the_text_stays_plain(
+    parlay: Parlay, pair: Pair
+) -> None:
+    assert isinstance(parlay.engine.bets.proposers["model"], pair.proposer)
+    for prompt in PROMPTS:
+        drafted = parlay.generate(prompt, max_tokens=N_TOKENS, raw=True)
+        assert (
+            drafted.text
+            == parlay.generate(prompt, max_tokens=N_TOKENS, raw=True, draft="none").text
+        )
+        assert drafted.speculation.n_accepted > 0
+
+
+def test_a_sampled_text_is_the_same_with_and_without_drafts(parlay: Parlay) -> None:
+    options = {"max_tokens": N_TOKENS, "raw": True, "temperature": 1.0, "seed": 5}
+    drafted = parlay.generate(PROMPTS[0], **options)
+    assert drafted.text == parlay.generate(PROMPTS[0], draft="none", **options).text
+    assert drafted.speculation.n_accepted > 0
+
+
+def test_several_at_once_and_one_more_turn_say_what_they_say_alone(parlay: Parlay) -> None:
+    alone = [parlay.generate(p, max_tokens=40, raw=True, draft="none").text for p in PROMPTS]
+    streams = [parlay.stream(p, max_tokens=40, raw=True) for p in PROMPTS]
+    for stream in streams:
+        list(stream)
+    assert [stream.answer.text for stream in streams] == alone
+    longer = PROMPTS[0] + alone[0] + " and then"
+    plain = parlay.generate(longer, max_tokens=40, raw=True, draft="none").text
+    assert parlay.generate(longer, max_tokens=40, raw=True).text == plain
+
+
+def test_llama_cpps_own_server_drafts_and_accepts_the_same(parlay: Parlay, pair: Pair) -> None:
+    pytest.importorskip("xllamacpp")
+    drafter = None if pair.drafter == pair.target else str(pair.drafter)
+    peer = PeerSettings(
+        str(pair.target), pair.spec_type, drafter, n_max=WINDOW, n_context=512, threads=1
+    )
+    # One prompt: between two the server keeps a NextN head's last state of the first.
+    with closing(LlamaServer(peer)) as server:
+        body = {"prompt": PROMPTS[0], "n_predict": N_TOKENS, "temperature": 0}
+        theirs = httpx.post(f"{server.url}/completion", json=body, timeout=60).json()
+    ours = parlay.generate(PROMPTS[0], max_tokens=N_TOKENS, raw=True)
+    assert ours.text == theirs["content"]
+    counts = ours.speculation
+    timings = theirs["timings"]
+    assert counts.n_accepted == timings["draft_n_accepted"] > 0
+    assert counts.n_drafted == timings["draft_n"]
+
+
+def test_a_target_that_keeps_its_states_to_itself_is_named(folder: Path) -> None:
+    target = tiny_models.write_gemma3(folder / "gemma3.gguf")
+    drafter = tiny_drafters.write_dflash(folder / "for-gemma3.gguf")
+    with pytest.raises(LoadError, match="gemma3"):
+        Parlay(target, draft=str(drafter), window=2, context_size=64)
+
+
+def test_a_drafter_of_another_width_was_made_for_another_target(folder: Path) -> None:
+    target = tiny_models.write_llama(folder / "narrow.gguf", n_embd=32)
+    drafter = tiny_drafters.write_dflash(folder / "wide.gguf")
+    with pytest.raises(LoadError, match="64 wide"):
+        Parlay(target, draft=str(drafter), window=2, context_size=64)
+
+
+def test_a_drafter_that_reads_layers_that_are_not_there_was_made_for_another_target(
+    folder: Path,
+) -> None:
+    target = tiny_models.write_llama(folder / "flat.gguf")
+    drafter = tiny_drafters.write_dflash(folder / "deep.gguf", layers=(0, 7))
+    with pytest.raises(LoadError, match=r"reads layers \[0, 7\]"):
+        Parlay(target, draft=str(drafter), window=2, context_size=64)
+
+
+def test_another_vocabulary_cannot_be_translated_for_a_drafter_of_states(folder: Path) -> None:
+    target = tiny_models.write_llama(folder / "words.gguf")
+    drafter = tiny_drafters.write_dflash(folder / "words-d.gguf", vocab=tiny_models.OTHER_TEXTS)
+    with pytest.raises(VocabularyMismatch) as refused:
+        Parlay(target, draft=str(drafter), window=2, context_size=64, translate=True)
+    assert "--translate" not in str(refused.value)
+
+
+def test_a_plain_drafter_captures_nothing(tiny_llama: Path, tiny_drafter: Path) -> None:
+    with Parlay(tiny_llama, draft=str(tiny_drafter), window=2, context_size=64) as made:
+        assert made.engine.target.captured == ()
