@@ -1,0 +1,115 @@
+"""The gateway as a process: draining, reload, the log, and what is written down."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from tests.gateway.fakes import WORDS, Engine, engines
+from tests.gateway.running import gateway, wait_for
+from tests.gateway.test_relay import ASK, ask, stream
+
+SCRIPT = Path(__file__).parents[1] / "server" / "serve_once.py"
+
+
+def write(path: Path, *urls: str, **more: Any) -> Path:
+    content = {
+        "engine": "endpoints",
+        "upstreams": [{"name": "all", "urls": list(urls)}],
+        "server": {"port": 0, "drain_s": 10},
+        "gateway": {"health_interval_s": 0.1},
+        **more,
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@contextmanager
+def served(deployment: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, str(SCRIPT), str(deployment), "--json"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert process.stdout is not None
+        yield process, json.loads(process.stdout.readline())["url"]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()  # type: ignore[union-attr]
+
+
+def test_sigterm_lets_streams_finish_and_sighup_changes_the_pool(tmp_path: Path) -> None:
+    with engines(Engine("m"), Engine("m", delay_s=0.1)) as (one, other):
+        path = write(tmp_path / "d.yaml", one.url)
+        with served(path) as (process, url):
+            assert httpx.post(f"{url}/chat/completions", json=ASK).status_code == 200
+            write(path, other.url)
+            process.send_signal(signal.SIGHUP)
+            wait_for(lambda: bool(httpx.post(f"{url}/chat/completions", json=ASK) and other.asked))
+            n = len(one.asked)
+            body = {**ASK, "stream": True}
+            with httpx.stream("POST", f"{url}/chat/completions", json=body) as response:
+                lines = response.iter_lines()
+                next(lines)
+                process.send_signal(signal.SIGTERM)
+                assert [line for line in lines if line][-1] == "data: [DONE]"
+            assert process.wait(10) == 0
+            assert len(one.asked) == n
+
+
+def test_every_request_has_a_line_in_the_log_with_the_servers_own_keys(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with engines(Engine("m"), Engine("m")) as (one, other):
+        pool = {"name": "all", "urls": [one.url, other.url]}
+        with gateway(pool, monitoring={"request_log": str(path)}) as running:
+            ask(running)
+            stream(running)
+            one.mode = other.mode = "http_400"
+            ask(running)
+            one.mode, other.mode = "cut", "cut"
+            stream(running)
+            httpx.post(f"{running.url}/v1/chat/completions", content=b"{")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["status"] for line in lines] == [200, 200, 400, 502, 400]
+    assert [line.get("stream") for line in lines] == [False, True, False, True, None]
+    whole = lines[0]
+    assert whole["generated"] == len(WORDS) and whole["prompt_tokens"] == 9
+    for key in ("request_id", "proposed_tokens", "ttft_ms", "e2e_ms", "policy", "pool", "retries"):
+        assert key in whole
+    assert "rain?" not in path.read_text()
+
+
+def test_a_reload_with_a_mistake_changes_nothing(tmp_path: Path) -> None:
+    with engines(Engine("m")) as (one,):
+        path = write(tmp_path / "d.yaml", one.url)
+        with served(path) as (process, url):
+            path.write_text("engine: endpoints")
+            process.send_signal(signal.SIGHUP)
+            root = url.removesuffix("/v1")
+
+            def told() -> bool:
+                alerts = httpx.get(f"{root}/metrics/speculative").json()["alerts"]
+                return any(alert["kind"] == "reload" for alert in alerts)
+
+            wait_for(told)
+            assert httpx.post(f"{url}/chat/completions", json=ASK).status_code == 200
+
+
+def test_slots_show_every_server(tmp_path: Path) -> None:
+    with engines(Engine("m")) as (one,), gateway({"name": "p", "urls": [one.url]}) as running:
+        ask(running)
+        (slot,) = httpx.get(f"{running.url}/slots").json()
+        assert (slot["pool"], slot["state"], slot["answers"]) == ("p", "up", 1)
+        assert slot["engine"] == "vllm"
+        health = httpx.get(f"{running.url}/health").json()
+        assert (health["status"], health["up"]) == ("ok", 1)
