@@ -15,6 +15,7 @@ from parlay.decoding.constraint import Constraint
 from parlay.runtime.engine import Engine
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Piece, Sequence
+from parlay.server.mailbox import Mailbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,16 @@ class Event:
 class Job:
     """Sequences in the making. Leaving the loop over `events` early cancels them."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, time_limit_s: float) -> None:
+    def __init__(self, mailbox: Mailbox[Event], time_limit_s: float) -> None:
         self.arrived = perf_counter()
         self.sequences: list[Sequence] = []
         self.expired = False
         self.logged = False
-        self._loop = loop
-        self._inbox: asyncio.Queue[Event] = asyncio.Queue()
-        self._timer = loop.call_later(time_limit_s, self._expire)
+        self._mailbox = mailbox
+        self._loop = asyncio.get_running_loop()
+        self._inbox: list[Event] = []
+        self._waiting: asyncio.Future[None] | None = None
+        self._timer = self._loop.call_later(time_limit_s, self._expire)
 
     def start(
         self, engine: Engine, requests: Seq[Request], constraints: Seq[Constraint | None]
@@ -58,12 +61,21 @@ class Job:
 
     async def events(self) -> AsyncIterator[Event]:
         """Every round of every sequence, in the order they happened."""
+        async for batch in self.batches():
+            for event in batch:
+                yield event
+
+    async def batches(self) -> AsyncIterator[list[Event]]:
+        """The same, all that has come since the last look at once."""
         n_left = len(self.sequences)
         try:
             while n_left:
-                event = await self._inbox.get()
-                n_left -= event.last
-                yield event
+                if not self._inbox:
+                    self._waiting = self._loop.create_future()
+                    await self._waiting
+                batch, self._inbox = self._inbox, []
+                n_left -= sum([event.last for event in batch])
+                yield batch
         finally:
             self.cancel()
 
@@ -79,10 +91,13 @@ class Job:
 
     def take(self, event: Event) -> None:
         """Called on the worker's thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._inbox.put_nowait, event)
-        except RuntimeError:  # the event loop has ended: nobody waits for this any more
-            self.cancel()
+        self._mailbox.put(self, event)
+
+    def arrive(self, item: Event) -> None:
+        """The mailbox delivers it on the event loop."""
+        self._inbox.append(item)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
 
 @dataclass(frozen=True, slots=True)

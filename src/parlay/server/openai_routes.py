@@ -139,19 +139,23 @@ class Exchange:
             self._reply.chunks(event)
 
     async def _frames(self) -> AsyncIterator[bytes]:
+        data, n_left = b"", len(self._job.sequences)
         try:
-            async for event in self._job.events():
-                self._time(event)
-                chunks = self._reply.chunks(event)
-                if event.last and self._job.n_open == 0:
+            async for batch in self._job.batches():
+                for event in batch:
+                    self._time(event)
+                    data += self._reply.frame(event)
+                    n_left -= event.last
+                if n_left == 0:
                     self._finished(200)  # logged before the last byte goes out
-                    chunks += [self._reply.usage_chunk()] if self._wants("usage") else []
-                    yield sse.frame(*chunks) + sse.DONE
-                elif chunks:
-                    yield sse.frame(*chunks)
+                    data += sse.frame(self._reply.usage_chunk()) if self._wants("usage") else b""
+                    data += sse.DONE
+                if data:
+                    yield data
+                    data = b""
         except failures.Failure as failure:
             self._finished(failure.status, error=failure.code)
-            yield sse.frame(failure.body) + sse.DONE
+            yield data + sse.frame(failure.body) + sse.DONE
 
     def _wants(self, extra: Literal["usage", "origins"]) -> bool:
         options = self._body.stream_options

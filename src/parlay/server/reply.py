@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from parlay.errors import ParlayError
 from parlay.llama.vocabulary import Vocabulary
 from parlay.runtime.sequence import Sequence
-from parlay.server import failures, statistics
+from parlay.server import failures, sse, statistics
 from parlay.server.baseline import Baseline
 from parlay.server.job import Event, Job
 from parlay.server.origins import Origins
@@ -55,6 +55,17 @@ class Reply:
         self._baseline = baseline
         self._origins = origins  # told with every chunk, where the client asked for it
         self._head = {"id": self.id, "created": int(time.time()), "model": model}
+        # The same for every chunk: written out once.
+        head = sse.dumps({**self._head, "object": kind})[:-1]
+        self._heads = [f'data: {head},"choices":[{{"index":{i},' for i in range(len(choices))]
+
+    def frame(self, event: Event) -> bytes:
+        """A round as it is streamed."""
+        if event.last or self._origins is not None:
+            return sse.frame(*self.chunks(event))
+        head = self._heads[event.index]
+        parts = self._choices[event.index].push(event)
+        return "".join([f"{head}{sse.dumps(part)[1:]}]}}\n\n" for part in parts]).encode()
 
     def chunks(self, event: Event) -> list[dict[str, Any]]:
         """A round as streamed chunks; the last chunk of a choice carries its numbers."""

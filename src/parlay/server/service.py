@@ -23,8 +23,9 @@ from parlay.server.cache import CacheCare
 from parlay.server.conversation import Conversation
 from parlay.server.drafter import DrafterCare
 from parlay.server.grammar import Grammars
-from parlay.server.job import Job
+from parlay.server.job import Event, Job
 from parlay.server.ledger import Key, Ledger
+from parlay.server.mailbox import Mailbox
 from parlay.server.memory import Memory, process_bytes
 from parlay.server.metrics import Gauges, Metrics
 from parlay.server.observer import Observer
@@ -65,6 +66,7 @@ class Service:
         self._grammars = Grammars(engine.model.vocabulary)
         self.ledger = Ledger()
         self._jobs: set[Job] = set()
+        self._mailbox: Mailbox[Event] | None = None  # made with the first request
         self._usual_s = 1.0  # running mean of a request's time, for Retry-After
         self._log: RequestLog | None = None
         self.loop: asyncio.AbstractEventLoop | None = None  # set when it runs
@@ -148,7 +150,9 @@ class Service:
         if self.draining:
             raise failures.unavailable("the server is shutting down", "shutting_down")
         self._admit(len(plan.requests))
-        job = Job(asyncio.get_running_loop(), self.deployment.server.request_timeout_s)
+        if self._mailbox is None:
+            self._mailbox = Mailbox(asyncio.get_running_loop())
+        job = Job(self._mailbox, self.deployment.server.request_timeout_s)
         job.start(self.engine, plan.requests, plan.constraints)
         self._jobs.add(job)
         self.ledger.begin(job, Key(plan.policy, self._known_name(model)))

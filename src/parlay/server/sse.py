@@ -19,7 +19,7 @@ _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 def frame(*chunks: dict[str, Any]) -> bytes:
     """Chunks as events, to be sent in one write."""
-    return b"".join(b"data: " + _dumps(chunk).encode() + b"\n\n" for chunk in chunks)
+    return b"".join(b"data: " + dumps(chunk).encode() + b"\n\n" for chunk in chunks)
 
 
 def event(kind: str, data: dict[str, Any]) -> bytes:
@@ -27,7 +27,7 @@ def event(kind: str, data: dict[str, Any]) -> bytes:
     return b"event: " + kind.encode() + b"\n" + frame(data)
 
 
-_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class EventStream(Response):
