@@ -13,15 +13,17 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from parlay.deployment import Deployment
 from parlay.errors import ParlayError
 from parlay.server import failures
+from parlay.server.reference import reference
 from parlay.server.schema import ChatRequest, CompletionRequest
 from parlay.server.security import Gate, Keys
 
 log = logging.getLogger("parlay.server")
+_PAGE_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 _FIELDS = sorted({*ChatRequest.model_fields, *CompletionRequest.model_fields})
 
 
@@ -37,8 +39,13 @@ class Behind(Protocol):
 
 def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIRouter]) -> FastAPI:
     """The routes behind their door; they find the service as `app.state.service`."""
-    app = FastAPI(title="Parlay", version=version, summary=summary)
+    app = FastAPI(title="Parlay", version=version, summary=summary, docs_url=None, redoc_url=None)
     app.state.service = service
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(reference(app.openapi()), headers=_PAGE_HEADERS)
+
     for router in routers:
         app.include_router(router)
     for kind in (failures.Failure, ParlayError, RequestValidationError, HTTPException, Exception):
