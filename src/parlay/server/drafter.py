@@ -31,9 +31,13 @@ class DrafterCare:
         engine: Engine,
         path: Path | None,
         alerts: Alerts,
-        on_ready: Callable[[Path], None] = lambda _path: None,
+        *,
+        check: Callable[[Path], None],
+        on_ready: Callable[[Path], None],
     ) -> None:
+        """`check` raises LoadError where there is no room for it."""
         self._engine = engine
+        self._check = check
         self._on_ready = on_ready
         self._alerts = alerts
         self.path = path
@@ -52,7 +56,7 @@ class DrafterCare:
                 return
             self._set("loading", Fallback.DRAFTER_LOADING)
             try:
-                await asyncio.to_thread(self._engine.load_drafter, self.path)
+                await asyncio.to_thread(self._load, self.path)
             except (ParlayError, MemoryError) as error:
                 self._fail(error)
             else:
@@ -60,6 +64,11 @@ class DrafterCare:
                 self._set("ready", None)
                 self._retry_s = _MIN_RETRY_S
                 self._alerts.set("drafter", None)
+
+    def _load(self, path: Path) -> None:
+        if path.is_file():  # else loading says what is wrong
+            self._check(path)
+        self._engine.load_drafter(path)
 
     async def exchange(self, path: Path | None) -> None:
         """Another drafter, or none; the one in use works until the new one is ready."""
@@ -77,13 +86,6 @@ class DrafterCare:
             self._set("absent", Fallback.MEMORY, "given up under memory pressure")
             self._retry_at = 0.0
 
-    def refuse(self, detail: str) -> None:
-        """There will be no room for it: say so, and do not try."""
-        if self.path is not None:
-            self._engine.drop_drafter(Fallback.MEMORY)
-            self._set("none", Fallback.MEMORY, detail)
-            self._alerts.set("drafter", f"decoding plainly, memory: {detail}")
-
     async def come_back(self) -> None:
         """There is room again."""
         waits = self.state == "absent" and self.reason is Fallback.MEMORY
@@ -93,7 +95,7 @@ class DrafterCare:
     def _fail(self, error: BaseException) -> None:
         reason = _reason(error)
         self._engine.drop_drafter(reason)
-        self._set("absent", reason, _harmless(error))
+        self._set("absent", reason, _harmless(error, reason))
         self._retry_s = min(2 * self._retry_s, _MAX_RETRY_S)
         self._retry_at = time.monotonic() + self._retry_s
         log.error("the drafter could not be loaded: %s", error)
@@ -111,12 +113,13 @@ def _reason(error: BaseException) -> Fallback:
     return Fallback.DRAFT_ERROR
 
 
-def _harmless(error: BaseException) -> str:
+def _harmless(error: BaseException, reason: Fallback) -> str:
     """What may be told to clients: the kind of error, never a path."""
+    if reason is Fallback.MEMORY:
+        return "there is no room for it"
     kinds = {
         "VocabularyMismatch": "its vocabulary is not the target's",
         "ModelFileError": "its file is missing or no GGUF",
         "LoadError": "llama.cpp refused it",
-        "MemoryError": "memory ran out",
     }
     return kinds.get(type(error).__name__, "it failed to load")

@@ -12,12 +12,13 @@ from typing import Any
 from parlay.control.controller import FixedWindow
 from parlay.control.guard import Guarded, Limits, OnAlert
 from parlay.deployment import Deployment, DeploymentError
+from parlay.errors import LoadError
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.models import resolve_model
 from parlay.parlay import known_draft, parse_draft
 from parlay.planning.devices import GIB
-from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here
+from parlay.planning.limits import Wanted, check_fits, engine_contexts, load_list, plan_here
 from parlay.runtime.engine import FREE_PROPOSERS, Engine, EngineSettings
 from parlay.server.observer import Observer
 from parlay.server.pricing import Pricing
@@ -51,6 +52,7 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
         ),
         drafter_cache_type_k=runtime.drafter_cache_type_k,
         drafter_cache_type_v=runtime.drafter_cache_type_v,
+        vram_budget_gb=runtime.vram_budget_gb,
         drafter_later=drafter_path(deployment) is not None,
     )
 
@@ -88,7 +90,6 @@ def guarded(deployment: Deployment, pricing: Pricing | None, on_alert: OnAlert) 
 def open_engine(deployment: Deployment) -> tuple[Engine, Observer]:
     """Load the target; the first answer can be made when this returns."""
     check_files(deployment)
-    _check_budget(deployment)
     # The service exchanges it for one whose alerts it hears.
     observer = Observer(FixedWindow(deployment.runtime.fixed_window))
     engine = Engine(engine_settings(deployment), observer)
@@ -110,32 +111,34 @@ def check_files(deployment: Deployment) -> None:
         raise DeploymentError(f"model.tokenizer: no file at {model.tokenizer}; leave the key out")
 
 
-def drafter_fits(deployment: Deployment) -> bool:
-    """Whether both models stay within `vram_budget_gb`; without a budget they do."""
-    path = drafter_path(deployment)
-    if deployment.runtime.vram_budget_gb is None or path is None or not path.is_file():
-        return True
-    return needed_gb(deployment, path) <= deployment.runtime.vram_budget_gb
+def check_drafter(deployment: Deployment, path: Path) -> None:
+    """Raise LoadError where a drafter has no room beside the loaded target: by the budget, which
+    counts both models, or by what is free now, which the target has taken its part of."""
+    _, drafter = _wanted(deployment, path)
+    budget = deployment.runtime.vram_budget_gb
+    needed = needed_gb(deployment, path)
+    if budget is not None and needed > budget:
+        raise LoadError(f"both models take {needed:.2f} GB of memory, vram_budget_gb is {budget:g}")
+    try:
+        check_fits(drafter)
+    except LoadError as error:
+        raise LoadError(f"no memory for the drafter: {error.message}") from None
 
 
 def needed_gb(deployment: Deployment, drafter: Path | None = None) -> float:
     """What the models will take of the GPU, or of RAM where there is none, by the planner."""
+    target, second = _wanted(deployment, drafter or Path())
+    plan = plan_here(load_list(target, second if drafter else None))
+    return (plan.on_gpu if plan.has_gpu else plan.in_ram) / GIB
+
+
+def _wanted(deployment: Deployment, drafter: Path) -> tuple[Wanted, Wanted]:
+    """Both models as the engine will load them."""
     settings = engine_settings(deployment)
     types = (settings.drafter_cache_type_k, settings.drafter_cache_type_v)
     context, own = engine_contexts(settings.context, settings.widest, types)
     target = Wanted(settings.target, settings.model, context)
-    second = None if drafter is None else Wanted(drafter, settings.drafter_model, own)
-    plan = plan_here(load_list(target, second))
-    return (plan.on_gpu if plan.has_gpu else plan.in_ram) / GIB
-
-
-def _check_budget(deployment: Deployment) -> None:
-    budget = deployment.runtime.vram_budget_gb
-    if budget is not None and (needed := needed_gb(deployment)) > budget:
-        raise DeploymentError(
-            f"runtime.vram_budget_gb is {budget:g}, the target alone needs {needed:.2f};"
-            " lower context_size or slots, or raise the budget"
-        )
+    return target, Wanted(drafter, settings.drafter_model, own)
 
 
 # -- the tokenizer ----------------------------------------------------------------------------

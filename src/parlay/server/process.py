@@ -16,7 +16,7 @@ from parlay import __version__
 from parlay.deployment import Deployment
 from parlay.server.app import create_app
 from parlay.server.hosting import Host, Ready
-from parlay.server.opening import drafter_fits, open_engine, with_known_drafter
+from parlay.server.opening import open_engine, with_known_drafter
 from parlay.server.reload import reload
 from parlay.server.service import Service
 from parlay.server.watch import Watch
@@ -59,7 +59,4 @@ async def _load_drafter(service: Service) -> None:
     end = time.monotonic() + _PATIENCE_S
     while service.n_open and time.monotonic() < end:
         await asyncio.sleep(_GRACE_S)
-    if drafter_fits(service.deployment):
-        await service.drafter.load()
-    else:
-        service.drafter.refuse("both models together are over vram_budget_gb")
+    await service.drafter.load()

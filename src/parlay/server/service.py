@@ -29,7 +29,7 @@ from parlay.server.mailbox import Mailbox
 from parlay.server.memory import Memory, process_bytes
 from parlay.server.metrics import Gauges, Metrics
 from parlay.server.observer import Observer
-from parlay.server.opening import drafter_path, guarded
+from parlay.server.opening import check_drafter, drafter_path, guarded
 from parlay.server.planner import Plan, Planner
 from parlay.server.pricing import Pricing
 from parlay.server.request_log import RequestLog
@@ -60,7 +60,13 @@ class Service:
         self.metrics = Metrics(observer, self.gauges)
         self.pricing: Pricing | None = None  # where windows are chosen by measured time
         self.warm_up = WarmUp(engine, observer.baseline)
-        self.drafter = DrafterCare(engine, drafter_path(deployment), self.alerts, self._pair)
+        self.drafter = DrafterCare(
+            engine,
+            drafter_path(deployment),
+            self.alerts,
+            check=lambda path: check_drafter(self.deployment, path),
+            on_ready=self._pair,
+        )
         self.cache = CacheCare(engine)
         self._conversation = Conversation(engine.model)
         self._grammars = Grammars(engine.model.vocabulary)
