@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -109,6 +110,40 @@ def ended_early(lines: Iterator[str]) -> bool:
         return "shutting_down" in list(lines)[-2]
     except httpx.HTTPError:
         return True
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux's tables")
+def test_a_client_that_stops_reading_does_not_keep_a_second_sigterm_waiting(
+    target: Path, cache: Path, tmp_path: Path
+) -> None:
+    with served(write(tmp_path / "d.yaml", target)) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = server.url.removeprefix("http://").split(":")
+        client.connect((host, int(port)))
+        body = json.dumps({**ENDLESS, "logprobs": 20}).encode()  # fills its buffers soon
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n"
+        client.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+        assert b"200 OK" in client.recv(100)
+        wait_for(lambda: _is_stuck(int(port)))
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(5)
+
+
+def _is_stuck(port: int) -> bool:
+    """Whether what was written to the client no longer leaves the server's side."""
+    before = _unsent(port)
+    time.sleep(0.1)
+    return _unsent(port) == before > 0
+
+
+def _unsent(port: int) -> int:
+    """Bytes in the send queues of established connections of a local port."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]]
+    own = [line for line in lines if line[3] == "01" and line[1].endswith(f":{port:04X}")]
+    return sum(int(line[4].split(":")[0], 16) for line in own)
 
 
 def test_a_draining_server_takes_no_new_requests(target: Path, cache: Path, tmp_path: Path) -> None:
