@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from parlay.decoding.reasoning import OPEN
 from parlay.decoding.sampling import Sampling
 from parlay.errors import BadRequest
 from parlay.llama.settings import ContextSettings, FlashAttention, ModelSettings
@@ -28,6 +29,7 @@ from parlay.runtime.sequence import Piece, Sequence
 Message = Mapping[str, Any]
 
 log = logging.getLogger("parlay")
+_THINK_TOKENS = 8  # the mark that opens the thinking, should it be no token of its own
 
 
 class Stream:
@@ -173,8 +175,10 @@ class Parlay:
             drawn = Sampling(**sampling)
         except TypeError as error:
             raise BadRequest(f"unknown option: {error}") from None
+        tokens = self.tokens(prompt, raw=raw, tools=tools)
         request = Request(
-            prompt=tuple(self.tokens(prompt, raw=raw, tools=tools)),
+            prompt=tuple(tokens),
+            thinking=None if raw or self.template is None else self._opens_thinking(tokens),
             max_tokens=max_tokens,
             sampling=drawn,
             stop=tuple(stop),
@@ -188,6 +192,11 @@ class Parlay:
         stream = Stream(mode or self.engine.mode, whole)
         stream.sequence = self.engine.submit(request, stream._take)
         return stream
+
+    def _opens_thinking(self, tokens: list[int]) -> bool:
+        """Whether the template's last words let the answer begin inside its thinking."""
+        end = self.engine.model.vocabulary.detokenize(tokens[-_THINK_TOKENS:])
+        return end.rstrip().endswith(OPEN)
 
     def tokens(
         self, prompt: str | Seq[Message], *, raw: bool = False, tools: Seq[Message] = ()

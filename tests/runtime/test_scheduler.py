@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parlay.control.controller import Choice, FixedWindow, View
 from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.verdict import Origin
@@ -13,7 +16,7 @@ from parlay.errors import BadRequest, DecodeError
 from parlay.proposers.draft_model import DraftModel
 from parlay.runtime.exactness import ExactShapes
 from parlay.runtime.request import Request
-from parlay.runtime.sequence import KEPT_ROUNDS
+from parlay.runtime.sequence import KEPT_ROUNDS, Sequence
 from parlay.testing import ScriptedModel, ScriptedProposer
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
 
@@ -266,6 +269,46 @@ def test_proposers_learn_what_was_said() -> None:
     rig = Rig(proposers={"scripted": proposer})
     (seq,) = rig.run(Request(PROMPT, max_tokens=5))
     assert proposer.finished == [tuple(seq.tokens)]
+
+
+class Thought:
+    """Three tokens of thinking, then the answer."""
+
+    def __init__(self) -> None:
+        self._texts = iter(("<think>", "why", "</think>"))
+
+    def push(self, token: int) -> str:
+        return next(self._texts, "x")
+
+    def flush(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("opened", "expected"),
+    [
+        (None, [False] * 5),
+        (False, [True, True, False, False, False]),
+        (True, [True] * 2 + [False] * 3),
+    ],
+)
+def test_the_controller_sees_which_part_of_an_answer_thinks(
+    opened: bool | None, expected: list[bool]
+) -> None:
+    seen: list[bool] = []
+
+    class Looking(FixedWindow):
+        def choose(self, views: Seq[View]) -> list[Choice]:
+            seen.extend(view.thinking for view in views)
+            return super().choose(views)
+
+    rig = Rig(controller=Looking(0))
+    request = Request(PROMPT, max_tokens=6, thinking=opened)
+    seq = Sequence(request, Thought(), frozenset(), lambda _seq, _pieces: None)
+    rig.scheduler.add(seq)
+    while not rig.scheduler.idle:
+        rig.scheduler.step()
+    assert seen == expected  # the first token came with the prompt
 
 
 def test_an_impossible_request_is_refused_before_it_starts() -> None:

@@ -121,6 +121,7 @@ class Bets:
             offers=offers,
             window=request.window,
             greedy=request.sampling.greedy,
+            thinking=seq.thinking,
             fallback=request.fallback or (None if sources else self._absence(seq)),
             n_remaining=seq.n_remaining,
         )

@@ -28,6 +28,8 @@ class Request:
     sources: tuple[str, ...] | None = None  # proposers it may use; None: all, (): none
     window: int | None = None  # None: the controller's choice
     fallback: Fallback | None = None  # decode plainly, and why
+    # Whether the prompt's end opened a part that thinks; None: the answer has no such part.
+    thinking: bool | None = None
     mode: Mode | None = None  # None: the engine's
     verification: Verification = "coupled"
     context_full: ContextFull = "stop"

@@ -16,6 +16,7 @@ from typing import Protocol
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.counts import Counts
 from parlay.decoding.logprobs import TokenLogprob
+from parlay.decoding.reasoning import Reasoning
 from parlay.decoding.round import Round
 from parlay.decoding.stop import StopStrings
 from parlay.decoding.verdict import Origin, Verdict
@@ -83,6 +84,7 @@ class Sequence:
         self._ends = ends
         self._text = text
         self._stop = StopStrings(request.stop)
+        self._reasoning = None if request.thinking is None else Reasoning(thinking=request.thinking)
         self._sink = sink
 
     @property
@@ -97,6 +99,11 @@ class Sequence:
     @property
     def done(self) -> bool:
         return self.finish_reason is not None
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the text is inside its thinking part now."""
+        return self._reasoning is not None and self._reasoning.thinking
 
     def commit(
         self,
@@ -136,6 +143,10 @@ class Sequence:
             self.finish("stop")
             return self._rest()
         text = self._stop.push(self._text.push(token))
+        if self._reasoning is not None:
+            self._reasoning.push(text)
+            if self._reasoning.over:
+                self._reasoning = None
         if self._stop.hit is not None:
             self.finish("stop")
         elif self.n_remaining == 0:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from parlay.decoding.reasoning import Reasoning
 from parlay.llama.vocabulary import Vocabulary
 from parlay.runtime.sequence import Piece
 from parlay.server.job import Event
-from parlay.server.reasoning import Reasoning
 from parlay.server.reply import token_figures
 from parlay.server.tools import Call, Said, ToolText
 

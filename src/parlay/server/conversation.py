@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from parlay.decoding.reasoning import OPEN
 from parlay.errors import BadRequest
 from parlay.llama.model import Model
 from parlay.server import tools
-from parlay.server.reasoning import OPEN
 from parlay.server.schema import ChatRequest, Message, NamedTool
 
 _PROBE = ({"role": "user", "content": "?"},)

@@ -140,6 +140,7 @@ class Planner:
                 sources=wager.sources,
                 window=wager.window,
                 fallback=wager.fallback,
+                thinking=prompt.thinking if facts.endpoint == "chat" else None,
                 mode=asked.mode,
                 verification=asked.verification,
                 context_full=body.context_full or self._deployment.runtime.context_full,

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parlay.decoding.reasoning import held_back
 from parlay.server.grammar import bounded
-from parlay.server.reasoning import held_back
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"

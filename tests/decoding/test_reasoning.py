@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parlay.server.reasoning import Reasoning
+from parlay.decoding.reasoning import Reasoning
 
 
 def split(text: str, size: int, *, thinking: bool = False) -> tuple[str, str]:

@@ -26,6 +26,11 @@ class Reasoning:
         self._begun = False  # content was seen: a later <think> is just text
         self._held = ""
 
+    @property
+    def over(self) -> bool:
+        """Whether all that follows is content."""
+        return self._begun and not self.thinking
+
     def push(self, text: str) -> Split:
         """Take text, hold back what may become a mark."""
         text, self._held = self._held + text, ""
