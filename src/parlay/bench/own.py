@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -87,10 +87,10 @@ class OwnArm:
         """The runtime belongs to whoever made it; several arms share it."""
 
     def _answer(self, ask: Ask, draft: str | None, window: int | None, **options: Any) -> Answer:
-        prompt, raw = self._prompt(ask)
+        prompt = self._prompt(ask)
         stream = self._parlay.stream(
             prompt,
-            raw=raw,
+            tools=ask.prompt.tools,
             draft=draft,
             window=window,
             max_tokens=ask.max_tokens,
@@ -104,14 +104,12 @@ class OwnArm:
             raise TimedOut(f"no whole answer after {ask.time_limit_s:g} s")
         return answer
 
-    def _prompt(self, ask: Ask) -> tuple[Any, bool]:
-        """The conversation; as text where the template must be told about tools."""
-        prompt, template = ask.prompt, self._parlay.template
-        if template is None:
-            return "\n\n".join(str(m.get("content") or "") for m in prompt.messages), True
-        if prompt.tools:
-            return template.render(prompt.messages, tools=prompt.tools), True
-        return prompt.messages, False
+    def _prompt(self, ask: Ask) -> str | Sequence[Mapping[str, Any]]:
+        """The conversation; as one text for a model without a template."""
+        messages = ask.prompt.messages
+        if self._parlay.template is None:
+            return "\n\n".join(str(m.get("content") or "") for m in messages)
+        return messages
 
     def _forget_prompts(self) -> None:
         def forget() -> None:
