@@ -54,8 +54,8 @@ def test_sizes_cover_everything() -> None:
 def test_page_shows_both_layers_apart_and_is_quiet(path: Path) -> None:
     with opened(path, DESK) as tab:
         assert tab.page.locator("tr.measured").count() == 12
-        assert tab.page.locator("tr.reported").count() == 9
-        assert tab.page.locator("tr.reported .badge").count() == 9
+        assert tab.page.locator("tr.reported").count() == 12
+        assert tab.page.locator("tr.reported .badge").count() == 12
         assert "21 of 21 figures" in tab.page.inner_text("#count")
         tab.page.screenshot(path=path.with_name("map.png"), full_page=True)
         assert tab.complaints == []
@@ -122,4 +122,4 @@ def test_an_empty_folder_still_makes_a_map(tmp_path: Path) -> None:
     file = tmp_path / "map.html"
     file.write_text(community_map([], reported.load()))
     with opened(file) as tab:
-        assert tab.page.locator("tr.reported").count() == 9
+        assert tab.page.locator("tr.reported").count() == 12
