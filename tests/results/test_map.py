@@ -56,7 +56,7 @@ def test_page_shows_both_layers_apart_and_is_quiet(path: Path) -> None:
         assert tab.page.locator("tr.measured").count() == 12
         assert tab.page.locator("tr.reported").count() == 12
         assert tab.page.locator("tr.reported .badge").count() == 12
-        assert "21 of 21 figures" in tab.page.inner_text("#count")
+        assert "24 of 24 figures" in tab.page.inner_text("#count")
         tab.page.screenshot(path=path.with_name("map.png"), full_page=True)
         assert tab.complaints == []
         assert all(url.startswith(("file:", "data:")) for url in tab.requests)
