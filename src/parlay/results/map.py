@@ -44,6 +44,7 @@ Parlay</option><option value="reported">reported elsewhere</option></select></la
 <button type="reset">Reset</button>
 </form>
 <p class="soft" id="count" aria-live="polite"></p>
+<p class="soft">Speed-up over plain decoding, against the size of the model.</p>
 <div id="overview"></div>
 <div class="scroll"><table><thead><tr id="head"></tr></thead><tbody id="rows"></tbody></table></div>
 <p id="empty" hidden>Nothing fits these filters.</p>

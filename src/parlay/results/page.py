@@ -16,8 +16,14 @@ from typing import Any
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 
 CSS = """
-:root { color-scheme: light; --ink: #1b1f24; --soft: #59636e; --line: #d1d9e0; --paper: #fff;
-  --tint: #f6f8fa; --blue: #0072b2; --orange: #b35900; --grey: #59636e; }
+:root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --line: #d1d9e0; --paper: #fff;
+  --tint: #f6f8fa; --blue: #0072b2; --orange: #b35900; --grey: #59636e; --edge: #818b98;
+  --mark: #fff8c5; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6edf3; --soft: #9aa5b1; --line: #30363d; --paper: #0d1117; --tint: #161b22;
+    --blue: #56b4e9; --orange: #f0a050; --grey: #9aa5b1; --edge: #6e7681; --mark: #3b3410; }
+  /* Plots are drawn for light paper. */
+  .chart { background: #fff; border-radius: 6px; } }
 * { box-sizing: border-box; }
 body { margin: 0; font: 16px/1.5 system-ui, sans-serif; color: var(--ink);
   background: var(--paper); }

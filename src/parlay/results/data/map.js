@@ -107,7 +107,7 @@ function overview(list) {
   const share = (size) => Math.min(1, Math.max(0, Math.log10(size / 0.05) / Math.log10(4000)));
   const x = (size) => 50 + share(size) * (width - 70);
   for (const ratio of [0.25, 0.5, 1, 2, 4, 8]) {
-    svg.append(draw("line", {class: ratio === 1 ? "one" : "", stroke: "#d1d9e0", x1: 50, x2: width - 10,
+    svg.append(draw("line", {class: ratio === 1 ? "one" : "grid", x1: 50, x2: width - 10,
       y1: y(ratio), y2: y(ratio)}));
     label(svg, 4, y(ratio) + 4, `${ratio}x`);
   }
