@@ -139,3 +139,22 @@ def test_a_drafters_pace_follows_what_it_takes() -> None:
     for _ in range(100):
         drafter.observe(drafter.draft_s(4), 8.0)
     assert drafter.draft_s(4) == pytest.approx(8.0, rel=0.05)
+
+
+def test_a_block_costs_once_and_little_more_for_each_further_token() -> None:
+    block = Curve({2: 0.010, 8: 0.016}, {})
+    drafter = DrafterCost(Curve({1: 0.001, 64: 0.004}, {}), single_steps=False, block=block)
+    assert drafter.step_s() == pytest.approx(0.001)
+    assert drafter.catch_up_s(1) == pytest.approx(0.011)
+    # Of a long text only the end is still to be read.
+    assert drafter.catch_up_s(500) == pytest.approx(0.014)
+    assert drafter.draft_s(7, 1) == pytest.approx(0.017)
+
+
+def test_the_price_of_blocks_survives_a_file() -> None:
+    block = Curve({2: 0.010, 8: 0.016}, {})
+    drafter = DrafterCost(Curve({1: 0.001, 64: 0.004}, {}), single_steps=False, block=block)
+    table = CostTable({(1, 1): Curve({1: 0.01, 4: 0.02}, {})}, drafter)
+    again = CostTable.from_dict(table.to_dict()).drafter
+    assert again is not None
+    assert again.draft_s(7, 3) == pytest.approx(drafter.draft_s(7, 3))

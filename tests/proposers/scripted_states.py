@@ -37,6 +37,7 @@ class CapturedTarget(ScriptedModel):
 
 class _Drafter:
     layers = (0,)
+    width = 1
     can_shift = True
     busy_s = 0.0
 

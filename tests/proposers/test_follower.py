@@ -15,6 +15,7 @@ from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.follower import Follower
 from parlay.proposers.head import HeadProposer
 from parlay.proposers.proposer import Ask
+from parlay.runtime.measuring import measure_follower
 from parlay.runtime.request import Request
 from tests.proposers.scripted_states import MASK, BlockDrafter, CapturedTarget, HeadDrafter
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
@@ -55,14 +56,13 @@ def nextn() -> tuple[HeadDrafter, Follower]:
     return drafter, HeadProposer(drafter, frozenset(), N_VOCAB, N_BATCH, lead=1, name="model")
 
 
-KINDS = {"dflash": blocks, "eagle3": eagle, "nextn": nextn}
 Make = Callable[[], tuple[BlockDrafter | HeadDrafter, Follower]]
+KINDS: dict[str, Make] = {"dflash": blocks, "eagle3": eagle, "nextn": nextn}
 
 
-@pytest.fixture(params=KINDS.values(), ids=KINDS.keys())
+@pytest.fixture(params=sorted(KINDS))
 def make(request: pytest.FixtureRequest) -> Make:
-    kind: Make = request.param
-    return kind
+    return KINDS[request.param]
 
 
 def following(make: Make, **options: object) -> Following:
@@ -173,7 +173,7 @@ def test_a_cancelled_answer_does_not_disturb_the_next_one(make: Make) -> None:
 def test_sliding_keeps_the_text_and_the_drafter_goes_on(make: Make, can_shift: bool) -> None:
     found = following(make, window=4, context_size=48)
     found.drafter.context_size = 48
-    found.drafter.can_shift = can_shift  # type: ignore[misc]
+    found.drafter.can_shift = can_shift
     request = Request(PROMPT, max_tokens=90, context_full="slide")
     (seq,) = found.rig.run(request)
     assert found.rig.text(seq) == plain(request, context_size=48)
@@ -241,3 +241,21 @@ def test_a_head_drafts_in_passes_of_one_row_for_each_sequence() -> None:
     found = following(eagle, window=3, slots=2, mode="faithful")
     found.rig.run(*(Request((*PROMPT, i), max_tokens=12) for i in range(2)))
     assert ("read", (1, 1)) in found.drafter.passes
+
+
+def test_rehearsals_leave_no_trace(make: Make) -> None:
+    found = following(make, window=4)
+    found.proposer.rehearse_reading(20)
+    found.proposer.rehearse_drafting(3)
+    assert not any(found.drafter.cache.values())
+    (seq,) = found.rig.run(Request(PROMPT, max_tokens=20))
+    assert seq.counts.n_accepted == seq.counts.n_drafted > 0
+
+
+def test_what_drafting_costs_is_measured(make: Make) -> None:
+    drafter, proposer = make()
+    ticks = iter(range(10_000))
+    cost = measure_follower(proposer, clock=lambda: next(ticks) * 1e-3)
+    assert (cost.block is not None) == isinstance(drafter, BlockDrafter)
+    assert cost.draft_s(4, 2) > 0
+    assert not any(drafter.cache.values())

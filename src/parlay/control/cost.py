@@ -27,6 +27,8 @@ _CELL_RATE, _PACE_RATE = 0.05, 0.10
 _LARGEST_SURPRISE = 1.5
 # A drafter whose shape must stay steady catches up token by token as far as this.
 _SINGLE_STEPS = 4
+# A block drafter lets at most so many tokens of a sequence wait.
+_WAITING = 64
 
 
 class Curve:
@@ -77,14 +79,24 @@ class DrafterCost:
     curve: Curve
     single_steps: bool  # its shape is kept steady: it catches up in passes of one token
     pace: float = 1.0
+    # Of a drafter that drafts whole blocks: a block by its rows. The curve is of catching up then.
+    block: Curve | None = None
 
     def step_s(self, n_sequences: int = 1) -> float:
         """One more token for each of so many sequences."""
+        if self.block is not None:
+            few, many = min(2 * n_sequences, MAX_ROWS), min(8 * n_sequences, MAX_ROWS)
+            more = self.block.steady[many] - self.block.steady[few]
+            return self.pace * max(more / 6, 1e-9)
         return self.pace * self.curve.steady[n_sequences]
 
     def catch_up_s(self, n_missing: int, n_sequences: int = 1) -> float:
         """Until the first drafted token, when so many tokens are not in its cache yet."""
         n, curve = min(n_missing, MAX_ROWS), self.curve
+        if self.block is not None:
+            # Most of a long text was read while the target read it.
+            behind = curve.steady[max(n_sequences, min(n, _WAITING * n_sequences, MAX_ROWS))]
+            return self.pace * (behind + self.block.steady[min(2 * n_sequences, MAX_ROWS)])
         if not self.single_steps:
             return self.pace * curve.steady[max(n, n_sequences)]
         n_steps = -(-n // n_sequences)
@@ -191,7 +203,7 @@ class CostTable:
             if not curves:
                 raise ValueError("no target")
             drafter = record.get("drafter")
-            cost = DrafterCost(_read_curve(drafter), drafter["single_steps"]) if drafter else None
+            cost = _read_drafter(drafter) if drafter else None
             prompt = record.get("prompt")
             return cls(
                 curves,
@@ -223,12 +235,24 @@ class CostTable:
             and {
                 **_write_curve(drafter.curve, drafter.pace),
                 "single_steps": drafter.single_steps,
+                **_write_block(drafter),
             },
         }
 
 
 def _bucket(n_context: int) -> int:
     return max(_SHORTEST, n_context.bit_length() - 1)
+
+
+def _read_drafter(record: Mapping[str, Any]) -> DrafterCost:
+    block = record.get("block")
+    made = DrafterCost(_read_curve(record), record["single_steps"])
+    made.block = _read_curve(block) if block else None
+    return made
+
+
+def _write_block(drafter: DrafterCost) -> dict[str, Any]:
+    return {"block": _write_curve(drafter.block, drafter.pace)} if drafter.block else {}
 
 
 def _read_curve(record: Mapping[str, Any]) -> Curve:

@@ -40,6 +40,10 @@ class StateModel(Protocol):
         """The target's layers whose inputs it reads; one past the last: what that one gives."""
 
     @property
+    def width(self) -> int:
+        """Numbers in the target's states of one token, all layers together."""
+
+    @property
     def context_size(self) -> int:
         """Rows that each sequence can hold."""
 

@@ -189,6 +189,7 @@ class Context:
     def close(self) -> None:
         """Free the context; safe to call twice."""
         if self._handle is not None:
+            self.release()
             C.llama_free(self._handle)
             self._handle = None
 

@@ -44,10 +44,10 @@ class StateContext(Context):
         self.kind = kind_of(model, target.model)
         self._target = target
         self.layers = _layers(self.kind, model, target.model)
-        self._n_target = target.model.n_embd
+        self.width = len(self.layers) * target.model.n_embd
         _check(self.kind, model, target.model)
-        width = len(self.layers) * self._n_target if self.kind == "dflash" else model.n_embd
-        self._fed = _StateBatch(settings.n_batch, width, with_tokens=self.kind != "dflash")
+        fed = self.width if self.kind == "dflash" else model.n_embd
+        self._fed = _StateBatch(settings.n_batch, fed, with_tokens=self.kind != "dflash")
         super().__init__(model, settings)
 
     def _open(self) -> int:

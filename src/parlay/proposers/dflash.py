@@ -31,7 +31,7 @@ class DFlashProposer(Follower):
         name: str = "dflash",
     ) -> None:
         super().__init__(model, ends, n_vocab, n_batch, name)
-        self.block_size = block_size  # the last token, and a mask for each drafted one
+        self.block_size: int = block_size  # the last token, and a mask for each drafted one
         self._mask = mask
 
     def _propose(self, asks: Sequence[Ask]) -> list[Draft]:

@@ -62,6 +62,8 @@ class Followed:
 class Follower:
     """A proposer whose drafter reads states. Subclasses say how rows are fed, and draft."""
 
+    block_size: int | None = None  # rows of a block, where it drafts a whole one in a pass
+
     def __init__(
         self, model: StateModel, ends: frozenset[int], n_vocab: int, n_batch: int, name: str
     ) -> None:
@@ -148,6 +150,27 @@ class Follower:
         self._cut(ask.seq_id, n_read)
         known = self._slot(ask.seq_id).n_known == n_read > 0
         return known and ask.window > 0 and len(ask.tokens) + 1 <= self._model.context_size
+
+    # -- to be timed ----------------------------------------------------------
+
+    def rehearse_reading(self, n: int) -> None:
+        """Read n states of nothing. The first sequence is forgotten over it."""
+        self._rehearse(n, 0)
+
+    def rehearse_drafting(self, n: int) -> None:
+        """Draft n tokens after one token of nothing."""
+        self._rehearse(1, n)
+
+    def _rehearse(self, n_read: int, n_drafted: int) -> None:
+        tokens = [0] * n_read
+        states = np.zeros((n_read, self._model.width), np.float32)
+        self._reset()
+        self._slot(0).add(tokens, states)
+        if n_drafted:
+            self._propose([Ask(0, [*tokens, 0], n_drafted)])
+        else:
+            self._read_ahead(0, self._slot(0), 0)
+        self._reset()
 
     def forget(self, seq_id: int) -> None:
         """Nothing: the cache may share a prefix with what comes next, as the target's does."""

@@ -39,7 +39,14 @@ from parlay.proposers.suffix import SuffixProposer
 from parlay.proposers.translated import TranslatedProposer
 from parlay.runtime.bets import Bets
 from parlay.runtime.exactness import NOTHING_EXACT, ExactShapes, probe
-from parlay.runtime.measuring import Progress, Stopwatch, measure, measure_drafter, quietly
+from parlay.runtime.measuring import (
+    Progress,
+    Stopwatch,
+    measure,
+    measure_drafter,
+    measure_follower,
+    quietly,
+)
 from parlay.runtime.request import Mode, Request
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence, Sink
@@ -240,8 +247,8 @@ class Engine:
         if self._learned is not None:
             self._learned()
             self._learned = None
+        self._free_drafter()  # before the target, whose weights it may borrow
         _close(self._closing)
-        self._free_drafter()
 
     # -- a drafter that comes and goes ----------------------------------------
 
@@ -263,6 +270,8 @@ class Engine:
             priced = self.priced
             if priced is not None and isinstance(made, DraftModel):
                 priced.costs.drafter = measure_drafter(made.passes)
+            elif priced is not None and isinstance(made, Follower):
+                priced.costs.drafter = measure_follower(made)
 
         self.call(take_over)
 
@@ -423,6 +432,8 @@ class Engine:
             n_sequences=settings.context.n_sequences,
             progress=self._progress,
         )
+        if isinstance(drafter, Follower):
+            found.drafter = measure_follower(drafter)
         if found.stable:
             store.save("costs", key, found.to_dict())
         else:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from parlay.control.cost import CostTable, Curve, DrafterCost
 from parlay.decoding.span import Passes, Span
+from parlay.proposers.follower import Follower
 from parlay.runtime.exactness import probe_tokens, rewind
 
 Clock = Callable[[], float]
@@ -143,6 +144,27 @@ def measure_drafter(drafter: Passes, clock: Clock = perf_counter) -> DrafterCost
     timed = Stopwatch(drafter, clock)
     _time_drafter(timed)
     return _drafter_cost(timed, _seconds_per_choice(timed, clock))
+
+
+def measure_follower(drafter: Follower, clock: Clock = perf_counter) -> DrafterCost:
+    """What a drafter costs that reads the target's states: reading them, and drafting."""
+
+    def seconds(run: Callable[[int], None], n: int) -> float:
+        taken = []
+        for _ in range(_N_SAMPLES + 1):  # the first one of a shape is slow
+            started = clock()
+            run(n)
+            taken.append(clock() - started)
+        return median(taken[1:])
+
+    reads = {n: seconds(drafter.rehearse_reading, n) for n in (1, *_CATCH_UPS)}
+    if drafter.block_size is not None:
+        widths = {2, drafter.block_size // 2 + 1, drafter.block_size}
+        blocks = {n: seconds(drafter.rehearse_drafting, n - 1) for n in widths}
+        return DrafterCost(Curve(reads, {}), single_steps=False, block=Curve(blocks, {}))
+    step = seconds(drafter.rehearse_drafting, 2) / 2
+    behind = {n + 1: spent + step for n, spent in reads.items()}
+    return DrafterCost(Curve({1: step, **behind}, {}), single_steps=False)
 
 
 Task = tuple[str, Callable[[], None]]
