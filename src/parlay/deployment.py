@@ -84,6 +84,8 @@ class RuntimeSection(Section):
     drafter_cache_type_v: str = "auto"
     mmap: bool = True
     mlock: bool = False
+    large_pages: bool = True  # weights on a Linux CPU, where there is room
+    translate: bool = False  # let a drafter of another vocabulary draft through text
     context_full: Literal["stop", "slide"] = "stop"
 
     @property

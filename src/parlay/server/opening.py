@@ -6,6 +6,7 @@ Knows the deployment and the runtime; knows nothing of HTTP.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ _MAX_WINDOW = 16
 def engine_settings(deployment: Deployment) -> EngineSettings:
     """How the engine opens: the target at once, a draft model afterwards."""
     runtime = deployment.runtime
-    model = ModelSettings(runtime.gpu_layers, runtime.devices, runtime.mmap, runtime.mlock)
+    model = ModelSettings(
+        runtime.gpu_layers, runtime.devices, runtime.mmap, runtime.mlock, runtime.large_pages
+    )
     widest = max(1, runtime.batch // runtime.slots - 1)
     return EngineSettings(
         target=resolve_model(deployment.model.target),
@@ -47,12 +50,11 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
             cache_type_k=runtime.cache_type_k,
             cache_type_v=runtime.cache_type_v,
         ),
-        drafter_model=ModelSettings(
-            runtime.drafter_gpu_layers, runtime.devices, runtime.mmap, runtime.mlock
-        ),
+        drafter_model=replace(model, gpu_layers=runtime.drafter_gpu_layers),
         drafter_cache_type_k=runtime.drafter_cache_type_k,
         drafter_cache_type_v=runtime.drafter_cache_type_v,
         vram_budget_gb=runtime.vram_budget_gb,
+        translate=runtime.translate,
         drafter_later=drafter_path(deployment) is not None,
     )
 
