@@ -56,6 +56,19 @@ def test_an_incompatible_pair_exits_1_and_shows_why(
     assert "token acceptance" not in out
 
 
+def test_a_pair_of_two_vocabularies_is_measured_through_text(
+    tiny_llama: Path, tiny_other_vocab: Path, suite: Path
+) -> None:
+    options = ("--cycles", "2", "-k", "4", "-n", "16", "--suite", suite, "-c", "512")
+    options += ("--translate", "--measure", "--threads", "1")
+    code, out = run("check", tiny_llama, tiny_other_vocab, *options)
+    assert code == 0
+    assert out.startswith("incompatible") and "through text" in out
+    known = load_baseline(tiny_llama, tiny_other_vocab)
+    assert known is not None and known.draft_cost > 0
+    assert "token acceptance" in out
+
+
 def test_json(tiny_llama: Path, tiny_other_vocab: Path) -> None:
     code, out = run("check", tiny_llama, tiny_other_vocab, "--json")
     found = json.loads(out)

@@ -530,3 +530,17 @@ def test_counts_agree_with_the_answer_even_if_a_stop_string_cuts_a_draft(
             assert seq.finish_reason == "stop"
             assert seq.counts.n_generated == seq.n_generated
             assert seq.counts.n_accepted <= seq.n_generated
+
+
+def test_a_drafter_that_drafts_through_text_has_a_price(
+    tiny_llama: Path, tiny_other_vocab: Path
+) -> None:
+    """Without one the controller would never ask it."""
+    settings = EngineSettings(
+        tiny_llama,
+        (str(tiny_other_vocab),),
+        translate=True,
+        context=ContextSettings(context_size=256, threads=1),
+    )
+    with Engine(settings) as engine:
+        assert engine.priced is not None and engine.priced.costs.drafter is not None

@@ -55,16 +55,23 @@ def check(
     context_size: Annotated[int, typer.Option("--context-size", "-c")] = 4096,
     threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0,
     gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1,
+    translate: Annotated[
+        bool, typer.Option("--translate", help="Draft through text where vocabularies differ.")
+    ] = False,
     json_output: _JSON = False,
 ) -> None:
     """Compare two tokenizers; with --measure, also acceptance and cost. 1: incompatible."""
     alignment = check_pair(target, drafter)
-    usable = alignment.verdict != "incompatible"
+    usable = alignment.verdict != "incompatible" or translate
     baseline = None
     if not json_output:
         _print_alignment(alignment)
+        if translate and alignment.verdict == "incompatible":
+            typer.echo("drafts would go through text: --translate in generate, runtime.translate in serve")
     if measured and usable:
-        settings = Settings(cycles, window, max_tokens, suite, context_size, threads, gpu_layers)
+        settings = Settings(
+            cycles, window, max_tokens, suite, context_size, threads, gpu_layers, translate
+        )
         baseline = _measure(target, drafter, settings)
         save_baseline(target, drafter, baseline)
     if json_output:

@@ -38,6 +38,7 @@ class Settings:
     context_size: int = 4096
     threads: int = 0
     gpu_layers: int = -1
+    translate: bool = False  # a drafter of another vocabulary, through text
 
 
 def measure(target: Path, drafter: Path, settings: Settings, progress: Progress) -> Baseline:
@@ -53,6 +54,7 @@ def measure(target: Path, drafter: Path, settings: Settings, progress: Progress)
         threads=settings.threads,
         gpu_layers=settings.gpu_layers,
         drafter_gpu_layers=settings.gpu_layers,
+        translate=settings.translate,
     ) as parlay:
         runs = list(_answers(parlay, prompts, settings, progress))
         if not runs:

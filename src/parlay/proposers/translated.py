@@ -55,30 +55,30 @@ class TranslatedProposer:
 
     def __init__(self, drafter: Proposer, target: Text, own: Text) -> None:
         self.name = drafter.name
-        self._drafter = drafter
+        self.drafter = drafter
         self._target = Encoder(target)
         self._own = Encoder(own)
         self._reads: dict[int, _Read] = {}
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         inner = [self._ask(ask) for ask in asks]
-        drafts = self._drafter.propose(inner)
+        drafts = self.drafter.propose(inner)
         return [self._back(draft, ask.window) for draft, ask in zip(drafts, asks, strict=True)]
 
     def forget(self, seq_id: int) -> None:
         self._reads.pop(seq_id, None)
-        self._drafter.forget(seq_id)
+        self.drafter.forget(seq_id)
 
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
         read = self._reads.get(seq_id)
-        self._drafter.finish(seq_id, read.tokens if read else [])
+        self.drafter.finish(seq_id, read.tokens if read else [])
 
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
         # Which of the drafter's tokens went is not known: read the text again.
         self.forget(seq_id)
 
     def close(self) -> None:
-        self._drafter.close()
+        self.drafter.close()
 
     # -- the target's text to the drafter ---------------------------------------
 
@@ -96,7 +96,7 @@ class TranslatedProposer:
         if list(tokens[:n]) != read.seen:
             read, n = _Read(), 0
             self._reads[seq_id] = read
-            self._drafter.forget(seq_id)
+            self.drafter.forget(seq_id)
         read.tail += b"".join(self._target.raw(token) for token in tokens[n:])
         read.seen.extend(tokens[n:])
         self._encode_tail(seq_id, read)
@@ -107,7 +107,7 @@ class TranslatedProposer:
         self._settle(read)
         read.tail_tokens = self._own.encode(_whole(read.tail), first=not read.settled)
         if read.tokens[n : n + len(before)] != before:
-            self._drafter.forget(seq_id)  # it must look again at what it has read
+            self.drafter.forget(seq_id)  # it must look again at what it has read
 
     def _settle(self, read: _Read) -> None:
         """Encode a long tail's beginning for good, up to a space."""

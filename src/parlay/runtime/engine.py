@@ -268,8 +268,9 @@ class Engine:
             self.bets.absent.pop(MODEL, None)
             self.bets.proposers[MODEL] = made
             priced = self.priced
-            if priced is not None and isinstance(made, DraftModel):
-                priced.costs.drafter = measure_drafter(made.passes)
+            inner = _behind(made)
+            if priced is not None and isinstance(inner, DraftModel):
+                priced.costs.drafter = measure_drafter(inner.passes)
             elif priced is not None and isinstance(made, Follower):
                 priced.costs.drafter = measure_follower(made)
 
@@ -423,7 +424,8 @@ class Engine:
         known = None if self.settings.measure_again else store.load("costs", key)
         if known is not None:
             return CostTable.from_dict(known)
-        passes = drafter.passes if isinstance(drafter, DraftModel) else None
+        inner = _behind(drafter)
+        passes = inner.passes if isinstance(inner, DraftModel) else None
         settings = self.settings
         found = measure(
             target,
@@ -480,6 +482,11 @@ class Engine:
             rows,
             *self.target.captured,
         )
+
+
+def _behind(drafter: Proposer | None) -> Proposer | None:
+    """Whose passes a drafter's time is spent in."""
+    return drafter.drafter if isinstance(drafter, TranslatedProposer) else drafter
 
 
 def _close(closing: list[Callable[[], None]]) -> None:
