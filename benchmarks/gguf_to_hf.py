@@ -1,0 +1,30 @@
+"""A GGUF file as a folder that vLLM reads: weights dequantised, tokenizer and template kept.
+
+Runs in vLLM's own environment (transformers, gguf, accelerate), not in Parlay's.
+
+Example: VENV/bin/python benchmarks/gguf_to_hf.py SmolLM2-135M-Instruct.Q4_1.gguf smollm2-hf
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    file, out = Path(sys.argv[1]), Path(sys.argv[2])
+    where = {"gguf_file": file.name}
+    config = GgufConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        file.parent, **where, quantization_config=config, dtype="float32"
+    )
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config  # what is written is not quantised any more
+    model.save_pretrained(out)
+    AutoTokenizer.from_pretrained(file.parent, **where).save_pretrained(out)
+
+
+if __name__ == "__main__":
+    main()
