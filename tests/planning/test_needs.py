@@ -25,7 +25,7 @@ def planned(path: Path, context: ContextSettings, *, mmap: bool = True) -> dict[
     """MiB by what, on a machine without a GPU."""
     load = Load("target", read_shape(path), ModelSettings(mmap=mmap), context)
     found: dict[str, float] = {}
-    for item in needs(load, has_gpu=False, repacked=repacked_types()):
+    for item in needs(load, repacked=repacked_types()):
         found[item.what] = found.get(item.what, 0.0) + item.n_bytes / _MIB
     return found
 
@@ -177,7 +177,7 @@ def test_a_plan_is_what_a_gpu_took(
 ) -> None:
     path = _write_large(tmp_path / "large.gguf", name, KINDS[name])
     load = Load("target", read_shape(path), ModelSettings(layers), context)
-    found = {(i.place, i.what): i.n_bytes / _MIB for i in needs(load, has_gpu=True)}
+    found = {(i.place, i.what): i.n_bytes / _MIB for i in needs(load, gpus=(1,))}
     weights, cache, compute, host = real
     assert found["gpu", "weights"] == pytest.approx(weights, abs=0.1)
     assert found["gpu", "cache"] + found.get(("gpu", "state"), 0) == pytest.approx(cache, abs=0.1)

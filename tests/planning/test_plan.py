@@ -66,6 +66,39 @@ def test_layers_move_to_the_gpu_with_their_cache_the_head_first() -> None:
     assert half.on_gpu < all_.on_gpu
 
 
+def gpus(*free_gb: float) -> list[Pool]:
+    made = [Pool(f"GPU {i}", "gpu", 24 * GIB, int(gb * GIB)) for i, gb in enumerate(free_gb)]
+    return [*made, RAM]
+
+
+def test_layers_are_shared_out_over_gpus_in_proportion_to_what_is_free() -> None:
+    even = make_plan([load()], gpus(4, 4))
+    layers = load().shape.layers
+    weights = [i.n_bytes for i in even.items if (i.what, i.place) == ("weights", "gpu")]
+    # 28 layers and the head are 29 parts: 15 and 14, as llama.cpp counts them.
+    assert weights[0] == 15 * layers[0].n_bytes
+    assert weights[1] == 13 * layers[0].n_bytes + load().shape.output_bytes
+    assert even.verdict == "fits"
+    assert even.on_device(0) + even.on_device(1) == even.on_gpu
+    uneven = make_plan([load()], gpus(8, 2))
+    assert uneven.on_device(0) > 2 * uneven.on_device(1)
+
+
+def test_each_gpu_must_hold_its_part() -> None:
+    """Together there is room, but one is nearly full: its share and a driver are too much."""
+    crowded = make_plan([load()], gpus(12, 0.7))
+    assert crowded.on_gpu < crowded.gpu_free
+    assert crowded.verdict == "does not fit"
+    assert [gpu["needed"] > gpu["free"] for gpu in crowded.as_dict()["gpus"]] == [False, True]
+
+
+def test_the_second_model_goes_where_the_first_left_room() -> None:
+    both = make_plan([load(), load(role="drafter")], gpus(4, 12))
+    drafter = [i for i in both.items if i.model == "drafter" and i.what == "weights"]
+    assert 1 in {i.device for i in drafter if i.place == "gpu"}
+    assert both.verdict == "fits"
+
+
 def test_a_gpu_costs_its_driver_once() -> None:
     both = plan_for(48, load(), load(role="drafter"))
     assert [i.n_bytes for i in both.items if i.what == "driver"] == [DRIVER_BYTES]

@@ -148,8 +148,8 @@ def _print(made: Plan, proposals: list[Proposal], json_output: bool) -> None:
         return
     out = Console(highlight=False)
     out.print(items_table(made))
-    for name, needed, free in _sides(made):
-        out.print(bar(made, name, needed, free))
+    for name, items, free in _sides(made):
+        out.print(bar(name, items, free))
     out.print(verdict_line(made))
     for proposal in proposals:
         out.print(f"  would fit: {proposal.change}  [dim]{proposal.option}[/]")
@@ -162,30 +162,38 @@ def items_table(made: Plan) -> Table:
         table.add_column(column)
     table.add_column("MiB", justify="right")
     for item in made.items:
-        table.add_row(item.model, item.what, item.place.upper(), f"{item.n_bytes / _MIB:,.1f}")
+        table.add_row(item.model, item.what, _where(made, item), f"{item.n_bytes / _MIB:,.1f}")
     return table
 
 
-def _sides(made: Plan) -> list[tuple[str, int, int]]:
-    sides = [("ram", made.in_ram, made.ram_free)]
-    return [("gpu", made.on_gpu, made.gpu_free), *sides] if made.has_gpu else sides
+def _where(made: Plan, item: Item) -> str:
+    several = item.place == "gpu" and len(made.gpus) > 1
+    return f"GPU {item.device}" if several else item.place.upper()
 
 
-def bar(made: Plan, place: str, needed: int, free: int) -> Text:
+def _sides(made: Plan) -> list[tuple[str, list[Item], int]]:
+    """A name, what has to be held there and what is free there: RAM, and each GPU."""
+    gpus = made.gpus
+    sides = [("RAM", [item for item in made.items if item.place == "ram"], made.ram_free)]
+    on_gpu = [item for item in made.items if item.place == "gpu"]
+    if len(gpus) == 1:
+        return [("GPU", on_gpu, made.gpu_free), *sides]
+    each = [[item for item in on_gpu if item.device == i] for i in range(len(gpus))]
+    named = [(f"GPU {i}", each[i], pool.free) for i, pool in enumerate(gpus)]
+    return [*named, *sides]
+
+
+def bar(name: str, items: list[Item], free: int) -> Text:
     """What is needed against what is free, coloured by item."""
-    text = Text(f"{place.upper()} ")
+    text = Text(f"{name} ")
+    needed = sum(item.n_bytes for item in items)
     scale = _BAR / max(needed, free, 1)
-    for item in _largest_first(made, place):
+    for item in sorted(items, key=lambda item: -item.n_bytes):
         colour = _COLOURS.get(item.what, "")
         text.append("█" * round(item.n_bytes * scale), style=colour)
     text.append("·" * max(0, round((free - needed) * scale)), style="dim")
     text.append(f" {needed / GIB:.2f} of {free / GIB:.2f} GB")
     return text
-
-
-def _largest_first(made: Plan, place: str) -> list[Item]:
-    own = [item for item in made.items if item.place == place]
-    return sorted(own, key=lambda item: -item.n_bytes)
 
 
 def verdict_line(made: Plan) -> Text:

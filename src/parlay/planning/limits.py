@@ -99,12 +99,18 @@ def proposals_for(plan: Plan) -> list[Proposal]:
     return propose(plan, lambda loads: plan_here(loads, budget_gb=budget, available=plan.pools))
 
 
+def _short_of(plan: Plan) -> tuple[int, int]:
+    """What is needed and what there is, at the place that is too small."""
+    if plan.on_gpu > plan.gpu_free:
+        return plan.on_gpu, plan.gpu_free
+    for i, pool in enumerate(plan.gpus):
+        if plan.on_device(i) > pool.free:
+            return plan.on_device(i), pool.free
+    return plan.in_ram, plan.ram_free
+
+
 def _refusal(plan: Plan, found: Sequence[Proposal]) -> str:
-    needed, free = (
-        (plan.on_gpu, plan.gpu_free)
-        if plan.on_gpu > plan.gpu_free
-        else (plan.in_ram, plan.ram_free)
-    )
+    needed, free = _short_of(plan)
     limit = "the limit is" if plan.budget == free else "there is"
     advice = f"try {found[0].option}" if found else "use a smaller model"
     names = " and ".join(load.shape.name for load in plan.loads)

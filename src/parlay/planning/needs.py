@@ -5,8 +5,11 @@ Knows how llama.cpp lays a model out; knows nothing of what is free.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -17,6 +20,8 @@ from parlay.planning.passes import F32, I32, I64, Pass, compute_bytes, rotation_
 from parlay.planning.shape import Layer, Shape
 
 Place = Literal["gpu", "ram"]
+Spot = tuple[Place, int]  # and which GPU
+_RAM: Spot = ("ram", 0)
 
 _CELL_PAD = 256
 # For architectures whose passes are only guessed: MLA takes 20 % more than a plain layer would.
@@ -31,6 +36,7 @@ class Item:
     what: str  # weights, repacked weights, cache, state, compute, logits, features
     place: Place
     n_bytes: int
+    device: int = 0  # which GPU, in the order llama.cpp lists them
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +50,42 @@ class Load:
     n_features: int = 0  # layers whose inputs are read out for a drafter that wants them
 
 
-def needs(load: Load, *, has_gpu: bool, repacked: frozenset[str] = frozenset()) -> list[Item]:
-    """Every allocation of one model and its context."""
-    on_gpu = gpu_layers(load, has_gpu)
-    sizes = [*_weights(load, on_gpu, repacked), *_cache(load, on_gpu), *_buffers(load, on_gpu)]
-    return [Item(load.role, what, place, n) for what, place, n in sizes if n]
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Where the layers of a model go."""
+
+    n_layers: int
+    on_gpu: int  # how many of them and the head
+    free: tuple[int, ...]  # of each GPU: llama.cpp shares the layers out in proportion
+
+    def of(self, i: int) -> Spot:
+        """The last layers go to the GPUs first, the head before all of them."""
+        first = self.n_layers + 1 - self.on_gpu
+        if i < first:
+            return "ram", 0
+        points = [part / sum(self.free) for part in accumulate(self.free)]
+        return "gpu", min(bisect_right(points, (i - first) / self.on_gpu), len(points) - 1)
+
+    @property
+    def head(self) -> Spot:
+        return self.of(self.n_layers)
+
+    @property
+    def devices(self) -> list[int]:
+        """The GPUs that hold any of it."""
+        spots = {self.of(i) for i in range(self.n_layers + 1)}
+        return sorted(device for place, device in spots if place == "gpu")
+
+
+def needs(
+    load: Load, *, gpus: Sequence[int] = (), repacked: frozenset[str] = frozenset()
+) -> list[Item]:
+    """Every allocation of one model and its context. `gpus`: what is free of each."""
+    on_gpu = gpu_layers(load, bool(gpus))
+    # One that is full still counts as one: it gets the least.
+    split = Split(load.shape.n_layers, on_gpu, tuple(max(1, free) for free in gpus))
+    sizes = [*_weights(load, split, repacked), *_cache(load, split), *_buffers(load, split)]
+    return [Item(load.role, what, spot[0], n, spot[1]) for what, spot, n in sizes if n]
 
 
 def gpu_layers(load: Load, has_gpu: bool) -> int:
@@ -96,42 +133,32 @@ def check_cache_types(shape: Shape, context: ContextSettings) -> None:
             raise BadRequest(f"a V cache of type {cache_type} needs flash attention; use f16")
 
 
-_Size = tuple[str, Place, int]
+_Size = tuple[str, Spot, int]
 
 
-def _place(i: int, n_layers: int, on_gpu: int) -> Place:
-    """The last layers go to the GPU first, the head before all of them."""
-    return "gpu" if i >= n_layers + 1 - on_gpu else "ram"
-
-
-def _weights(load: Load, on_gpu: int, repacked: frozenset[str]) -> Iterable[_Size]:
+def _weights(load: Load, split: Split, repacked: frozenset[str]) -> Iterable[_Size]:
     shape = load.shape
-    head: Place = "gpu" if on_gpu else "ram"
-    sizes: dict[Place, int] = {"gpu": 0, "ram": shape.input_bytes}
-    sizes[head] += shape.output_bytes + (shape.tied_bytes if on_gpu else 0)
+    sizes = Counter({_RAM: shape.input_bytes})
+    sizes[split.head] += shape.output_bytes + (shape.tied_bytes if split.on_gpu else 0)
     copies = 0
     for i, layer in enumerate(shape.layers):
-        place = _place(i, shape.n_layers, on_gpu)
-        sizes[place] += layer.n_bytes
-        if place == "ram":
+        spot = split.of(i)
+        sizes[spot] += layer.n_bytes
+        if spot == _RAM:
             copies += sum(n for kind, n in layer.matrices if kind in repacked)
     if not load.model.mmap:  # the file's own pages are not kept: only the copy is there
-        sizes["ram"] -= copies
-    yield "weights", "gpu", sizes["gpu"]
-    yield "weights", "ram", sizes["ram"]
-    yield "repacked weights", "ram", copies
+        sizes[_RAM] -= copies
+    for spot in sorted(sizes):
+        yield "weights", spot, sizes[spot]
+    yield "repacked weights", _RAM, copies
 
 
-def _cache(load: Load, on_gpu: int) -> Iterable[_Size]:
-    sizes: dict[tuple[str, Place], int] = {}
+def _cache(load: Load, split: Split) -> Iterable[_Size]:
+    sizes: Counter[tuple[str, Spot]] = Counter()
     for i, layer in enumerate(load.shape.layers):
-        place = _place(i, load.shape.n_layers, on_gpu)
-        for what, n_bytes in (
-            ("cache", _cache_bytes(load, layer)),
-            ("state", _state_bytes(load, layer)),
-        ):
-            sizes[what, place] = sizes.get((what, place), 0) + n_bytes
-    return [(what, place, n) for (what, place), n in sizes.items()]
+        sizes["cache", split.of(i)] += _cache_bytes(load, layer)
+        sizes["state", split.of(i)] += _state_bytes(load, layer)
+    return [(what, spot, n) for (what, spot), n in sizes.items()]
 
 
 def _cache_bytes(load: Load, layer: Layer) -> int:
@@ -150,22 +177,21 @@ def _state_bytes(load: Load, layer: Layer) -> int:
     return (layer.state.n_conv + layer.state.n_state) * F32 * load.context.n_sequences
 
 
-def _buffers(load: Load, on_gpu: int) -> Iterable[_Size]:
-    work = largest_pass(load, on_gpu=bool(on_gpu))
+def _buffers(load: Load, split: Split) -> Iterable[_Size]:
+    """Each GPU that holds layers has a buffer for its part of a pass: as large as all of it."""
+    work = largest_pass(load, on_gpu=bool(split.on_gpu))
     row = load.shape.n_embd * F32
     logits = work.n_outputs * load.shape.n_vocab * F32
     compute = compute_bytes(load.shape, work)
     if not load.shape.followed:
         compute = int(compute * _MARGIN)
-    if on_gpu:
-        yield "compute", "gpu", compute
-        yield "compute", "ram", _host_bytes(load, work)
-    else:
-        yield "compute", "ram", compute
-    yield "logits", "ram", logits
+    for device in split.devices:
+        yield "compute", ("gpu", device), compute
+    yield "compute", _RAM, _host_bytes(load, work) if split.on_gpu else compute
+    yield "logits", _RAM, logits
     features = load.n_features * work.n_tokens * row
-    yield "features", "gpu" if on_gpu else "ram", features
-    yield "features", "ram", features
+    yield "features", split.head, features
+    yield "features", _RAM, features
 
 
 def _host_bytes(load: Load, work: Pass) -> int:

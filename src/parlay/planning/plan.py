@@ -17,7 +17,8 @@ Verdict = Literal["fits", "spills", "does not fit"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Items against pools. GPUs count together: llama.cpp spreads layers over them."""
+    """Items against pools. llama.cpp shares a model's layers out over the GPUs, in proportion to
+    what is free, so each of them has to hold its part."""
 
     loads: tuple[Load, ...]
     items: tuple[Item, ...]
@@ -27,6 +28,14 @@ class Plan:
     @property
     def has_gpu(self) -> bool:
         return any(pool.kind != "ram" for pool in self.pools)
+
+    @property
+    def gpus(self) -> tuple[Pool, ...]:
+        return tuple(pool for pool in self.pools if pool.kind != "ram")
+
+    def on_device(self, device: int) -> int:
+        """What one GPU has to hold."""
+        return sum(i.n_bytes for i in self.items if i.place == "gpu" and i.device == device)
 
     @property
     def on_gpu(self) -> int:
@@ -56,7 +65,8 @@ class Plan:
         if self.in_ram > self.ram_free:
             return "does not fit"
         if self.on_gpu <= self.gpu_free:
-            return "fits"
+            held = all(self.on_device(i) <= pool.free for i, pool in enumerate(self.gpus))
+            return "fits" if held else "does not fit"
         if self.budget is not None:
             return "does not fit"
         missing = self.on_gpu - self.gpu_free
@@ -73,10 +83,20 @@ class Plan:
             "verdict": self.verdict,
             "gpu": {"needed": self.on_gpu, "free": self.gpu_free},
             "ram": {"needed": self.in_ram, "free": self.ram_free},
+            "gpus": [
+                {"name": pool.name, "needed": self.on_device(i), "free": pool.free}
+                for i, pool in enumerate(self.gpus)
+            ],
             "budget": self.budget,
             "compute_buffers": "computed" if self.exact else "estimated",
             "items": [
-                {"model": i.model, "what": i.what, "place": i.place, "bytes": i.n_bytes}
+                {
+                    "model": i.model,
+                    "what": i.what,
+                    "place": i.place,
+                    "device": i.device,
+                    "bytes": i.n_bytes,
+                }
                 for i in self.items
             ],
             "pools": [
@@ -94,12 +114,16 @@ def make_plan(
     repacked: frozenset[str] = frozenset(),
 ) -> Plan:
     """Lay out every model of `loads` over the pools. A GB of a budget is 2^30 bytes."""
-    has_gpu = any(pool.kind != "ram" for pool in pools)
+    left = [pool.free for pool in pools if pool.kind != "ram"]
     items: list[Item] = []
     for load in loads:
         check_cache_types(load.shape, load.context)
-        items += needs(load, has_gpu=has_gpu, repacked=repacked)
-    if any(item.place == "gpu" for item in items):
-        items.append(Item("both", "driver", "gpu", DRIVER_BYTES))
+        found = needs(load, gpus=left, repacked=repacked)
+        for item in found:  # the next model finds less
+            if item.place == "gpu":
+                left[item.device] -= item.n_bytes
+        items += found
+    used = sorted({item.device for item in items if item.place == "gpu"})
+    items += [Item("both", "driver", "gpu", DRIVER_BYTES, device) for device in used]
     budget = None if budget_gb is None else int(budget_gb * GIB)
     return Plan(tuple(loads), tuple(items), tuple(pools), budget)
