@@ -72,7 +72,15 @@ def _train_one(args: argparse.Namespace) -> int:
 
     name, preset, recipe = _configuration(args)
     settings = BlockSettings(preset, args.tokens, _device())
-    student, trained = train_blocks(args.target, args.work / "corpus", settings, recipe, watch, say)
+    student, trained = train_blocks(
+        args.target,
+        args.work / "corpus",
+        settings,
+        recipe,
+        args.work / f"{name}.dflash.pt",
+        watch,
+        say,
+    )
     facts = {"distilled for": args.target.name, "made by": "parlay distill --kind dflash"}
     for file_type in FILE_TYPES:
         path = args.work / f"{name}-{file_type}.gguf"

@@ -47,6 +47,18 @@ def test_a_drafter_is_made_recorded_and_made_again_without_writing_anew(
     assert sorted((tmp_path / "drafter.distill" / "corpus").glob("*.npz")) == shards
 
 
+def test_a_block_drafter_is_made_of_the_same_text(tiny_llama: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    out = tmp_path / "block.gguf"
+    made = run(
+        "distill", str(tiny_llama), "-o", str(out), *SMALL, "--kind", "dflash", "--passes", "1"
+    )
+    assert made.exit_code == 0, made.output
+    assert gguf.GGUFReader(out).get_field("general.architecture").contents() == "dflash"
+    found = find_drafter(tiny_llama)
+    assert found is not None and Path(found.draft) == out.resolve()
+
+
 def test_the_help_has_an_example() -> None:
     assert "parlay distill target.gguf -o drafter.gguf" in run("distill", "--help").stdout
 
@@ -66,6 +78,8 @@ def test_mistakes_are_one_line(tiny_llama: Path, tmp_path: Path) -> None:
     refused(tiny_llama, tmp_path / "d.bin", "end in .gguf")
     refused(tiny_llama, tiny_llama, "overwrite its target")
     refused(tiny_llama, out, "no preset", "--preset", "huge")
+    refused(tiny_llama, out, "llama, dflash", "--kind", "magic")
+    refused(tiny_llama, out, "no preset", "--kind", "dflash", "--preset", "wide")
     refused(tiny_llama, out, "unknown file type", "--file-type", "q3")
     refused(tiny_llama, out, "cannot be read", "--prompts", str(tmp_path / "none.jsonl"))
 

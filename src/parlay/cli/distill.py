@@ -29,6 +29,8 @@ Example: parlay distill target.gguf -o drafter.gguf --tokens 2000000
 
 Example: parlay distill default -o drafter.gguf --preset small --minutes 30 --prompts requests.jsonl
 
+Example: parlay distill default -o block.gguf --kind dflash
+
 Text and checkpoints are kept in a folder beside the drafter; the same command goes on where it
 stopped. Then: parlay generate "..." -m target.gguf (the pair is in your manifest).
 """
@@ -56,7 +58,12 @@ class _Place:
 def distill(
     target: Annotated[str, typer.Argument(help="GGUF of an instruction model, or default.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The drafter's file.")],
-    preset: Annotated[str, typer.Option(help="tiny, small, base, wide, large.")] = "base",
+    kind: Annotated[
+        str, typer.Option(help="llama: a small model; dflash: blocks from the target's states.")
+    ] = "llama",
+    preset: Annotated[
+        str, typer.Option(help="tiny, small, base, wide, large; dflash: tiny, small, base, shared.")
+    ] = "base",
     tokens: Annotated[int, typer.Option(min=1, help="Text to write, in tokens.")] = 2_000_000,
     write_minutes: Annotated[float, typer.Option(min=0, help="0: until it is written.")] = 0,
     passes: Annotated[float, typer.Option(min=0.01, help="Over the text.")] = 10.0,
@@ -114,13 +121,14 @@ def distill(
         rounding=types[0] if types[0] != "f16" else "",
         seed=seed,
     )
+    make = _makers()[kind] if kind in _makers() else _no_such_kind(kind)
     try:
-        files, result = _make(place, job, preset, recipe, passes, types)
+        files, result = make(place, job, preset, recipe, passes, types)
         baseline = _measure(place, suite, gpu_layers) if measured else None
     except KeyboardInterrupt:
         typer.echo("parlay: stopped; the same command goes on from here", err=True)
         raise typer.Exit(130) from None
-    recorded = _record(place, preset, baseline)
+    recorded = _record(place, f"{kind} {preset}", baseline)
     _show(files, result, baseline, recorded, json_output)
 
 
@@ -206,6 +214,47 @@ def _make(
     files = export_all(trainer, trained, place.target, place.out, types)
     save_report(trained, place.work / "report.json")
     return files, trained
+
+
+def _make_blocks(
+    place: _Place, job: Any, preset_name: str, recipe: Any, passes: float, types: tuple[str, ...]
+) -> tuple[list[Path], Any]:
+    from dataclasses import replace
+
+    from parlay.training.block_shape import block_preset
+    from parlay.training.corpus import Corpus
+    from parlay.training.dflash import BlockSettings, export_all_blocks, train_blocks
+
+    shape = block_preset(preset_name)
+    _write(job)
+    steps = math.ceil(passes * Corpus(job.folder).n_tokens / recipe.batch_tokens)
+    settings = BlockSettings(shape, job.n_tokens, _device(), job.gpu_layers, job.threads)
+    with _bar() as bar:
+        task = bar.add_task("capture the target's states", total=1.0)
+
+        def watch(progress: Any, done: float, loss: float) -> None:
+            bar.update(task, completed=done, description=f"train: loss {loss:.3f}")
+
+        student, trained = train_blocks(
+            place.target,
+            job.folder,
+            settings,
+            replace(recipe, steps=steps),
+            place.work / f"dflash-{preset_name}.pt",
+            watch,
+            lambda text: bar.console.print(text, highlight=False),
+        )
+    files = export_all_blocks(student, trained, place.target, place.out, types)
+    (place.work / "report.json").write_text(json.dumps(trained.as_dict(), indent=1), "utf-8")
+    return files, trained
+
+
+def _makers() -> dict[str, Any]:
+    return {"llama": _make, "dflash": _make_blocks}
+
+
+def _no_such_kind(kind: str) -> Any:
+    raise BadRequest(f"no drafter of kind {kind!r}; use one of {', '.join(_makers())}")
 
 
 def _write(job: Any) -> None:

@@ -6,15 +6,21 @@ Knows a student and tables of blocks; files are not its affair.
 from __future__ import annotations
 
 import math
+import os
 import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from parlay.errors import BadRequest
 from parlay.training.agreement import Agreement
 from parlay.training.block_loss import cross_entropy
+from parlay.training.block_shape import BlockShape
 from parlay.training.block_student import BlockStudent
 from parlay.training.blocks import BlockBatch, BlockTable
 from parlay.training.rounding import ROUNDING
@@ -22,6 +28,7 @@ from parlay.training.trainer import Look, Progress, Recipe, Watch, scheduled
 
 _BLOCKS = 24  # in each text of a batch
 _DECAY = 4.0  # a token so many places later weighs 1/e: it only counts if those before it hold
+_CHECKPOINT_S = 60.0
 _SHOWN_S = 0.5
 _KEPT_LOSSES = 50
 _LOOKED_AT = 32  # blocks of a text at once
@@ -52,13 +59,13 @@ class BlockTrainer:
         self._optimiser = _optimiser(student, recipe)
         self._losses: list[Any] = []
 
-    def run(self, watch: Watch) -> Agreement:
-        """Train to the end and return the last look."""
-        started = shown = time.monotonic()
-        next_look = 1
-        while self.done < 1:
-            table = self._train.table
-            for texts in table.epoch(self.recipe.batch_tokens, self._seed(self.progress.epoch)):
+    def run(self, checkpoint: Path | None, watch: Watch) -> Agreement:
+        """Train to the end and return the last look. Interrupted, it leaves a checkpoint."""
+        started = time.monotonic() - self.progress.seconds
+        saved = shown = time.monotonic()
+        next_look = 1 + len(self.progress.looks)
+        try:
+            for texts in self._batches():
                 self._step(texts)
                 self.progress.seconds = time.monotonic() - started
                 if self.done * self.recipe.looks >= next_look and self.done < 1:
@@ -67,10 +74,25 @@ class BlockTrainer:
                 if time.monotonic() - shown > _SHOWN_S:  # reading the loss waits for the GPU
                     watch(self.progress, self.done, self.loss)
                     shown = time.monotonic()
-                if self.done >= 1:
-                    break
-            self.progress.epoch += 1
+                if checkpoint and time.monotonic() - saved > _CHECKPOINT_S:
+                    self.save(checkpoint)
+                    saved = time.monotonic()
+        finally:
+            if checkpoint:
+                self.save(checkpoint)
         return self.look()
+
+    def _batches(self) -> Iterator[NDArray[np.int64]]:
+        """Epoch after epoch, from where the training stands to its end."""
+        p = self.progress
+        while self.done < 1:
+            groups = self._train.table.epoch(self.recipe.batch_tokens, self._seed(p.epoch))
+            for texts in groups[p.batch :]:
+                if self.done >= 1:
+                    return
+                p.batch += 1
+                yield texts
+            p.epoch, p.batch = p.epoch + 1, 0
 
     @property
     def done(self) -> float:
@@ -117,6 +139,37 @@ class BlockTrainer:
         weight = torch.exp(-batch.position.float() / _DECAY)
         return cross_entropy(hidden, self.student.head, batch.ids, batch.p, weight)
 
+    # -- checkpoints ----------------------------------------------------------
+
+    def save(self, path: Path) -> None:
+        """Write everything that is needed to go on, at once or not at all."""
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        state = {
+            "shape": _plain(self.student.shape),
+            "seed": self.recipe.seed,
+            "student": self.student.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "progress": asdict(self.progress),
+        }
+        torch.save(state, part)
+        part.replace(path)
+
+    def resume(self, path: Path) -> bool:
+        """Go on from a checkpoint of the same shape and seed, if there is one."""
+        if not path.is_file():
+            return False
+        try:
+            state = torch.load(path, map_location=self._device, weights_only=True)
+        except Exception as error:  # a pickle can fail in any way
+            raise BadRequest(f"{path} is damaged ({type(error).__name__}); remove it") from None
+        if (state["shape"], state["seed"]) != (_plain(self.student.shape), self.recipe.seed):
+            raise BadRequest(f"{path} is of another preset or seed; remove it or choose another -o")
+        self.student.load_state_dict(state["student"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        told = state["progress"]
+        self.progress = Progress(**{**told, "looks": [Look(**look) for look in told["looks"]]})
+        return True
+
     # -- looks ----------------------------------------------------------------
 
     def look(self) -> Agreement:
@@ -134,6 +187,10 @@ class BlockTrainer:
             )
         )
         return found
+
+
+def _plain(shape: BlockShape) -> dict[str, Any]:
+    return {**asdict(shape), "layers": list(shape.layers)}
 
 
 def _hidden(student: BlockStudent, batch: BlockBatch, n_drafted: int) -> Any:

@@ -86,16 +86,25 @@ def _finite(minutes: float) -> float | None:
 
 
 def train_blocks(
-    target: Path, corpus: Path, settings: BlockSettings, recipe: Recipe, watch: Watch, say: Say
+    target: Path,
+    corpus: Path,
+    settings: BlockSettings,
+    recipe: Recipe,
+    checkpoint: Path | None,
+    watch: Watch,
+    say: Say,
 ) -> tuple[BlockStudent, BlockTrained]:
-    """Train a block drafter on what was written."""
+    """Train a block drafter on what was written, from its checkpoint if there is one."""
     text = Corpus(corpus)
     if not text.paths:
         raise BadRequest(f"{corpus} holds no written text yet")
     train = Table(text, "train", settings.device, limit=settings.n_tokens)
     held_out = Table(text, "held_out", settings.device, greedy=True, limit=HELD_OUT_TOKENS)
-    if not len(train) or not len(held_out):
+    if not len(train):
         raise BadRequest(f"{corpus} holds too little text; write more")
+    if not len(held_out):
+        say("no text was held out: the looks are at text it learns from; write more")
+        held_out = Table(text, "train", settings.device, limit=HELD_OUT_TOKENS)
     shape = shape_for(settings.preset, read_facts(target), _unused(target, train), _LONGEST)
     head_rows = frequent(train, shape.n_head_rows) if shape.n_head_rows else None
     student = _student(target, shape, head_rows, recipe.seed).to(settings.device)
@@ -104,7 +113,10 @@ def train_blocks(
     rows = None if head_rows is None else torch.from_numpy(head_rows).to(settings.device)
     student.even_out(learned.sample(_SAMPLE))
     trainer = BlockTrainer(student, recipe, learned, looked_at, rows)
-    trainer.run(watch)
+    if checkpoint is not None and trainer.resume(checkpoint):
+        say(f"going on from step {trainer.progress.step}")
+    if trainer.done < 1:
+        trainer.run(checkpoint, watch)
     found = _compare(trainer, rows)
     return student, BlockTrained(
         shape, recipe, trainer.progress, found, train.n_generated, head_rows
@@ -159,12 +171,12 @@ def _student(
 ) -> BlockStudent:
     with Model(target, ModelSettings(gpu_layers=0)) as model:
         embedding = token_embeddings(model)
-    head = _tensor(target, "output.weight")
+    head = read_tensor(target, "output.weight")
     head = embedding if head is None else head
     if head_rows is not None:
         head = head[head_rows]
     student = BlockStudent(shape, torch.from_numpy(embedding), torch.from_numpy(head), seed)
-    norm = _tensor(target, "output_norm.weight")
+    norm = read_tensor(target, "output_norm.weight")
     if norm is not None:
         # As the target weighs them, but quietly: what is random yet should not be sure of itself.
         loud = float(np.sqrt(((head * norm) ** 2).sum(-1)).mean())
@@ -173,7 +185,7 @@ def _student(
     return student
 
 
-def _tensor(target: Path, name: str) -> Matrix | None:
+def read_tensor(target: Path, name: str) -> Matrix | None:
     """One of the target's tensors, if it has it."""
     for header in read_parts(target):
         if any(tensor.name == name for tensor in header.tensors):
@@ -218,6 +230,22 @@ def export_blocks(
     finally:
         part.unlink(missing_ok=True)
     return path
+
+
+def export_all_blocks(
+    student: BlockStudent, trained: BlockTrained, target: Path, out: Path, types: tuple[str, ...]
+) -> list[Path]:
+    """`out` in the first file type, and beside it one file for each further type."""
+    facts = {
+        "distilled for": target.name,
+        "tokens seen": f"{trained.progress.tokens_seen:,}",
+        "made by": "parlay distill --kind dflash",
+    }
+    paths = [out, *(out.with_name(f"{out.stem}-{t}{out.suffix}") for t in types[1:])]
+    return [
+        export_blocks(path, target, student, trained.head_rows, file_type, facts)
+        for path, file_type in zip(paths, types, strict=True)
+    ]
 
 
 def _write(
