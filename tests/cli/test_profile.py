@@ -62,9 +62,16 @@ def test_json(log: Path) -> None:
 
 
 def test_nothing_to_gain_exits_1(tmp_path: Path) -> None:
+    path = tmp_path / "slow.jsonl"
+    path.write_text(line("chat", 4000, 1.0) + "\n")
+    assert run(path, "--speedup", "1.0")[0] == 1
+
+
+def test_a_file_without_requests_is_said_to_be_none(tmp_path: Path) -> None:
     path = tmp_path / "empty.jsonl"
     path.write_text("{}\n")
-    assert run(path)[0] == 1
+    with pytest.raises(BadRequest, match="no request in 1 lines"):
+        run(path)
 
 
 def test_a_measured_pair_gives_the_speedup(

@@ -224,6 +224,7 @@ def test_sudden_death_loses_no_line_of_an_answered_request(
         ({"server": {"host": "0.0.0.0"}}, 1, "no API key is set"),
         ({"model": {"drafter": "gone.gguf"}}, 1, "no file at"),
         ({"model": {"tokenizer": "gone.json"}}, 1, "model.tokenizer"),
+        ({"runtime": {"vram_budget_gb": 0.001}}, 1, "the limit is"),
     ],
 )
 def test_check_validates_and_exits(

@@ -67,7 +67,9 @@ def check(
     if not json_output:
         _print_alignment(alignment)
         if translate and alignment.verdict == "incompatible":
-            typer.echo("drafts would go through text: --translate in generate, runtime.translate in serve")
+            typer.echo(
+                "drafts would go through text: --translate in generate, runtime.translate in serve"
+            )
     if measured and usable:
         settings = Settings(
             cycles, window, max_tokens, suite, context_size, threads, gpu_layers, translate
@@ -187,6 +189,7 @@ def show(name: str, json_output: _JSON = False) -> None:
         for item in records:
             typer.echo(yaml.safe_dump(item, sort_keys=False, allow_unicode=True))
     if not found:
+        typer.echo(f"no pair's name holds {name!r}; parlay pair list shows all", err=True)
         raise typer.Exit(1)
 
 
@@ -199,5 +202,7 @@ def verify_all(json_output: _JSON = False) -> None:
     else:
         for item in found:
             typer.echo(f"{item.problem or 'ok':20} {item.member.name}")
+        if not found:
+            typer.echo("no file is recorded yet; parlay pair add records a pair")
     if any(item.problem for item in found):
         raise typer.Exit(1)

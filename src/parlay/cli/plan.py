@@ -75,7 +75,7 @@ def plan(
     ] = 0,
     vram_budget_gb: Annotated[float | None, typer.Option(min=0, help="Hard limit.")] = None,
     gpu_gb: Annotated[
-        float | None, typer.Option(min=0, help="Plan for a GPU of this size instead.")
+        float | None, typer.Option(min=0.1, help="Plan for a GPU of this size instead.")
     ] = None,
     table: Annotated[bool, typer.Option(help="Public shapes at 12 to 48 GB, in Markdown.")] = False,
     concurrency: Annotated[

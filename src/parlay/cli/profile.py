@@ -47,6 +47,11 @@ def profile_logs(
 ) -> None:
     """Profile request logs."""
     log = read_logs(logs)
+    if not log.requests:
+        raise BadRequest(
+            f"no request in {log.n_skipped} lines; name Parlay's request log"
+            " (monitoring.request_log), or JSON lines with OpenAI's usage"
+        )
     expected = _expected(target, draft) if speedup is None else speedup
     routes = profile(log.requests, speedup=expected, speeds=Speeds(prompt_tps, answer_tps))
     entries = rules(routes, log.requests)

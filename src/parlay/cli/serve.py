@@ -14,6 +14,7 @@ import typer
 import yaml
 
 from parlay.deployment import Deployment, DeploymentError, load_deployment
+from parlay.errors import LoadError
 
 EXAMPLE = """
 Example: parlay serve speculative-deploy.yaml --port 8080 --set runtime.slots=8
@@ -122,8 +123,8 @@ def _url(deployment: Deployment, port: int) -> str:
 
 
 def _check(deployment: Deployment, json_output: bool) -> None:
-    """Whether this deployment could start: files, keys, bind address."""
-    from parlay.server.opening import check_files, drafter_path, with_known_drafter
+    """Whether this deployment could start: files, keys, bind address, memory."""
+    from parlay.server.opening import check_files, check_memory, drafter_path, with_known_drafter
     from parlay.server.security import Keys, check_bind
 
     problem = None
@@ -131,10 +132,11 @@ def _check(deployment: Deployment, json_output: bool) -> None:
         check_bind(deployment, Keys.of(deployment))
         if deployment.engine == "local":
             check_files(deployment)
+            check_memory(deployment)
             path = drafter_path(with_known_drafter(deployment))
             if path is not None and not path.is_file():
                 problem = f"model.drafter: no file at {path}; the server would decode plainly"
-    except DeploymentError as error:
+    except (DeploymentError, LoadError) as error:
         problem = error.message
     if json_output:
         typer.echo(json.dumps({"ok": problem is None, "problem": problem}))

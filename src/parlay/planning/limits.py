@@ -114,7 +114,8 @@ def _refusal(plan: Plan, found: Sequence[Proposal]) -> str:
     limit = "the limit is" if plan.budget == free else "there is"
     advice = f"try {found[0].option}" if found else "use a smaller model"
     names = " and ".join(load.shape.name for load in plan.loads)
+    verb = "needs" if len(plan.loads) == 1 else "need"
     return (
-        f"{names} need {needed / GIB:.2f} GB and {limit} {free / GIB:.2f} GB; {advice}"
+        f"{names} {verb} {needed / GIB:.2f} GB and {limit} {free / GIB:.2f} GB; {advice}"
         " (parlay plan shows the parts)"
     )

@@ -113,6 +113,12 @@ def check_files(deployment: Deployment) -> None:
         raise DeploymentError(f"model.tokenizer: no file at {model.tokenizer}; leave the key out")
 
 
+def check_memory(deployment: Deployment) -> None:
+    """Raise LoadError where the target has no room; what `parlay serve` would say at its start."""
+    target, _ = _wanted(deployment, Path())
+    check_fits(target, budget_gb=deployment.runtime.vram_budget_gb)
+
+
 def check_drafter(deployment: Deployment, path: Path) -> None:
     """Raise LoadError where a drafter has no room beside the loaded target: by the budget, which
     counts both models, or by what is free now, which the target has taken its part of."""
