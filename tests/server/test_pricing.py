@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from parlay.control.profit import ProfitController
 from parlay.deployment import Deployment, load_deployment
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.records import record
-from parlay.server.pricing import Pricing
 from parlay.server.reload import reload
 from parlay.server.warmup import WarmUp
 from tests import tiny_models
@@ -66,7 +64,7 @@ def price(server: Running, row_ms: float) -> None:
 def test_the_target_answers_before_it_is_measured_and_bets_nothing(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def never(self: WarmUp, pricing: Pricing | None, patience_s: float) -> None:
+    async def never(_self: WarmUp, _patience_s: float) -> None:
         return None
 
     with priced(target) as server:  # the probe of exact shapes is on file now, prices are not
@@ -170,10 +168,6 @@ def test_a_set_window_is_hard_unless_profit_is_asked_for(target: Path) -> None:
         assert server.service.guard.limits.max_window == 2
 
 
-def _chooses_by_time(server: Running, wanted: bool) -> bool:
-    return (server.service.pricing is not None) == wanted
-
-
 async def _reloaded(server: Running, new: Deployment) -> bool:
     return await reload(server.service, lambda: new)
 
@@ -187,9 +181,10 @@ def test_a_reload_changes_the_way_windows_are_chosen(target: Path) -> None:
         for runtime in (by_time, fixed.runtime):
             new = fixed.model_copy(update={"runtime": runtime})
             changed = asyncio.run_coroutine_threadsafe(_reloaded(server, new), loop)
-            wait_for(partial(_chooses_by_time, server, runtime.adaptive))
+            assert changed.result(20)
+            assert (server.service.pricing is not None) == runtime.adaptive
             assert ask(server)["choices"]
-            changed.cancel()
+            wait_for(lambda: not server.service.warm_up._steps)
 
 
 def test_only_a_target_is_named_and_the_manifest_knows_the_drafter(

@@ -49,9 +49,9 @@ class Process(Host[Service]):
 async def _warm_up(service: Service) -> None:
     """Measure, then load the drafter; whatever can wait goes after the answers asked for."""
     await asyncio.sleep(_GRACE_S)
-    await service.warm_up.run(service.pricing, _PATIENCE_S)
+    await service.warm_up.run(_PATIENCE_S)
     await _load_drafter(service)
-    await service.warm_up.finish(service.pricing)
+    await service.warm_up.go_on()
 
 
 async def _load_drafter(service: Service) -> None:

@@ -51,7 +51,6 @@ async def reload(service: Service, read: Callable[[], Deployment]) -> bool:
     if old.model.drafter != new.model.drafter or service.drafter.state == "absent":
         await service.drafter.exchange(drafter)
     log.warning("the deployment was reloaded")
-    await service.warm_up.finish(service.pricing)
     return True
 
 

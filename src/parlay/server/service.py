@@ -106,6 +106,7 @@ class Service:
             self.pricing = None
         elif self.pricing is None:
             self.pricing = Pricing(self.engine, drafter_path(deployment))
+            self.warm_up.price(self.pricing)
         self.guard = guarded(deployment, self.pricing, self._hear)
         self.observer.controller = self.guard
         self._bets = bets

@@ -35,11 +35,17 @@ class WarmUp:
         self._steps: deque[Step] = deque(
             partial(self._time_plain, baseline, i) for i in range(1, n + 1)
         )
+        self._pricing: Pricing | None = None
+        self._wanted = asyncio.Event()
 
-    async def run(self, pricing: Pricing | None, patience_s: float) -> None:
+    def price(self, pricing: Pricing) -> None:
+        """Windows will be chosen by time: its prices are wanted."""
+        self._pricing = pricing
+        self._steps += pricing.steps()
+        self._wanted.set()
+
+    async def run(self, patience_s: float) -> None:
         """Everything that is left, as far as requests leave time for it."""
-        if pricing is not None:
-            self._steps += pricing.steps()
         end = time.monotonic() + patience_s
         while self._steps and time.monotonic() < end:
             if await self._made(self._steps[0]):
@@ -47,15 +53,21 @@ class WarmUp:
             else:
                 await asyncio.sleep(_PAUSE_S)
 
-    async def finish(self, pricing: Pricing | None) -> None:
-        """Until nothing is left, and prices again where the machine was busy."""
+    async def go_on(self) -> None:
+        """As long as the server runs: the rest, and again whatever could not be believed."""
+        while True:
+            self._wanted.clear()
+            await self._finish()
+            await self._wanted.wait()
+
+    async def _finish(self) -> None:
+        await self.run(float("inf"))
         for wait_s in _AGAIN_S:
-            await self.run(None, float("inf"))
-            if pricing is None or pricing.measured:
+            if self._pricing is None or self._pricing.measured:
                 return
             await asyncio.sleep(wait_s)
-            self._steps += pricing.steps()
-        await self.run(None, float("inf"))
+            self._steps += self._pricing.steps()
+            await self.run(float("inf"))
 
     async def _made(self, step: Step) -> bool:
         """Whether that is done with; a pass that fails costs a price, never an answer."""
