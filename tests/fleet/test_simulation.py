@@ -230,6 +230,16 @@ def test_a_longer_text_costs_more_where_that_was_measured() -> None:
     assert prices.pass_s(1, 1, 1792) == pytest.approx(0.03)
 
 
+def test_a_change_of_shape_is_charged_where_it_costs() -> None:
+    curve = Curve({1: 0.010, 8: 0.012}, {1: 0.015, 8: 0.017})
+    prices = Prices(CostTable({(256, 1): curve}, prompt=curve))
+    odds = Odds("made", (1.0,), offered=0.5, drafts_by_model=False)
+    _, jobs = simulate([Arrival(0.0, 4, 50)], prices, Shape(1), Way())
+    assert jobs[0].tpot_s == pytest.approx((0.015 + 48 * 0.010) / 49)  # only the first differs
+    bet, (job,) = simulate([Arrival(0.0, 1, 50)], prices, Shape(1), Way(odds, lambda _n: 3))
+    assert bet.span_s > 50 / 2.5 * 0.010 and job.n_made == 50
+
+
 # -- sizing and logs --------------------------------------------------------------------------
 
 

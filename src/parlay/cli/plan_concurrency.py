@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from parlay.control.cost import CostTable, load_costs, shipped_costs
+from parlay.control.cost import CostTable, load_costs
 from parlay.control.recording import mixed_workload
 from parlay.errors import BadRequest
 from parlay.fleet.arrivals import Arrival, busiest, denser, from_log, rate_of
@@ -26,6 +26,7 @@ from parlay.fleet.prices import Prices
 from parlay.fleet.simulation import Outcome, Way, simulate
 from parlay.fleet.sizing import Goals, Size, machines_needed
 from parlay.fleet.streams import Point, best_windows, crossing, speedups
+from parlay.fleet.tables import cost_tables
 from parlay.models import resolve_model
 from parlay.planning.requests import read_logs
 
@@ -104,7 +105,7 @@ def _costs(question: Question, say: Callable[[str], None]) -> CostTable:
         )
         say("measuring what passes cost here, about a minute, once ...")
         return batch_table(wanted)
-    known = {path.stem: path for path in shipped_costs()}
+    known = cost_tables()
     path = known.get(question.costs, Path(question.costs))
     if not path.is_file():
         raise BadRequest(f"no cost table {question.costs!r}; a file, or: {', '.join(known)}")

@@ -83,6 +83,7 @@ class Machine:
         self._active: list[Job] = []
         # The slot idle for longest comes first, as in the runtime.
         self._free = deque(range(shape.slots))
+        self._last = (0, 0)  # sequences and rows of the last pass
         self.busy_s = 0.0
         self.n_tokens = 0
 
@@ -187,9 +188,11 @@ class Machine:
             return together + sum(self._prices.prompt_s(n) for n in reading.values())
         seconds = 0.0
         for n, rows, slots in equal_parts({**spans, **reading}, self._shape.batch):
-            alone = n == 1 and slots[0] in reading
-            prices = self._prices
-            seconds += prices.prompt_s(rows) if alone else prices.pass_s(n, rows, n_context)
+            changed, self._last = (n, rows) != self._last, (n, rows)
+            if n == 1 and slots[0] in reading:
+                seconds += self._prices.prompt_s(rows)
+            else:
+                seconds += self._prices.pass_s(n, rows, n_context, changed)
         return seconds
 
     def _take(self, decoding: Sequence[Job], drafted: Sequence[int]) -> None:

@@ -39,8 +39,11 @@ class Prices:
     def has_drafter(self) -> bool:
         return self._drafter is not None
 
-    def _pass_s(self, n_sequences: int, rows: int, n_context: int) -> float:
-        """One pass over so many sequences, `rows` each, after texts of that length."""
+    def _pass_s(self, n_sequences: int, rows: int, n_context: int, changed: bool = False) -> float:
+        """One pass over so many sequences, `rows` each, after texts of that length.
+
+        `changed`: the pass before it had another shape, which costs something on a GPU.
+        """
         if rows * n_sequences > MAX_ROWS:  # it would be several
             most = max(1, MAX_ROWS // n_sequences)
             if n_sequences > MAX_ROWS:
@@ -51,7 +54,7 @@ class Prices:
             return self.pass_s(n_sequences, most, n_context) + self.pass_s(
                 n_sequences, rows - most, n_context
             )
-        return self._over_contexts(n_sequences, rows, n_context)
+        return self._over_contexts(n_sequences, rows, n_context, changed)
 
     def prompt_s(self, rows: int) -> float:
         """Reading so many tokens of one prompt."""
@@ -72,29 +75,28 @@ class Prices:
 
     # -- between what was measured --------------------------------------------
 
-    def _over_contexts(self, n_sequences: int, rows: int, n_context: int) -> float:
+    def _over_contexts(self, n_sequences: int, rows: int, n_context: int, changed: bool) -> float:
         contexts = self._contexts
         if len(contexts) == 1 or n_context <= contexts[0]:
-            return self._over_sequences(contexts[0], n_sequences, rows)
+            return self._over_sequences(contexts[0], n_sequences, rows, changed)
         i = min(bisect_left(contexts, n_context), len(contexts) - 1)
         low, high = contexts[i - 1], contexts[i]
-        a = self._over_sequences(low, n_sequences, rows)
-        b = max(a, self._over_sequences(high, n_sequences, rows))
+        a = self._over_sequences(low, n_sequences, rows, changed)
+        b = max(a, self._over_sequences(high, n_sequences, rows, changed))
         # Attention grows with the text: past the longest one the line goes on.
         return a + (b - a) * (n_context - low) / (high - low)
 
-    def _over_sequences(self, context: int, n_sequences: int, rows: int) -> float:
+    def _over_sequences(self, context: int, n_sequences: int, rows: int, changed: bool) -> float:
         curves = self._by_context[context]
         known = sorted(curves)
-        if n_sequences in curves:
-            return curves[n_sequences].steady[n_sequences * rows]
         i = bisect_left(known, n_sequences)
         if i == len(known):  # more than were measured together: by rows alone
-            return curves[known[-1]].steady[n_sequences * rows]
-        if i == 0:
-            return curves[known[0]].steady[n_sequences * rows]
-        low, high = known[i - 1], known[i]
+            return curves[known[-1]].of(n_sequences * rows, changed)
+        high = known[i]
+        if high == n_sequences or i == 0:
+            return curves[high].of(n_sequences * rows, changed)
+        low = known[i - 1]
         if high * rows > MAX_ROWS:
-            return curves[low].steady[n_sequences * rows]
-        a, b = curves[low].steady[low * rows], curves[high].steady[high * rows]
+            return curves[low].of(n_sequences * rows, changed)
+        a, b = curves[low].of(low * rows, changed), curves[high].of(high * rows, changed)
         return a + (b - a) * (n_sequences - low) / (high - low)
