@@ -58,8 +58,12 @@ def check_access(page: Any) -> None:
     assert told == []
 
 
-def picture(page: Any, name: str) -> None:
-    """For the documentation, where it is wanted."""
-    if WANTED:
-        PICTURES.mkdir(exist_ok=True)
-        page.screenshot(path=PICTURES / f"page-{name}.png")
+def picture(page: Any, name: str, height: int | None = None) -> None:
+    """For the documentation, where it is wanted; of a taller window if need be."""
+    if not WANTED:
+        return
+    if height is not None:
+        page.set_viewport_size({"width": DESK["width"], "height": height})
+        page.wait_for_timeout(500)
+    PICTURES.mkdir(exist_ok=True)
+    page.screenshot(path=PICTURES / f"page-{name}.png")

@@ -139,7 +139,8 @@ def test_a_quick_a_b_measures_prices_and_ends_with_an_interval_and_a_report(
     assert result["identical"] == result["compared"] > 0
     page = httpx.get(benched.url + result["report"])
     assert page.status_code == 200 and "speed-up" in page.text
-    assert httpx.get(benched.url + result["report"] + "0").status_code == 404
+    for wrong in ("0", "é"):
+        assert httpx.get(benched.url + result["report"] + wrong).status_code == 404
     costs = httpx.get(f"{benched.url}/live/costs").json()
     assert len(costs["rows"]) > 5 and "speculation" in costs["headline"]
 

@@ -74,7 +74,7 @@ def test_a_newcomer_sees_what_speculation_did(smol: Running, chromium: Any) -> N
         page.click("text=Replay both")
         check_access(page)
         page.wait_for_timeout(300)
-        picture(page, "sides-light")
+        picture(page, "sides-light", 1000)
         assert found.complaints == []
         assert all(url.startswith(smol.url) for url in found.requests)
 
@@ -127,7 +127,7 @@ def test_a_quick_bench_runs_from_the_page_to_its_report(smol: Running, chromium:
         ) or "cannot pay" in page.inner_text(".pays .headline")
         check_access(page)
         page.wait_for_timeout(500)
-        picture(page, "bench-light")
+        picture(page, "bench-light", 1060)
         with page.expect_popup() as opened:
             page.click("text=Open the report")
         opened.value.wait_for_selector("body[data-ready=yes]")
@@ -144,7 +144,6 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(smol: Running, chrom
         send(page, REPEATING, "both")
         page.wait_for_selector(".race")
         assert found.overflow <= 0
-        page.locator(".sides .answer >> nth=1").scroll_into_view_if_needed()
         picture(page, "sides-phone")
         for name in ("live", "bench"):
             page.click(f"#tab-{name}")

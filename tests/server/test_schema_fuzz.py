@@ -27,6 +27,13 @@ OPERATIONS = {
     "GET /metrics",
     "GET /metrics/speculative",
     "GET /slots",
+    "GET /live",
+    "GET /live/requests",
+    "GET /live/requests/{request_id}",
+    "GET /live/costs",
+    "GET /live/bench",
+    "POST /live/bench",
+    "DELETE /live/bench",
 }
 
 

@@ -7,14 +7,14 @@ public interface: docs/page.md.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from parlay.decoding.round import Round
 from parlay.server.baseline import Baseline
 from parlay.server.footprint import Footprint
-from parlay.server.ledger import MAX_GROUPS, Group, Key, figures
+from parlay.server.ledger import ALL, Group, Key, figures
 from parlay.server.service import Service
 
 TICK_S = 1.0
@@ -30,7 +30,7 @@ class Live:
         self._last = clock()
         self._footprint = Footprint(service)
         self._recent: dict[Key, tuple[int, dict[str, Any]]] = {}  # figures of rounds seen before
-        self._history: OrderedDict[Key, deque[dict[str, Any]]] = OrderedDict()
+        self._history: dict[Key, deque[dict[str, Any]]] = {}
 
     async def prepare(self) -> None:
         """What takes longer than a snapshot may."""
@@ -42,7 +42,7 @@ class Live:
         now = self._clock()
         elapsed, self._last = max(1e-3, now - self._last), now
         service.ledger.take_in()
-        groups = [self._group(group, elapsed) for group in self._groups()]
+        groups = self._groups(elapsed)
         self._forget()
         return {
             "time": round(time.time(), 3),
@@ -70,26 +70,37 @@ class Live:
 
     # -- groups ---------------------------------------------------------------
 
-    def _groups(self) -> list[Group]:
-        ledger = self._service.ledger
-        return [ledger.total, *ledger.groups.values()]
+    def _groups(self, elapsed: float) -> list[dict[str, Any]]:
+        """All of them together first; where there is one group only, it is all of them."""
+        ledger, baseline = self._service.ledger, self._service.observer.baseline
+        groups = list(ledger.groups.values())
+        found = [self._group(g, moment(g.take_since(), elapsed, baseline)) for g in groups]
+        rounds = ledger.total.take_since()
+        if len(groups) == 1:
+            total = {"route": ALL, "model": ALL, **_figures_of(found[0])}
+            self._remember(ledger.total.key, total["now"])
+        else:
+            total = self._group(ledger.total, moment(rounds, elapsed, baseline))
+        return [total, *found]
 
-    def _group(self, group: Group, elapsed: float) -> dict[str, Any]:
-        baseline = self._service.observer.baseline
-        now = moment(group.take_since(), elapsed, baseline)
-        points = self._history.setdefault(group.key, deque(maxlen=HISTORY))
-        points.append({"time": round(time.time(), 1), **now})
+    def _group(self, group: Group, now: dict[str, Any]) -> dict[str, Any]:
+        self._remember(group.key, now)
         return {
             "route": group.key.route,
             "model": group.key.model,
             "requests": group.n_requests,
             "generated": group.n_generated,
             "now": now,
-            "recent": self._figures(group, baseline),
+            "recent": self._figures(group),
         }
 
-    def _figures(self, group: Group, baseline: Baseline) -> dict[str, Any]:
+    def _remember(self, key: Key, now: dict[str, Any]) -> None:
+        points = self._history.setdefault(key, deque(maxlen=HISTORY))
+        points.append({"time": round(time.time(), 1), **now})
+
+    def _figures(self, group: Group) -> dict[str, Any]:
         """Computed again only where rounds were added."""
+        baseline = self._service.observer.baseline
         known = self._recent.get(group.key)
         if known is None or known[0] != group.n_generated:
             known = group.n_generated, figures(tuple(group.rounds), baseline)
@@ -98,15 +109,16 @@ class Live:
 
     def _forget(self) -> None:
         """Groups the ledger has dropped."""
-        while len(self._history) > MAX_GROUPS + 1:
-            key, _ = self._history.popitem(last=False)
+        ledger = self._service.ledger
+        for key in [k for k in self._history if k not in ledger.groups and k != ledger.total.key]:
+            del self._history[key]
             self._recent.pop(key, None)
 
     # -- the machine ----------------------------------------------------------
 
     def _machine(self) -> dict[str, Any]:
         service = self._service
-        engine, gauges = service.engine, service.gauges()
+        engine = service.engine
         single = service.observer.baseline.of(1)
         working = {seq.seq_id: seq for seq in engine.active}
         return {
@@ -122,31 +134,41 @@ class Live:
                 for slot in engine.slots.all
             ],
             "context_size": engine.target.context_size,
-            "queue": {"waiting": gauges.queue_length, "size": service.deployment.server.queue_size},
+            "queue": {"waiting": engine.n_waiting, "size": service.deployment.server.queue_size},
             "memory": {
                 **self._footprint.as_dict(),
-                "used_pct": gauges.memory_used_pct,
+                "used_pct": service.memory.used_pct,
                 "limit_pct": service.memory.limit_pct,
             },
         }
 
 
+def _figures_of(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: group[name] for name in ("requests", "generated", "now", "recent")}
+
+
 def moment(rounds: Sequence[Round], elapsed: float, baseline: Baseline) -> dict[str, Any]:
     """The rounds of one tick in a few numbers; None where there is nothing to tell."""
-    found = figures(rounds, baseline)
-    n_rounds = len(rounds)
-    shares = [1.0 / r.n_sequences for r in rounds]
-    parts = {
-        "draft_ms": sum(r.timing.draft_s * x for r, x in zip(rounds, shares, strict=True)),
-        "verify_ms": sum(r.timing.verify_s * x for r, x in zip(rounds, shares, strict=True)),
-        "overhead_ms": sum(r.timing.overhead_s * x for r, x in zip(rounds, shares, strict=True)),
-    }
+    generated = drafted = accepted = 0
+    plain_s = draft_s = verify_s = overhead_s = 0.0
+    for r in rounds:
+        n, timing = r.n_sequences, r.timing  # the sequences of a pass share its time
+        generated += r.n_generated
+        drafted += r.n_drafted
+        accepted += r.n_accepted
+        plain_s += (baseline.of(n) or 0.0) * r.n_generated / n
+        draft_s += timing.draft_s / n
+        verify_s += timing.verify_s / n
+        overhead_s += timing.overhead_s / n
+    n_rounds, spent_s = len(rounds), draft_s + verify_s + overhead_s
     return {
-        "tokens_per_s": round(found["generated"] / elapsed, 2),
+        "tokens_per_s": round(generated / elapsed, 2),
         "rounds": n_rounds,
-        "speedup": found["speedup"],
-        "window": round(found["drafted"] / n_rounds, 3) if n_rounds else None,
-        "token_acceptance": found["token_acceptance"] if found["drafted"] else None,
-        "acceptance_length": found["acceptance_length"] if n_rounds else None,
-        **{name: round(1e3 * seconds, 3) for name, seconds in parts.items()},
+        "speedup": round(plain_s / spent_s, 4) if drafted and plain_s and spent_s else None,
+        "window": round(drafted / n_rounds, 3) if n_rounds else None,
+        "token_acceptance": round(accepted / drafted, 4) if drafted else None,
+        "acceptance_length": round(generated / n_rounds, 4) if n_rounds else None,
+        "draft_ms": round(1e3 * draft_s, 3),
+        "verify_ms": round(1e3 * verify_s, 3),
+        "overhead_ms": round(1e3 * overhead_s, 3),
     }

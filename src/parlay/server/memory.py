@@ -35,6 +35,9 @@ class Memory:
         return self.pressed
 
 
+_OWN = psutil.Process()
+
+
 def process_bytes() -> int:
     """Resident memory of this process."""
-    return int(psutil.Process().memory_info().rss)
+    return int(_OWN.memory_info().rss)

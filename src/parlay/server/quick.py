@@ -111,7 +111,8 @@ class QuickBench:
 
     def report(self, name: str) -> str | None:
         """The page of the last result. Its name is known only to those who saw the result."""
-        if self._record is None or not secrets.compare_digest(name, self._report_name):
+        known = secrets.compare_digest(name.encode(), self._report_name.encode())
+        if self._record is None or not known:
             return None
         return report(self._record)
 

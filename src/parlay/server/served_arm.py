@@ -11,6 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from dataclasses import replace
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ from parlay.llama import library
 from parlay.runtime.engine import Engine
 from parlay.server.failures import Failure
 from parlay.server.job import Job
+from parlay.server.planner import Plan
 from parlay.server.schema import ChatRequest
 from parlay.server.service import Service
 
@@ -63,7 +65,7 @@ class ServedArm:
             return answering.result(ask.time_limit_s + 5)
         except Failure as failure:
             raise SubjectError(failure.message) from failure
-        except TimeoutError as error:
+        except futures.TimeoutError as error:
             answering.cancel()
             raise TimedOut(f"no whole answer after {ask.time_limit_s:g} s") from error
 
@@ -94,15 +96,13 @@ class ServedArm:
         plan = replace(await self._service.plan_chat(body, {}), policy=ROUTE)
         self._job = job = self._service.begin(plan)
         self.n_asked += 1
-        text = ""
-        async for event in job.events():
-            text += "".join(piece.text for piece in event.pieces)
+        seq, text = job.sequences[0], ""
+        try:
+            async for event in job.events():
+                text += "".join(piece.text for piece in event.pieces)
+        finally:  # also where nobody waits for it any more
+            self._count(job, plan)
         wall_s = time.perf_counter() - began
-        seq = job.sequences[0]
-        status = 499 if seq.finish_reason == "cancelled" else 200
-        reply_id = f"bench-{secrets.token_hex(12)}"
-        self._service.finished(job, plan, reply_id, {"status": status, "stream": False})
-        self._forget(seq.seq_id)
         if seq.finish_reason not in ("stop", "length"):
             raise SubjectError(f"the answer ended with {seq.finish_reason}")
         first, ended = seq.first_token or seq.started, seq.ended or seq.started
@@ -118,15 +118,20 @@ class ServedArm:
             speculation=speculation_of(seq.counts),
         )
 
-    def _forget(self, seq_id: int) -> None:
-        """The next arm must not find the prompt read; other slots stay as they are."""
+    def _count(self, job: Job, plan: Plan) -> None:
+        """As any request; and the next arm must not find its prompt read."""
+        seq = job.sequences[0]
+        status = 200 if seq.finish_reason in ("stop", "length") else 499
+        reply_id = f"bench-{secrets.token_hex(12)}"
+        self._service.finished(job, plan, reply_id, {"status": status, "stream": False})
 
         def forget() -> None:
-            slot = self._service.engine.slots.all[seq_id]
+            slot = self._service.engine.slots.all[seq.seq_id]
             if not slot.busy:
                 slot.tokens = []
 
-        self._service.engine.call(forget)
+        if seq.seq_id >= 0:  # it has had a slot
+            self._service.engine.call(forget)
 
 
 def on_worker(engine: Engine, function: Callable[[], T], seconds: float) -> T:

@@ -125,10 +125,12 @@ function bar(result) {
   if (result.low === null) return null;
   const low = Math.min(0.5, result.low), high = Math.max(2, result.high);
   const at = (x) => (100 * Math.log(x / low)) / Math.log(high / low);
-  const [one, range, point] = ["one", "range", "point"].map((name) => h("span", { class: name }));
+  const [one, range, point, label] = ["one", "range", "point", "label"].map((name) => h("span", { class: name }));
+  label.textContent = "1×";
+  label.style.left = `${at(1)}%`;
   one.style.left = `${at(1)}%`;
   range.style.left = `${at(result.low)}%`;
   range.style.width = `${at(result.high) - at(result.low)}%`;
   point.style.left = `${at(result.ratio)}%`;
-  return h("div", { class: "interval", role: "img", "aria-label": `Speed-up ${times(result.ratio)}, interval ${times(result.low)} to ${times(result.high)}` }, one, range, point, h("span", { class: "label" }, "1×"));
+  return h("div", { class: "interval", role: "img", "aria-label": `Speed-up ${times(result.ratio)}, interval ${times(result.low)} to ${times(result.high)}` }, one, range, point, label);
 }

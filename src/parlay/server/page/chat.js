@@ -186,15 +186,16 @@ export class Chat {
       return { name, on, box };
     });
     const note = h("p", { class: "note" }, "One after the other, so that neither slows the other down; then both again on one clock.");
-    exchange.append(note, h("div", { class: "sides" }, sides.map((side) => side.box)));
+    const beside = h("div", { class: "sides" }, sides.map((side) => side.box));
+    exchange.append(note, beside);
     for (const side of sides) {
       Object.assign(side, await this.#stream(side.box, side.name, side.on, seed));
       if (!side.last) return;
       side.box.append(figures(side.text, side.last, this.onTrace, { beside: true }));
     }
     const race = new Race(sides[0].text, sides[1].text, sides[1].last.speculative);
-    exchange.append(race.element);
-    race.element.scrollIntoView({ block: "nearest" });
+    beside.before(race.element);
+    race.element.scrollIntoView({ block: "start" });
     this.#turns.push({ role: "assistant", content: sides[1].text.text });
     announce(`Both done: ${race.words}. ${race.identical ? "Identical texts." : "The texts differ."}`);
     race.play(false);
