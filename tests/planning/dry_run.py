@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from parlay.llama import library
@@ -45,9 +46,9 @@ def llama_log() -> Iterator[list[str]]:
         library.log.propagate = True
 
 
-def allocated(path: Path, context: ContextSettings, *, mmap: bool = True) -> dict[str, float]:
+def allocated(path: Path, context: ContextSettings, **settings: bool) -> dict[str, float]:
     """MiB by kind, from a real load. Compute buffers are said with four digits on closing."""
-    with llama_log() as lines, Model(path, ModelSettings(mmap=mmap)) as model:
+    with llama_log() as lines, Model(path, replace(ModelSettings(), **settings)) as model:
         Context(model, context).close()
     found: dict[str, float] = {}
     for line in lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from parlay.errors import BadRequest
 from parlay.llama.cpu import repacked_types
 from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.planning.limits import Wanted, load_list
 from parlay.planning.needs import Load, check_cache_types, needs
 from parlay.planning.shape import read_shape
 from tests import tiny_models
@@ -21,9 +23,9 @@ _MIB = 1 << 20
 _ROUNDING = 0.011
 
 
-def planned(path: Path, context: ContextSettings, *, mmap: bool = True) -> dict[str, float]:
+def planned(path: Path, context: ContextSettings, **settings: bool) -> dict[str, float]:
     """MiB by what, on a machine without a GPU."""
-    load = Load("target", read_shape(path), ModelSettings(mmap=mmap), context)
+    (load,) = load_list(Wanted(path, replace(ModelSettings(), **settings), context), None)
     found: dict[str, float] = {}
     for item in needs(load, repacked=repacked_types()):
         found[item.what] = found.get(item.what, 0.0) + item.n_bytes / _MIB
@@ -87,12 +89,12 @@ def test_a_plan_is_what_the_default_model_takes(smollm2: Path, size: int, cache_
 
 @pytest.mark.weights
 @pytest.mark.parametrize("ftype", ["q4_0", "q8_0", "q4_k_m"])
-@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("settings", [{}, {"large_pages": False}, {"mmap": False}], ids=str)
 def test_rearranged_copies_are_counted(
-    smollm2_as: Callable[[str], Path], ftype: str, mmap: bool
+    smollm2_as: Callable[[str], Path], ftype: str, settings: dict[str, bool]
 ) -> None:
     path, context = smollm2_as(ftype), ContextSettings(512, threads=1)
-    agree(planned(path, context, mmap=mmap), allocated(path, context, mmap=mmap))
+    agree(planned(path, context, **settings), allocated(path, context, **settings))
 
 
 LARGE = {

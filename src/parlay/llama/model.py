@@ -29,7 +29,7 @@ class Model:
         self.settings = settings
         # Says plainly what llama.cpp would only log, and stops what would make it abort.
         self.facts = read_facts(path)
-        self.in_large_pages = _has_room_for_a_copy(settings, self.facts.file_bytes)
+        self.in_large_pages = has_room_for_a_copy(settings, self.facts.file_bytes)
         self.handle: int | None = _load(path, settings, self.in_large_pages)
         self.vocabulary = Vocabulary(C.llama_model_get_vocab(self.handle))
         self.n_layers: int = C.llama_model_n_layer(self.handle)
@@ -102,7 +102,7 @@ def _load(path: Path, settings: ModelSettings, in_large_pages: bool) -> int:
     return handle
 
 
-def _has_room_for_a_copy(settings: ModelSettings, n_bytes: int) -> bool:
+def has_room_for_a_copy(settings: ModelSettings, n_bytes: int) -> bool:
     """Whether the weights are to be copied: as much memory again must stay free, for others."""
     wanted = settings.large_pages and (settings.gpu_layers == 0 or not library.has_gpu())
     return wanted and large_pages.available() and library.free_ram() > 2 * n_bytes

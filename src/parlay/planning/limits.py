@@ -12,6 +12,7 @@ from pathlib import Path
 from parlay.errors import LoadError
 from parlay.llama import library
 from parlay.llama.cpu import repacked_types
+from parlay.llama.model import has_room_for_a_copy
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.planning.devices import GIB, Pool, pools, ram
 from parlay.planning.needs import Load
@@ -59,10 +60,18 @@ def check_fits(
 
 def load_list(target: Wanted, drafter: Wanted | None, n_features: int = 0) -> list[Load]:
     """Headers read, roles given."""
-    loads = [Load("target", read_shape(target.path), target.model, target.context, n_features)]
+    loads = [_load("target", target, n_features)]
     if drafter is not None:
-        loads.append(Load("drafter", read_shape(drafter.path), drafter.model, drafter.context))
+        loads.append(_load("drafter", drafter))
     return loads
+
+
+def _load(role: str, wanted: Wanted, n_features: int = 0) -> Load:
+    """As it will be loaded: weights that are copied into large pages are not mapped."""
+    model, shape = wanted.model, read_shape(wanted.path)
+    if has_room_for_a_copy(model, wanted.path.stat().st_size):
+        model = replace(model, mmap=False)
+    return Load(role, shape, model, wanted.context, n_features)
 
 
 def usable_pools() -> list[Pool]:
