@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from parlay.llama import library
@@ -21,6 +20,8 @@ from parlay.llama.settings import CACHE_TYPES, ContextSettings, ModelSettings
 
 _SIZE = re.compile(r"(KV|RS|model|compute|output) buffer size (?:=|is) +([\d.]+) MiB")
 _DRY_SIZE = re.compile(r"(?:kv_cache|recurrent): size = +([\d.]+) MiB")
+
+MAPPED = ModelSettings(large_pages=False)
 
 
 class _Lines(logging.Handler):
@@ -46,9 +47,11 @@ def llama_log() -> Iterator[list[str]]:
         library.log.propagate = True
 
 
-def allocated(path: Path, context: ContextSettings, **settings: bool) -> dict[str, float]:
+def allocated(
+    path: Path, context: ContextSettings, settings: ModelSettings = MAPPED
+) -> dict[str, float]:
     """MiB by kind, from a real load. Compute buffers are said with four digits on closing."""
-    with llama_log() as lines, Model(path, replace(ModelSettings(), **settings)) as model:
+    with llama_log() as lines, Model(path, settings) as model:
         Context(model, context).close()
     found: dict[str, float] = {}
     for line in lines:

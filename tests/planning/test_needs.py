@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,18 @@ from parlay.planning.needs import Load, check_cache_types, needs
 from parlay.planning.shape import read_shape
 from tests import tiny_models
 from tests.planning import headers
-from tests.planning.dry_run import allocated, simulated
+from tests.planning.dry_run import MAPPED, allocated, simulated
 
 _MIB = 1 << 20
 # llama.cpp rounds most sizes to a hundredth of a MiB.
 _ROUNDING = 0.011
 
 
-def planned(path: Path, context: ContextSettings, **settings: bool) -> dict[str, float]:
+def planned(
+    path: Path, context: ContextSettings, settings: ModelSettings = MAPPED
+) -> dict[str, float]:
     """MiB by what, on a machine without a GPU."""
-    (load,) = load_list(Wanted(path, replace(ModelSettings(), **settings), context), None)
+    (load,) = load_list(Wanted(path, settings, context), None)
     found: dict[str, float] = {}
     for item in needs(load, repacked=repacked_types()):
         found[item.what] = found.get(item.what, 0.0) + item.n_bytes / _MIB
@@ -89,12 +90,16 @@ def test_a_plan_is_what_the_default_model_takes(smollm2: Path, size: int, cache_
 
 @pytest.mark.weights
 @pytest.mark.parametrize("ftype", ["q4_0", "q8_0", "q4_k_m"])
-@pytest.mark.parametrize("settings", [{}, {"large_pages": False}, {"mmap": False}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [MAPPED, ModelSettings(), ModelSettings(mmap=False)],
+    ids=["mapped", "large", "read"],
+)
 def test_rearranged_copies_are_counted(
-    smollm2_as: Callable[[str], Path], ftype: str, settings: dict[str, bool]
+    smollm2_as: Callable[[str], Path], ftype: str, settings: ModelSettings
 ) -> None:
     path, context = smollm2_as(ftype), ContextSettings(512, threads=1)
-    agree(planned(path, context, **settings), allocated(path, context, **settings))
+    agree(planned(path, context, settings), allocated(path, context, settings))
 
 
 LARGE = {
