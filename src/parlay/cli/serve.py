@@ -82,9 +82,11 @@ def _serve(read: Any, json_output: bool) -> None:
     if read().engine == "endpoints":
         _serve_gateway(read, json_output)
         return
+    from parlay.server.heap import share_heap
     from parlay.server.process import Process
     from parlay.server.service import Service
 
+    share_heap()
     # What happens to a server while nobody looks must be in its log.
     for name in ("parlay.server", "parlay.alerts", "parlay.runtime"):
         logging.getLogger(name).setLevel(logging.WARNING)
