@@ -12,6 +12,7 @@ import pytest
 
 from parlay import Parlay
 from parlay.bench.peer import LlamaServer, PeerSettings
+from parlay.decoding.round import Fallback
 from parlay.errors import LoadError, VocabularyMismatch
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.head import HeadProposer
@@ -113,6 +114,21 @@ def test_llama_cpps_own_server_drafts_and_accepts_the_same(parlay: Parlay, pair:
     timings = theirs["timings"]
     assert counts.n_accepted == timings["draft_n_accepted"] > 0
     assert counts.n_drafted == timings["draft_n"]
+
+
+def test_a_drafter_may_come_late_and_go_again(pair: Pair) -> None:
+    if pair.drafter == pair.target:
+        pytest.skip("a target's own head is there from the start")
+    with Parlay(pair.target, draft="suffix", window=WINDOW, context_size=512) as parlay:
+        plain = parlay.generate(PROMPTS[0], max_tokens=30, raw=True, draft="none")
+        parlay.engine.load_drafter(pair.drafter)
+        longer = PROMPTS[0] + plain.text  # the cache holds it, the drafter never saw it
+        drafted = parlay.generate(longer, max_tokens=60, raw=True, draft="model")
+        assert drafted.speculation.n_drafted > 0
+        assert drafted.text == parlay.generate(longer, max_tokens=60, raw=True, draft="none").text
+        parlay.engine.drop_drafter(Fallback.MEMORY)
+        assert parlay.generate(longer, max_tokens=60, raw=True).text == drafted.text
+        assert parlay.engine.target.captured == ()
 
 
 def test_a_target_that_keeps_its_states_to_itself_is_named(folder: Path) -> None:

@@ -33,8 +33,8 @@ def kind_of(drafter: Model, target: Model) -> Kind:
         return "dflash"
     if drafter.facts.architecture == "eagle3":
         return "eagle3"
-    own_head = drafter is target and C.llama_model_n_layer_nextn(target.handle) > 0
-    return "mtp" if own_head else "model"
+    own_head = drafter is target and target.settings.own_head
+    return "mtp" if own_head and C.llama_model_n_layer_nextn(target.handle) > 0 else "model"
 
 
 class StateContext(Context):
