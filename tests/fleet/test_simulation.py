@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlay.control.cost import CostTable, Curve, DrafterCost
+from parlay.control.cost import CostTable, Curve, DrafterCost, load_costs
 from parlay.control.recording import Offer, Recording
 from parlay.errors import BadRequest
 from parlay.fleet.arrivals import Arrival, busiest, denser, from_log, poisson, rate_of
@@ -17,6 +17,7 @@ from parlay.fleet.prices import Prices
 from parlay.fleet.simulation import Way, simulate
 from parlay.fleet.sizing import Goals, machines_needed
 from parlay.fleet.streams import _played, best_windows, crossing, speedups
+from parlay.fleet.tables import cost_tables
 from parlay.planning.requests import parse_line
 
 FIXED, PER_ROW = 0.010, 0.002
@@ -238,6 +239,14 @@ def test_a_change_of_shape_is_charged_where_it_costs() -> None:
     assert jobs[0].tpot_s == pytest.approx((0.015 + 48 * 0.010) / 49)  # only the first differs
     bet, (job,) = simulate([Arrival(0.0, 1, 50)], prices, Shape(1), Way(odds, lambda _n: 3))
     assert bet.span_s > 50 / 2.5 * 0.010 and job.n_made == 50
+
+
+def test_every_table_that_comes_with_the_package_prices_many_streams() -> None:
+    assert "cpu-q4_1-batch" in cost_tables() and "gpu-27b-q5_0" in cost_tables()
+    for path in cost_tables().values():
+        costs = load_costs(path)
+        assert costs.origin
+        assert Prices(costs).pass_s(4, 2, 256) > 0
 
 
 # -- sizing and logs --------------------------------------------------------------------------

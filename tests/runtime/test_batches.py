@@ -101,3 +101,16 @@ def test_shapes_past_the_context_are_left_out() -> None:
         model, [Shape(1, 4), Shape(1, 40)], n_times=1, budget_s=9, n_context=64, clock=model.clock
     )
     assert list(found) == [Shape(1, 4)]
+
+
+def test_a_drafter_is_priced_by_sequences_not_by_the_prompts_it_reads() -> None:
+    model, drafter = (
+        TimedModel(per_row),
+        TimedModel(lambda n, rows, _c: 0.001 * n + 0.01 * (n < rows)),
+    )
+    found = measure_batches(
+        model, drafter, max_sequences=16, n_times=1, budget_s=1e6, clock=drafter.clock
+    )
+    assert found.drafter is not None
+    for n in (1, 4, 16):
+        assert found.drafter.step_s(n) == pytest.approx(0.001 * n, abs=1e-4)

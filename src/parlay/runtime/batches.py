@@ -103,7 +103,8 @@ def _drafter_cost(
     if drafter is None:
         return None
     wanted = [Shape(n, 1) for n in _SEQUENCES if n <= max_sequences]
-    wanted += [Shape(1, rows, reads_logits=False) for rows in _PROMPT]
+    # Wider passes are those with which it catches up on one sequence.
+    wanted += [Shape(1, rows, reads_logits=False) for rows in _PROMPT if rows > max_sequences]
     times = time_shapes(
         drafter,
         wanted,
@@ -152,7 +153,7 @@ def _is_stable(times: Mapping[Shape, Times]) -> bool:
     """Whether equal passes took equal time, for most shapes."""
     spreads = []
     for t in times.values():
-        if len(t.steady) >= 3:
-            low, middle, high = quantiles(t.steady, n=4)
+        if len(t.steady) >= 2:
+            low, middle, high = quantiles(t.steady, n=4, method="inclusive")
             spreads.append((high - low) / middle)
     return bool(spreads) and median(spreads) <= _LARGEST_SPREAD
