@@ -51,6 +51,21 @@ def test_a_snapshot_holds_what_the_requests_did(server: Running) -> None:
     assert found["mode"] in ("exact", "faithful") and "suffix" in found["proposers"]
 
 
+def test_busy_groups_are_brought_up_to_date_in_turn(server: Running) -> None:
+    def generated() -> dict[str, int]:
+        groups = httpx.get(f"{server.url}/live").json()["groups"]
+        return {group["route"]: group["recent"]["generated"] for group in groups}
+
+    before = [generated() for _ in range(6)][-1]  # as often as there are groups, and more
+    for policy in ("plain", "speculate"):
+        ask(server, speculative={"policy": policy})
+    seen = [generated() for _ in range(6)]
+    assert all(found == seen[-1] for found in seen[2:])
+    for route in ("plain", "speculate"):
+        assert seen[-1][route] > before.get(route, 0)
+    assert seen[-1]["all"] == seen[0]["all"], "the whole is never behind"
+
+
 def test_the_stream_begins_with_the_past_and_goes_on_every_second(server: Running) -> None:
     found = events(server, 4)
     assert [kind for kind, _ in found] == ["history", "bench", "snapshot", "snapshot"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from parlay.decoding.round import Round
@@ -21,6 +22,15 @@ TICK_S = 1.0
 HISTORY = 300  # ticks
 
 
+@dataclass(frozen=True, slots=True)
+class _Recent:
+    """The figures of a group's last rounds, and when they were made."""
+
+    n_generated: int
+    made: int  # by which snapshot
+    figures: dict[str, Any]
+
+
 class Live:
     """Makes snapshots; the figures of a moment are those since the last one."""
 
@@ -29,7 +39,8 @@ class Live:
         self._clock = clock
         self._last = clock()
         self._footprint = Footprint(service)
-        self._recent: dict[Key, tuple[int, dict[str, Any]]] = {}  # figures of rounds seen before
+        self._recent: dict[Key, _Recent] = {}
+        self._n_snapshots = 0
         self._history: dict[Key, deque[dict[str, Any]]] = {}
 
     async def prepare(self) -> None:
@@ -74,12 +85,14 @@ class Live:
         """All of them together first; where there is one group only, it is all of them."""
         ledger, baseline = self._service.ledger, self._service.observer.baseline
         groups = list(ledger.groups.values())
+        self._refresh(groups)
         found = [self._group(g, moment(g.take_since(), elapsed, baseline)) for g in groups]
         rounds = ledger.total.take_since()
         if len(groups) == 1:
             total = {"route": ALL, "model": ALL, **_figures_of(found[0])}
             self._remember(ledger.total.key, total["now"])
         else:
+            self._compute(ledger.total)
             total = self._group(ledger.total, moment(rounds, elapsed, baseline))
         return [total, *found]
 
@@ -91,21 +104,27 @@ class Live:
             "requests": group.n_requests,
             "generated": group.n_generated,
             "now": now,
-            "recent": self._figures(group),
+            "recent": self._recent[group.key].figures,
         }
 
     def _remember(self, key: Key, now: dict[str, Any]) -> None:
         points = self._history.setdefault(key, deque(maxlen=HISTORY))
         points.append({"time": round(time.time(), 1), **now})
 
-    def _figures(self, group: Group) -> dict[str, Any]:
-        """Computed again only where rounds were added."""
-        baseline = self._service.observer.baseline
-        known = self._recent.get(group.key)
-        if known is None or known[0] != group.n_generated:
-            known = group.n_generated, figures(tuple(group.rounds), baseline)
-            self._recent[group.key] = known
-        return known[1]
+    def _refresh(self, groups: Sequence[Group]) -> None:
+        """The last rounds take longest: of the groups that changed, one a snapshot in turn."""
+        self._n_snapshots += 1
+        known = self._recent
+        for group in groups:
+            if group.key not in known:
+                self._compute(group)
+        changed = [g for g in groups if known[g.key].n_generated != g.n_generated]
+        if changed:
+            self._compute(min(changed, key=lambda group: known[group.key].made))
+
+    def _compute(self, group: Group) -> None:
+        made = figures(tuple(group.rounds), self._service.observer.baseline)
+        self._recent[group.key] = _Recent(group.n_generated, self._n_snapshots, made)
 
     def _forget(self) -> None:
         """Groups the ledger has dropped."""

@@ -27,7 +27,10 @@ function show(name, focus = false) {
     if (chosen && focus) tab.focus();
   }
   for (const [other, pane] of Object.entries(panes)) pane.visible?.(other === name);
-  if (location.hash !== `#${name}`) history.replaceState(null, "", `#${name}`);
+  if (location.hash !== `#${name}`) {
+    history.replaceState(null, "", `#${name}`);
+    scrollTo(0, 0);
+  }
 }
 
 tabs.forEach((tab, i) => {
