@@ -50,6 +50,7 @@ class Engine:
         for task in list(self._open):
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
+        await asyncio.sleep(0.01)  # transports close one turn of the loop later
 
     def call(self, work: Any) -> Any:
         assert self._loop is not None
@@ -69,6 +70,8 @@ class Engine:
         task = asyncio.get_running_loop().create_task(self._talk(reader, writer))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
+        # Also where the task is ended before it began.
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -76,8 +79,6 @@ class Engine:
                 pass
         except (ConnectionError, asyncio.IncompleteReadError):
             self.n_left += 1
-        finally:
-            writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         line = await reader.readline()

@@ -113,3 +113,27 @@ def test_slots_show_every_server(tmp_path: Path) -> None:
         assert slot["engine"] == "vllm"
         health = httpx.get(f"{running.url}/health").json()
         assert (health["status"], health["up"]) == ("ok", 1)
+
+
+def test_the_page_and_its_live_figures_are_there() -> None:
+    with engines(Engine("m", speculates=True)) as (one,):
+        one.mode = "telling"
+        with gateway({"name": "p", "urls": [one.url], "speculative": True}) as running:
+            assert "<html" in httpx.get(running.url).text
+            stream(running)
+            ask(running)
+            found = httpx.get(f"{running.url}/live").json()
+            assert (found["answered"], found["model"]) == (2, "m")
+            whole, chat = found["groups"]
+            assert (whole["route"], chat["route"], chat["requests"]) == ("all", "chat", 2)
+            assert whole["generated"] == chat["generated"] == 2 * len(WORDS)
+            recent = chat["recent"]
+            assert (recent["drafted"], recent["accepted"], recent["rounds"]) == (12, 6, 8)
+            assert recent["acceptance_by_position"] == [1.0, 0.5]
+            (last, _) = httpx.get(f"{running.url}/live/requests").json()
+            url = f"{running.url}/live/requests/{last['request_id']}"
+            assert httpx.get(url).json()["answers"] is None
+            assert httpx.get(f"{running.url}/live/bench").status_code == 501
+            with httpx.stream("GET", f"{running.url}/live/stream") as response:
+                events = [line for line, _ in zip(response.iter_lines(), range(6), strict=False)]
+            assert {"event: history", "event: snapshot"} <= set(events)

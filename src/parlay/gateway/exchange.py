@@ -220,6 +220,8 @@ class Exchange:
         if piece.event.text and watch.last is not None:
             self._gateway.metrics.between.observe(now - watch.last)
         watch.see(piece.event, now)
+        if piece.event.text and self._asked.stream:
+            self._gateway.live.token(self._asked.route)
         given = piece.chunk.get("id")
         if isinstance(given, str):
             self._id = given[:200]

@@ -13,10 +13,12 @@ from starlette.types import ASGIApp
 
 from parlay import __version__
 from parlay.deployment import Deployment, DeploymentError
+from parlay.gateway import live_routes
 from parlay.gateway.carried import left_behind
 from parlay.gateway.probing import Probing
 from parlay.gateway.routes import router
 from parlay.gateway.service import Gateway
+from parlay.server import dashboard as page
 from parlay.server.door import make_app
 from parlay.server.hosting import Host
 
@@ -34,7 +36,9 @@ class GatewayProcess(Host[Gateway]):
 
     def app(self, service: Gateway) -> ASGIApp:
         routes = router(service.deployment.monitoring.metrics_endpoint)
-        return make_app(service, __version__, _SUMMARY, [routes])
+        app = make_app(service, __version__, _SUMMARY, [routes, live_routes.router, page.router])
+        app.state.watching = live_routes.Watching(service)
+        return app
 
     def beside(self, service: Gateway) -> Sequence[Coroutine[Any, Any, None]]:
         return [Probing(service).run()]

@@ -16,6 +16,7 @@ from parlay.deployment import Deployment
 from parlay.gateway.asking import Asked, Asking, Ratio
 from parlay.gateway.choice import Route
 from parlay.gateway.figures import Decision, Watch
+from parlay.gateway.live import Answer, Live
 from parlay.gateway.metrics import GatewayCollector, RouteKey, View
 from parlay.gateway.pools import Pools
 from parlay.gateway.relay import Attempt, UpstreamFailed
@@ -39,6 +40,7 @@ class Gateway:
         self.draining = False
         self.alerts = Alerts()
         self.ratio = Ratio()
+        self.live = Live()
         self.pools = Pools(deployment)
         self.metrics = RequestMetrics(GatewayCollector(self.view))
         self.routes: dict[RouteKey, Route] = {}
@@ -131,8 +133,25 @@ class Gateway:
             self.ratio.observe(asked.n_chars, watch.n_prompt)
             if watch.finish_reason is not None:
                 self.route(asked).observe(up.pool.speculative, *watch.decoding(asked.stream))
+        line = {"time": timestamp(), **line, "server": up.url, **about}
+        self._show(asked, watch, line)
         if self._log is not None:
-            self._log.write({"time": timestamp(), **line, "server": up.url, **about})
+            self._log.write(line)
+
+    def _show(self, asked: Asked, watch: Watch, line: dict[str, Any]) -> None:
+        """To those who watch."""
+        seconds, tokens = watch.decoding(asked.stream)
+        plain = self.route(asked).sides[False].s_per_token
+        answer = Answer(
+            generated=watch.generated,
+            told=watch.told,
+            fallback=line["fallback"],
+            seconds=seconds,
+            plain_s=None if plain is None else plain * tokens,
+        )
+        seen = watch.n_pieces if asked.stream else 0
+        self.live.token(asked.route, watch.generated - seen)
+        self.live.take(asked.route, answer, line)
 
     def unanswered(self, asked: Asked, watch: Watch, about: dict[str, Any]) -> None:
         """The same for a request no server began to answer."""
