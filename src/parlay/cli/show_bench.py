@@ -25,7 +25,7 @@ _COLOURS = {"faster": "green", "slower": "red", "no difference": "yellow", "no r
 
 def say(line: str) -> None:
     """A line of progress."""
-    Console(stderr=True, highlight=False).print(Text(line, style="dim"))
+    Console(stderr=True, highlight=False).print(Text(line, style="dim"), soft_wrap=True)
 
 
 class Bar:
