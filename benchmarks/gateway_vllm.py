@@ -44,6 +44,7 @@ SPECULATION = {
     "prompt_lookup_max": 3,
     "prompt_lookup_min": 1,
 }
+DRAFTED = "vllm:spec_decode_num_draft_tokens_total{"
 TOPICS = ("rain", "bread", "bees", "salt", "glass", "maps")
 # Nothing of the machine's accelerators or of a hub is wanted here.
 ENVIRONMENT = {
@@ -96,9 +97,8 @@ def main() -> None:
         equal_counters(gateway.url, fast)
         choice(gateway.url)
         clients(fast, slow, folder, args)
-        a_worker_dies(gateway.url, slow)
-        print()
-        a_worker_dies(gateway.url, fast)
+        a_worker_dies(4, gateway.url, slow)
+        a_worker_dies(5, gateway.url, fast)
 
 
 @contextmanager
@@ -210,7 +210,7 @@ def equal_counters(gateway: str, fast: Vllm) -> None:
     time.sleep(2)  # until the gateway has read the page again
     after = fast.counters()
     page = httpx.get(f"{fast.url}/metrics", timeout=30).text
-    engines = [line for line in page.splitlines() if line.startswith("vllm:spec_decode_num_draft_")]
+    engines = [line for line in page.splitlines() if line.startswith(DRAFTED)]
     print("1. counters")
     for line in engines:
         print(f"   {line}")
@@ -294,7 +294,7 @@ def acceptance(
     return counts["drafted"], counts["accepted"]
 
 
-def a_worker_dies(gateway: str, server: Vllm) -> None:
+def a_worker_dies(number: int, gateway: str, server: Vllm) -> None:
     """Under load, in the middle of answers."""
     found: list[Got] = []
     slots = httpx.get(f"{gateway}/slots").json()
@@ -314,7 +314,7 @@ def a_worker_dies(gateway: str, server: Vllm) -> None:
     seen = after_death(server)
     for thread in threads:
         thread.join()
-    print(f"4. a worker of {own['pool']} killed under load")
+    print(f"{number}. a worker of {own['pool']} killed under load")
     print(f"   {seen}")
     print(f"   requests: {len(found)}, answered {sum(got.failed is None for got in found)}")
     for (pool, why), n in Counter(
@@ -325,6 +325,7 @@ def a_worker_dies(gateway: str, server: Vllm) -> None:
     print(f"   failed before it: {sum(bool(g.failed) and not g.begun for g in found)}")
     for slot in httpx.get(f"{gateway}/slots").json():
         print(f"   {slot['pool']}: {slot['state']} {slot['reason'] or ''}")
+    print()
 
 
 def after_death(server: Vllm) -> str:
