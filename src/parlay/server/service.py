@@ -32,7 +32,7 @@ from parlay.server.observer import Observer
 from parlay.server.opening import check_drafter, drafter_path, guarded
 from parlay.server.planner import Plan, Planner
 from parlay.server.pricing import Pricing
-from parlay.server.request_log import RequestLog
+from parlay.server.request_log import RequestLog, timestamp
 from parlay.server.schema import ChatRequest, CompletionRequest
 from parlay.server.security import Keys
 from parlay.server.warmup import WarmUp
@@ -94,7 +94,9 @@ class Service:
             context_size=self.engine.target.context_size,
             adaptive=self.pricing is not None,
         )
-        self._open_log(deployment)
+        old, self._log = self._log, RequestLog.of(deployment.monitoring)
+        if old is not None:
+            old.close()
 
     def _control(self, deployment: Deployment) -> None:
         """Make the controller anew where its keys changed; else it keeps what it has seen."""
@@ -126,16 +128,6 @@ class Service:
         text = f"{alert.kind} is {alert.value:.3g}, below {alert.limit:g}: decoding plainly"
         if self.loop is not None and alert.kind != "fallback_share":
             self.loop.call_soon_threadsafe(self.alerts.set, "low_acceptance", text)
-
-    def _open_log(self, deployment: Deployment) -> None:
-        monitoring, old = deployment.monitoring, self._log
-        self._log = None
-        if monitoring.request_log is not None:
-            n_bytes = int(monitoring.request_log_max_mb * 1e6)
-            path = Path(monitoring.request_log)
-            self._log = RequestLog(path, n_bytes, monitoring.request_log_keep)
-        if old is not None:
-            old.close()
 
     @property
     def model_name(self) -> str:
@@ -212,14 +204,14 @@ class Service:
         self.metrics.requests.labels(endpoint, failure.status).inc()
         if self._log is not None:
             record = {"endpoint": endpoint, "status": failure.status, "error": failure.code}
-            self._log.write({"time": _now(), **record})
+            self._log.write({"time": timestamp(), **record})
 
     def _record(self, job: Job, plan: Plan, reply_id: str) -> dict[str, Any]:
         seqs = job.sequences
         numbers = statistics.speculative(seqs, plan.mode, plan.policy, self.observer.baseline)
         timings = statistics.timings(seqs)
         return {
-            "time": _now(),
+            "time": timestamp(),
             "request_id": reply_id,
             "endpoint": plan.endpoint,
             "finish_reason": seqs[0].finish_reason,
@@ -267,8 +259,3 @@ class Service:
         self.engine.close()
         if self._log is not None:
             self._log.close()
-
-
-def _now() -> str:
-    now = time.time()
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
