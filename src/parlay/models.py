@@ -1,4 +1,4 @@
-"""Finds the model a name stands for, and fetches the default model on first use.
+"""Finds the model a name stands for, fetches the default model, knows the drafter that is shipped.
 
 Knows nothing of llama.cpp and does not read GGUF: it hands out paths.
 """
@@ -23,6 +23,10 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 DEFAULT_NAMES = ("default", "smollm2")
 
+# The default model's drafter comes with the package; its card lies beside it.
+DRAFTERS = Path(__file__).parent / "drafters"
+DEFAULT_DRAFTER = DRAFTERS / "smollm2-135m-instruct-draft-q4_0.gguf"
+
 Progress = Callable[[str], None]
 
 
@@ -31,6 +35,11 @@ def resolve_model(name_or_path: str, progress: Progress | None = None) -> Path:
     if name_or_path in DEFAULT_NAMES:
         return default_model(progress)
     return Path(name_or_path)
+
+
+def resolve_drafter(name_or_path: str) -> Path:
+    """The shipped drafter for "default", the default model itself for "smollm2", else a path."""
+    return DEFAULT_DRAFTER if name_or_path == "default" else resolve_model(name_or_path)
 
 
 def default_model(progress: Progress | None = None) -> Path:

@@ -18,10 +18,10 @@ from parlay.decoding.reasoning import OPEN
 from parlay.decoding.sampling import Sampling
 from parlay.errors import BadRequest
 from parlay.llama.settings import ContextSettings, FlashAttention, ModelSettings
-from parlay.models import resolve_model
+from parlay.models import resolve_drafter, resolve_model
 from parlay.pairing.records import find_drafter
 from parlay.runtime.answer import Answer
-from parlay.runtime.engine import Engine, EngineSettings
+from parlay.runtime.engine import FREE_PROPOSERS, Engine, EngineSettings
 from parlay.runtime.measuring import Progress, quietly
 from parlay.runtime.request import ContextFull, Mode, Request, Verification
 from parlay.runtime.sequence import Piece, Sequence
@@ -107,8 +107,9 @@ class Parlay:
         measure_again: bool = False,
         progress: Progress = quietly,
     ) -> None:
-        """`draft`: auto, none, ngram, suffix, a drafter's path, or several with commas between.
-        auto: what the manifest of pairs has for this target, else suffix. `window`: None lets the
+        """`draft`: auto, none, ngram, suffix, default (the drafter that is shipped for the default
+        model), a drafter's path, or several with commas between. auto: suffix, and the drafter that
+        the manifest of pairs has for this target. `window`: None lets the
         controller choose, round by round, by measured time; it may choose not to speculate.
         `progress` is told what is measured at the first start; `measure_again` does so anew."""
         path = resolve_model(str(target))
@@ -116,7 +117,7 @@ class Parlay:
         self.engine = Engine(
             EngineSettings(
                 target=path,
-                draft=known_draft(path) if draft == "auto" else parse_draft(draft),
+                draft=known_draft(path) if draft == "auto" else named_draft(draft),
                 window=window,
                 max_window=max(window or 0, 16),
                 mode=mode,
@@ -234,6 +235,12 @@ def known_draft(target: Path) -> tuple[str, ...]:
     for warning in found.warnings if found else ():
         log.warning(warning)
     return tuple(dict.fromkeys(("suffix", found.draft))) if found else ("suffix",)
+
+
+def named_draft(text: str) -> tuple[str, ...]:
+    """What is to be loaded: names of proposers, and files by their paths."""
+    names = parse_draft(text)
+    return tuple(n if n in FREE_PROPOSERS else str(resolve_drafter(n)) for n in names)
 
 
 def parse_draft(text: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from parlay.cli import pair
 from parlay.errors import BadRequest
+from parlay.models import DEFAULT_DRAFTER
 from parlay.pairing.baseline import load_baseline
 
 app = typer.Typer()
@@ -60,8 +61,8 @@ def test_a_pair_of_two_vocabularies_is_measured_through_text(
     tiny_llama: Path, tiny_other_vocab: Path, suite: Path
 ) -> None:
     options = ("--cycles", "2", "-k", "4", "-n", "16", "--suite", suite, "-c", "512")
-    options += ("--translate", "--measure", "--threads", "1")
-    code, out = run("check", tiny_llama, tiny_other_vocab, *options)
+    more = ("--translate", "--measure", "--threads", "1")
+    code, out = run("check", tiny_llama, tiny_other_vocab, *options, *more)
     assert code == 0
     assert out.startswith("incompatible") and "through text" in out
     known = load_baseline(tiny_llama, tiny_other_vocab)
@@ -98,7 +99,10 @@ def test_the_manifest_round(tiny_llama: Path, tiny_drafter: Path) -> None:
     run("add", tiny_llama, tiny_drafter)
     code, out = run("list", "--json")
     assert code == 0
-    assert [p["drafter"]["name"] for p in json.loads(out)] == ["drafter.gguf", "suffix"]
+    assert [p["drafter"]["name"] for p in json.loads(out)] == [
+        "drafter.gguf",
+        DEFAULT_DRAFTER.name,
+    ]
     assert "shipped" in run("list")[1]
     assert "sha256" in run("show", "drafter.gguf")[1]
     assert run("show", "nothing of that name")[0] == 1

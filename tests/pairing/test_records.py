@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from parlay import models
 from parlay.errors import BadRequest
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.baseline import Baseline, load_baseline, save_baseline
+from parlay.pairing.hashes import sha256_of
 from parlay.pairing.manifest import (
     all_pairs,
     config_folder,
@@ -20,6 +22,7 @@ from parlay.pairing.manifest import (
     user_manifest,
 )
 from parlay.pairing.records import Found, find_drafter, record, verify
+from parlay.parlay import known_draft, named_draft
 
 
 @pytest.fixture(autouse=True)
@@ -142,15 +145,46 @@ def test_verify_notices_what_is_gone_or_changed(pair: tuple[Path, Path]) -> None
     assert [v.problem for v in verify(all_pairs())] == ["has changed", "is gone"]
 
 
-def test_the_shipped_manifest_names_the_default_model() -> None:
+def test_the_shipped_manifest_pairs_the_default_model_with_the_shipped_drafter() -> None:
     (pair,) = shipped_manifest().pairs
-    assert (pair.target.bytes, pair.drafter.name) == (98_362_432, "suffix")
+    assert (pair.target.bytes, pair.target.sha256) == (models.N_BYTES, models.SHA256)
+    assert (pair.drafter.name, pair.drafter.bytes, pair.drafter.sha256) == (
+        models.DEFAULT_DRAFTER.name,
+        models.DEFAULT_DRAFTER.stat().st_size,
+        sha256_of(models.DEFAULT_DRAFTER),
+    )
     assert find(all_pairs(), "smollm2") == [pair]
 
 
 @pytest.mark.weights
-def test_the_default_model_is_found_in_the_shipped_manifest(smollm2: Path) -> None:
-    assert found(smollm2).draft == "suffix"
+def test_the_default_model_drafts_with_the_shipped_drafter_unless_the_user_recorded_another(
+    smollm2: Path, tiny_drafter: Path, tmp_path: Path
+) -> None:
+    assert found(smollm2).draft == str(models.DEFAULT_DRAFTER)
+    assert found(smollm2).warnings == ()
+    assert known_draft(smollm2) == ("suffix", str(models.DEFAULT_DRAFTER))
+    copy = tmp_path / "renamed.gguf"
+    copy.symlink_to(smollm2)
+    assert found(copy).draft == str(models.DEFAULT_DRAFTER)
+    own = check_pair(smollm2, models.DEFAULT_DRAFTER)
+    assert own.verdict == "identical"
+    record(smollm2, tiny_drafter, own)
+    assert found(smollm2).draft == str(tiny_drafter)
+
+
+def test_a_file_of_the_same_name_but_another_size_has_no_shipped_drafter(tmp_path: Path) -> None:
+    other = tmp_path / Path(models.MEMBER).name
+    other.write_bytes(b"GGUF")
+    assert find_drafter(other) is None
+
+
+def test_default_names_the_shipped_drafter_and_smollm2_the_model_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(models, "default_model", lambda progress=None: Path("fetched.gguf"))
+    assert named_draft("suffix,default") == ("suffix", str(models.DEFAULT_DRAFTER))
+    assert named_draft("smollm2") == ("fetched.gguf",)
+    assert named_draft("none") == ()
 
 
 BROKEN = ["{", "pairs: 3", "version: 9", "pairs: [{target: {nome: x}}]", "- a", "\x00"]

@@ -21,7 +21,7 @@ from parlay.bench.suite import Prompt, Suite, suite_hash
 from parlay.errors import BadRequest
 from parlay.llama import library
 from parlay.models import resolve_model
-from parlay.parlay import Parlay, known_draft, parse_draft
+from parlay.parlay import Parlay, known_draft, named_draft, parse_draft
 from parlay.reading.bounds import one_line
 from parlay.runtime.engine import FREE_PROPOSERS, MODEL
 
@@ -195,9 +195,10 @@ def _own_arms(
 
 
 def _resolved(options: OwnOptions) -> tuple[str, ...]:
-    """`auto` by what it stands for with this target."""
-    chosen = ",".join(known_draft(resolve_model(options.model)))
-    return tuple(chosen if draft == "auto" else draft for draft in options.drafts)
+    """Every draft by its files; `auto` by what it stands for with this target."""
+    chosen = known_draft(resolve_model(options.model))
+    drafts = (chosen if draft == "auto" else named_draft(draft) for draft in options.drafts)
+    return tuple(",".join(names) or "none" for names in drafts)
 
 
 def drafter_path(options: OwnOptions) -> Path | None:

@@ -25,7 +25,7 @@ from parlay.pairing import tokenizer_file
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.baseline import load_baseline
 from parlay.pairing.tokenizer import read_tokenizer
-from parlay.parlay import known_draft, parse_draft
+from parlay.parlay import known_draft, named_draft
 from parlay.planning.devices import GIB, pools
 from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here, proposals_for
 from parlay.planning.needs import Load
@@ -69,7 +69,7 @@ def examine(deployment: Deployment) -> list[Finding]:
     except ParlayError as error:
         return [Finding("files", "fail", error.message, "name a GGUF file")]
     named = deployment.model.drafter
-    draft = known_draft(target) if named == "auto" else parse_draft(named)
+    draft = known_draft(target) if named == "auto" else named_draft(named)
     names = [n for n in draft if n not in FREE_PROPOSERS]
     patient = Patient(deployment, target, Path(names[0]) if names else None)
     return [finding for item, check in CHECKS.items() for finding in _run(item, check, patient)]

@@ -57,7 +57,10 @@ def generate(
     model: Annotated[str, typer.Option("--model", "-m", help="GGUF file, or default.")] = "default",
     draft: Annotated[
         str,
-        typer.Option(help="auto, none, ngram, suffix, PATH of a drafter, or several: suffix,PATH."),
+        typer.Option(
+            help="auto, none, ngram, suffix, default (the shipped drafter), PATH of a drafter, or"
+            " several: suffix,PATH."
+        ),
     ] = "auto",
     window: Annotated[
         int | None,

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from parlay.llama.facts import read_facts
+from parlay.models import DRAFTERS
 from parlay.pairing.alignment import Alignment
 from parlay.pairing.baseline import load_baseline
 from parlay.pairing.hashes import Stamp, sha256_of, stamp
@@ -73,16 +74,19 @@ def find_drafter(target: Path) -> Found | None:
 
 
 def _is(known: Member, path: Path) -> bool:
-    """The file of that name and size, or whatever lies now where it was recorded."""
+    """The file of that name and size, a copy under another name, or whatever lies now where it
+    was recorded."""
     if known.path is not None and Path(known.path) == path.resolve():
         return True
-    return known.name == path.name and known.bytes == stamp(path).n_bytes
+    if known.bytes != stamp(path).n_bytes:
+        return False
+    return known.name == path.name or known.sha256 == sha256_of(path)
 
 
 def _locate(known: Member, beside: Path) -> Path | None:
     places = [Path(known.path)] if known.path else []
     if known.is_file:
-        places.append(beside / known.name)
+        places += [beside / known.name, DRAFTERS / known.name]
     return next((place for place in places if place.is_file()), None)
 
 

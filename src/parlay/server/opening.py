@@ -17,7 +17,7 @@ from parlay.errors import LoadError
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.models import resolve_model
-from parlay.parlay import known_draft, parse_draft
+from parlay.parlay import known_draft, named_draft
 from parlay.planning.devices import GIB
 from parlay.planning.limits import Wanted, check_fits, engine_contexts, load_list, plan_here
 from parlay.runtime.engine import FREE_PROPOSERS, Engine, EngineSettings
@@ -36,7 +36,7 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
     widest = max(1, runtime.batch // runtime.slots - 1)
     return EngineSettings(
         target=resolve_model(deployment.model.target),
-        draft=parse_draft(deployment.model.drafter),
+        draft=named_draft(deployment.model.drafter),
         window=None if runtime.adaptive else min(runtime.fixed_window, widest),
         max_window=min(max(runtime.speculative_window or 0, _MAX_WINDOW), widest),
         mode=None if runtime.mode == "auto" else runtime.mode,
@@ -61,10 +61,10 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
 
 def drafter_path(deployment: Deployment) -> Path | None:
     """The draft model's file, if one is named."""
-    names = [n for n in parse_draft(deployment.model.drafter) if n not in FREE_PROPOSERS]
+    names = [n for n in named_draft(deployment.model.drafter) if n not in FREE_PROPOSERS]
     if len(names) > 1:
         raise DeploymentError("model.drafter names several files; one draft model can be loaded")
-    return resolve_model(names[0]) if names else None
+    return Path(names[0]) if names else None
 
 
 def with_known_drafter(deployment: Deployment) -> Deployment:
