@@ -88,7 +88,10 @@ def test_a_measurement_is_shown_stored_and_recorded(
     assert known is not None
     assert (known.cycles, known.window) == (2, 4)  # one prompt was too long
     assert 0.3 < known.token_acceptance <= 1
-    assert set(known.by_category) == {"a"}
+    assert known.by_category == {"a": known.token_acceptance}
+    assert known.first_by_category == {"a": known.first_token} == {"a": known.by_position[0]}
+    assert known.length_by_category == {"a": known.acceptance_length}
+    assert re.search(r"^a +\d+\.\d% +\d+\.\d% +\d\.\d\d", out, re.MULTILINE)
     assert set(known.speedups) == set(known.break_even) == {"1", "2", "3", "4"}
     code, out = run("add", tiny_llama, tiny_drafter, "--notes", "hi")
     assert code == 0

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from parlay.cli.pair import categories
 from parlay.cli.pair_measure import Settings, measure
 from parlay.errors import BadRequest
 from parlay.models import resolve_model
@@ -324,11 +325,6 @@ def _show(
             f" acceptance length {found.acceptance_length:.2f} at window {found.window}"
         )
     if baseline is not None:
-        out.print(
-            f"  held-out prompts: first token {baseline.by_position[0]:.1%},"
-            f" acceptance length {baseline.acceptance_length:.2f},"
-            f" a drafted token costs {baseline.draft_cost:.2f} of the target's"
-            if baseline.by_position
-            else "  held-out prompts: nothing was drafted"
-        )
+        out.print(categories(baseline))
+        out.print(f"a drafted token costs {baseline.draft_cost:.2f} of the target's")
     out.print(f"recorded: {pair}", soft_wrap=True)

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from parlay.cli.pair_measure import Settings, measure
 from parlay.errors import BadRequest
+from parlay.models import resolve_drafter, resolve_model
 from parlay.pairing.alignment import Alignment, check_pair
 from parlay.pairing.baseline import Baseline, save_baseline
 from parlay.pairing.manifest import Pair, all_pairs, find, user_manifest
@@ -45,8 +46,8 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    target: Path,
-    drafter: Path,
+    target: Annotated[str, typer.Argument(help="GGUF file, or default.")],
+    drafter: Annotated[str, typer.Argument(help="GGUF file, or default: the shipped drafter.")],
     measured: Annotated[bool, typer.Option("--measure", help="Load both and generate.")] = False,
     cycles: Annotated[int, typer.Option(min=1, help="Answers to generate.")] = 12,
     window: Annotated[int, typer.Option("--window", "-k", min=1, max=32)] = 8,
@@ -61,7 +62,8 @@ def check(
     json_output: _JSON = False,
 ) -> None:
     """Compare two tokenizers; with --measure, also acceptance and cost. 1: incompatible."""
-    alignment = check_pair(target, drafter)
+    ours, theirs = resolve_model(target), resolve_drafter(drafter)
+    alignment = check_pair(ours, theirs)
     usable = alignment.verdict != "incompatible" or translate
     baseline = None
     if not json_output:
@@ -74,8 +76,8 @@ def check(
         settings = Settings(
             cycles, window, max_tokens, suite, context_size, threads, gpu_layers, translate
         )
-        baseline = _measure(target, drafter, settings)
-        save_baseline(target, drafter, baseline)
+        baseline = _measure(ours, theirs, settings)
+        save_baseline(ours, theirs, baseline)
     if json_output:
         result = alignment.as_dict()
         result["measured"] = None if baseline is None else baseline.as_dict()
@@ -120,11 +122,24 @@ def _print_baseline(baseline: Baseline) -> None:
     out.print(f"token acceptance   {baseline.token_acceptance:.1%}")
     out.print(f"acceptance length  {baseline.acceptance_length:.2f} tokens a round")
     out.print(f"drafter's cost     {baseline.draft_cost:.2f} of a target's token")
-    for name, acceptance in baseline.by_category.items():
-        out.print(f"  {name or 'other':16} {acceptance:.1%}")
+    out.print(categories(baseline))
     out.print(_windows(baseline))
     best = baseline.best_window
     out.print(f"best window: {best}" if best else "no window pays here: use --draft suffix")
+
+
+def categories(baseline: Baseline) -> Table:
+    """Acceptance by kind of prompt, and over all of them."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("prompts")
+    for column in ("first token", "token acceptance", "acceptance length"):
+        table.add_column(column, justify="right")
+    for name, acceptance in baseline.by_category.items():
+        first, length = baseline.first_by_category[name], baseline.length_by_category[name]
+        table.add_row(name or "other", f"{first:.1%}", f"{acceptance:.1%}", f"{length:.2f}")
+    whole = (f"{baseline.first_token:.1%}", f"{baseline.token_acceptance:.1%}")
+    table.add_row("all", *whole, f"{baseline.acceptance_length:.2f}")
+    return table
 
 
 def _windows(baseline: Baseline) -> Table:

@@ -112,19 +112,20 @@ def _costs(parlay: Parlay, prompt: Prompt, window: int) -> Costs:
 def _baseline(runs: Sequence[_Run], costs: Costs, settings: Settings) -> Baseline:
     survived = survival(_by_position([counts for _, counts in runs]))
     windows = [k for k in costs.windows if k]
+    categories = {name: _of(runs, name) for name in sorted({n for n, _ in runs})}
     return Baseline(
         machine=machine_name(),
         cycles=len(runs),
         window=settings.window,
         token_acceptance=_acceptance(runs),
-        acceptance_length=_ratio(
-            sum(c.n_generated for _, c in runs), sum(c.n_rounds for _, c in runs)
-        ),
+        acceptance_length=_length(runs),
         draft_cost=costs.ratio,
-        by_category={name: _acceptance(_of(runs, name)) for name in sorted({n for n, _ in runs})},
+        by_category={name: _acceptance(some) for name, some in categories.items()},
         by_position=tuple(_by_position([counts for _, counts in runs])),
         speedups={str(k): speedup(k, survived, costs) for k in windows},
         break_even={str(k): break_even(k, costs) for k in windows},
+        first_by_category={name: _first_token(some) for name, some in categories.items()},
+        length_by_category={name: _length(some) for name, some in categories.items()},
     )
 
 
@@ -134,6 +135,14 @@ def _of(runs: Sequence[_Run], category: str) -> list[_Run]:
 
 def _acceptance(runs: Sequence[_Run]) -> float:
     return _ratio(sum(c.n_accepted for _, c in runs), sum(c.n_drafted for _, c in runs))
+
+
+def _first_token(runs: Sequence[_Run]) -> float:
+    return next(iter(_by_position([counts for _, counts in runs])), 0.0)
+
+
+def _length(runs: Sequence[_Run]) -> float:
+    return _ratio(sum(c.n_generated for _, c in runs), sum(c.n_rounds for _, c in runs))
 
 
 def _by_position(counts: Sequence[Counts]) -> list[float]:

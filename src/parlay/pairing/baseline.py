@@ -31,6 +31,13 @@ class Baseline:
     speedups: Mapping[str, float]  # predicted, by window
     break_even: Mapping[str, float | None]  # acceptance from which each window pays
     measured_at: float = field(default_factory=time.time)  # seconds since 1970
+    first_by_category: Mapping[str, float] = field(default_factory=dict)  # of first draft tokens
+    length_by_category: Mapping[str, float] = field(default_factory=dict)  # acceptance length
+
+    @property
+    def first_token(self) -> float:
+        """Share of first draft tokens that were accepted."""
+        return self.by_position[0] if self.by_position else 0.0
 
     @property
     def best_window(self) -> int:
