@@ -1,4 +1,4 @@
-"""`make demo`: one prompt with speculation, then without, then what that was worth.
+"""`make demo`: one prompt with the shipped drafter, without, and as the controller would have it.
 
 A short tour of the default model; decides nothing, shows what the library measured.
 """
@@ -6,14 +6,18 @@ A short tour of the default model; decides nothing, shows what the library measu
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 from rich.console import Console
 
 from parlay.cli import show
+from parlay.decoding.counts import Counts
 from parlay.errors import ParlayError
 from parlay.models import default_model
 from parlay.parlay import Parlay
 from parlay.runtime.answer import Answer
+from parlay.runtime.engine import MODEL
 
 PROMPT = """Here is a Python class. Write it again with a docstring in every method, and keep \
 everything else as it is.
@@ -37,6 +41,8 @@ class Account:
         self.balance -= amount
         return self.balance
 """
+WINDOW = 4
+MAX_TOKENS = 200
 
 
 def main() -> int:
@@ -44,7 +50,7 @@ def main() -> int:
     try:
         model = default_model(lambda line: out.print(line, style="dim"))
         out.print("Loading; the first start measures this machine.", style="dim")
-        with Parlay(model, context_size=2048) as parlay:
+        with Parlay(model, draft="suffix,default", context_size=2048) as parlay:
             return tour(parlay, out)
     except ParlayError as error:
         print(f"parlay: {error.message}", file=sys.stderr)
@@ -52,29 +58,60 @@ def main() -> int:
 
 
 def tour(parlay: Parlay, out: Console) -> int:
-    """Both ways, the same prompt; 0 if the texts agree."""
-    parlay.generate("Hello", max_tokens=8)  # touch every page of the file once, for both
-    out.rule("with speculation")
+    """Three ways, the same prompt; 0 if the texts agree."""
+    parlay.generate("Hello", max_tokens=8, draft="none")  # touch every page of the file once
+    out.rule(f"with the shipped drafter, {WINDOW} tokens ahead in every round")
     out.print(show.LEGEND, style="dim")
-    bet = answer(parlay, out, "suffix")
+    drafted = answer(parlay, out, draft=MODEL, window=WINDOW)
     out.rule("without")
-    plain = answer(parlay, out, "none")
+    plain = answer(parlay, out, draft="none", window=0)
+    out.rule("with everything, as the controller chooses")
+    chosen = answer(parlay, out)
     out.rule()
-    same = bet.text == plain.text
-    out.print(f"speed-up: {bet.tokens_per_second / plain.tokens_per_second:.2f}x", style="bold")
-    out.print(f"the two texts are {'identical' if same else 'NOT identical'}", style="bold")
-    return 0 if same or bet.mode == "faithful" else 1
+    for line in verdict(parlay, drafted, plain, chosen):
+        out.print(line)
+    same = drafted.text == plain.text == chosen.text
+    out.print(f"the three texts are {'identical' if same else 'NOT identical'}", style="bold")
+    return 0 if same or plain.mode == "faithful" else 1
 
 
-def answer(parlay: Parlay, out: Console, draft: str) -> Answer:
-    # A few unrelated words take the cache first, so that both ways read the whole prompt.
-    parlay.generate("Good morning.", max_tokens=1, raw=True)
-    # A fixed window: the controller wants to see some rounds first, and this is a short tour.
-    window = 0 if draft == "none" else 4
-    stream = parlay.stream(PROMPT, draft=draft, window=window, max_tokens=200)
+def answer(parlay: Parlay, out: Console, **options: Any) -> Answer:
+    # A few unrelated words take the cache first, so that every way reads the whole prompt.
+    parlay.generate("Good morning.", max_tokens=1, raw=True, draft="none")
+    stream = parlay.stream(PROMPT, max_tokens=MAX_TOKENS, **options)
     show.stream(stream, out)
     out.print(show.summary(stream.answer))
     return stream.answer
+
+
+def verdict(parlay: Parlay, drafted: Answer, plain: Answer, chosen: Answer) -> Iterator[str]:
+    """What was won or lost, and why."""
+    counts = drafted.speculation
+    first = next(iter(counts.acceptance_by_position), 0.0)
+    yield (
+        f"drafter, window {WINDOW}: {_times(drafted, plain)} ({first:.0%} of its first tokens were"
+        f" right, {counts.acceptance_length:.2f} tokens a round)"
+    )
+    costs = parlay.engine.priced.costs if parlay.engine.priced else None
+    if costs is not None and costs.drafter is not None:
+        curve = costs.curve(plain.n_prompt, 1)
+        price = (curve.of(WINDOW + 1, False) + costs.drafter.draft_s(WINDOW)) / curve.of(1, False)
+        pays = "pays" if counts.acceptance_length > price else "does not pay"
+        yield f"such a round takes {price:.2f} plain ones on this machine: it {pays} here"
+    yield f"controller: {_times(chosen, plain)} ({_decided(chosen.speculation)})"
+
+
+def _times(one: Answer, plain: Answer) -> str:
+    return f"{one.tokens_per_second / plain.tokens_per_second:.2f}x the speed of plain decoding"
+
+
+def _decided(counts: Counts) -> str:
+    if not counts.n_drafted:
+        return "it did not bet at all"
+    bets = ", ".join(
+        f"{'the drafter' if name == MODEL else name} {n}" for name, n in counts.sources.items()
+    )
+    return f"it bet in {counts.n_speculated_rounds} of {counts.n_rounds} rounds: {bets}"
 
 
 if __name__ == "__main__":
