@@ -98,13 +98,15 @@ def write_nextn(
     n_ff: int = 64,
     n_experts: int = 2,
     n_ctx: int = 512,
+    only_head: bool = False,
     vocab: Vocabulary = VOCABULARY,
     seed: int = 5,
 ) -> Path:
-    """A target with a NextN layer of its own: GLM-4.5's architecture, the plainest that has one."""
+    """A target with a NextN layer of its own: GLM-4.5's architecture, the plainest that has one.
+    `only_head`: without the other layers, as converters write a file for the NextN layer alone."""
     draw = tiny_models._Draw(seed)
     tensors = tiny_models._ends(draw, vocab, n_embd)
-    for i in range(n_layers + 1):
+    for i in range(n_layers if only_head else 0, n_layers + 1):
         at = f"blk.{i}"
         tensors |= tiny_models._attention(draw, at, n_embd, n_heads, n_kv_heads)
         tensors[f"{at}.post_attention_norm.weight"] = draw.norm(n_embd)

@@ -162,6 +162,13 @@ def test_another_vocabulary_cannot_be_translated_for_a_drafter_of_states(folder:
     assert "--translate" not in str(refused.value)
 
 
+def test_nextn_weights_in_a_file_of_their_own_are_refused_with_the_reason(folder: Path) -> None:
+    target = tiny_drafters.write_nextn(folder / "whole.gguf")
+    head = tiny_drafters.write_nextn(folder / "head.gguf", only_head=True)
+    with pytest.raises(LoadError, match=r"head\.gguf holds only NextN layers"):
+        Parlay(target, draft=str(head), window=2, context_size=64)
+
+
 def test_a_plain_drafter_captures_nothing(tiny_llama: Path, tiny_drafter: Path) -> None:
     with Parlay(tiny_llama, draft=str(tiny_drafter), window=2, context_size=64) as made:
         assert made.engine.target.captured == ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -35,6 +36,19 @@ def kind_of(drafter: Model, target: Model) -> Kind:
         return "eagle3"
     own_head = drafter is target and target.settings.own_head
     return "mtp" if own_head and C.llama_model_n_layer_nextn(target.handle) > 0 else "model"
+
+
+def refuse_lone_head(path: Path) -> None:
+    """NextN weights without the layers below them would load as a draft model of no layers."""
+    names = [tensor.name for header in read_parts(path) for tensor in header.tensors]
+    alone = not any(name.startswith("blk.0.") for name in names)
+    # Gemma 4's assistant has layers of its own, and projections named like this beside them.
+    assistant = any(name.startswith("nextn.") for name in names)
+    if assistant or (alone and any(".nextn." in name for name in names)):
+        raise LoadError(
+            f"{path.name} holds only NextN layers, which Parlay runs from the target's own file;"
+            " use another drafter, or a target converted with them, named as its own drafter"
+        )
 
 
 class StateContext(Context):

@@ -26,7 +26,7 @@ from parlay.llama import library
 from parlay.llama.context import Context, Rollback
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.llama.state_context import StateContext, kind_of
+from parlay.llama.state_context import StateContext, kind_of, refuse_lone_head
 from parlay.llama.vocabulary import Detokenizer
 from parlay.planning.limits import Wanted, check_fits, engine_contexts
 from parlay.proposers.dflash import DFlashProposer
@@ -356,6 +356,7 @@ class Engine:
         """A drafter's file, loaded; a target with a head of its own is there already."""
         if self._is_target(path) and kind_of(self.model, self.model) == "mtp":
             return self.model
+        refuse_lone_head(path)
         drafter = Model(path, self.settings.drafter_model)
         closing.append(drafter.close)
         return drafter
