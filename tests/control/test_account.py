@@ -9,7 +9,7 @@ PLAIN_S = 1.0
 
 
 def allowance(account: Account, source: str = "ngram", n_generated: int = 0) -> float:
-    return account.allowance(0, source, n_generated, PLAIN_S)
+    return account.allowance(0, source, n_generated, PLAIN_S, limit_s=1.5)
 
 
 def test_a_proposer_that_has_won_may_stake_more_than_one_without_a_record() -> None:
@@ -42,6 +42,35 @@ def test_a_record_is_forgotten_by_a_fifth_with_every_answer_it_is_bet_in() -> No
     for _ in range(3):
         account.book(0, "ngram", 0.0)
     assert account.to_dict() == {"ngram": 3.2}
+
+
+def test_a_record_is_worth_a_larger_stake_but_not_any() -> None:
+    account = Account({"ngram": 1e6})
+    account.open(0)
+    assert allowance(account) == 2.0
+
+
+def test_requests_leave_what_they_did_not_lose_up_to_a_limit() -> None:
+    account = Account()
+    for _ in range(3):
+        account.open(0)
+        allowance(account, n_generated=100)  # may lose 2 seconds
+    account.open(0)
+    assert account.savings("model", limit_s=10.0) == 6.0
+    assert account.savings("model", limit_s=5.0) == 5.0
+
+
+def test_a_proposer_that_lost_its_share_of_the_savings_gets_another_chance_one_day() -> None:
+    account = Account()
+    account.open(0)
+    allowance(account, n_generated=200)
+    account.book(0, "model", -4.0)
+    account.open(0)
+    assert account.savings("model", limit_s=5.0) == 0.0
+    for _ in range(30):
+        account.open(0)
+        allowance(account, n_generated=10)
+    assert account.savings("model", limit_s=5.0) > 4.0
 
 
 @given(st.lists(st.floats(0.0, 5.0), max_size=200))

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlay.control.account import Account
 from parlay.control.controller import Choice, Controller, View
 from parlay.control.cost import CostTable
 from parlay.control.profit import ProfitController
@@ -154,22 +153,6 @@ def test_probes_of_a_useless_drafter_become_seldom() -> None:
 # -- never lose ---------------------------------------------------------------
 
 
-def test_an_unknown_proposer_may_lose_half_a_plain_pass_at_first() -> None:
-    account = Account()
-    account.open(0)
-    assert account.allowance(0, "x", 1, plain_s=1.0) == pytest.approx(0.5)
-    assert account.allowance(0, "x", 100, plain_s=1.0) == pytest.approx(2.0)
-    account.book(0, "x", 3.0)
-    assert account.allowance(0, "x", 1, plain_s=1.0) > 3.5
-
-
-def test_a_record_is_worth_a_larger_stake_but_not_any() -> None:
-    account = Account({"x": 1e6})
-    account.open(0)
-    assert account.allowance(0, "x", 1, plain_s=1.0) == pytest.approx(2.0)
-    assert account.allowance(0, "y", 1, plain_s=1.0) == pytest.approx(0.5)
-
-
 def random_recording(rng: random.Random, n: int) -> Recording:
     """Acceptance, confidence and lengths that have nothing to do with each other."""
 
@@ -250,6 +233,40 @@ def test_a_batch_may_lose_what_its_sequences_may_lose_and_no_more() -> None:
     assert sum(c.window for c in dear) == 0
 
 
+def settling_table() -> CostTable:
+    """A GPU: a change of shape costs a fifth, the second pass of a new one nearly a whole pass."""
+    made = table(0.1, drafter=0.05, change=0.2)
+    curve = made.curve(50, 1)
+    curve.settling_s = 0.8
+    return made
+
+
+def test_a_shape_that_has_settled_is_left_only_for_more_than_settling_again_costs() -> None:
+    offers = {"ngram": draft("ngram", 0.5)}
+    cheap, dear = proven(table(0.1, change=0.2), "ngram"), proven(settling_table(), "ngram")
+    assert choose(cheap, view(offers))[0].window == 1
+    assert choose(dear, view(offers))[0].window == 0
+
+
+def test_a_drafter_that_will_be_used_for_the_rest_of_the_answer_is_worth_settling_for() -> None:
+    controller = proven(settling_table(), "model")
+    choice = choose(controller, view(sources=("model",), n_context=5))[0]
+    assert choice.source == "model" and choice.window > 0
+
+
+def test_the_second_pass_of_a_new_shape_teaches_what_settling_costs() -> None:
+    controller = proven(settling_table(), "ngram")
+    curve = controller.costs.curve(50, 1)
+    steady = curve.steady[3]
+    for n in range(1, 60):
+        choose(controller, view({"ngram": draft("ngram", 0.9, 0.9)}, n_generated=n, window=2))
+        rows = 3 if n % 4 in (1, 2) else 1  # two passes of each shape, over and over
+        seconds = curve.of(rows, changed=n % 2 == 1) + (0.0 if n % 2 else 0.4)
+        controller.observe([finished("ngram", rows - 1, 0, seconds)])
+    assert 0.2 < curve.settling_s < 0.6
+    assert curve.steady[3] == pytest.approx(steady, rel=0.05)
+
+
 def test_choices_come_in_the_order_of_the_views() -> None:
     controller = proven(table(0.05), "ngram")
     views = [
@@ -282,10 +299,11 @@ def test_passes_that_read_a_prompt_are_not_timed() -> None:
     assert controller.costs.to_dict() == before
 
 
-@pytest.mark.parametrize("change", [0.0, 0.2])
-def test_prices_that_are_right_stay_as_they_are(change: float) -> None:
+@pytest.mark.parametrize(("change", "settling"), [(0.0, 0.0), (0.2, 0.0), (0.2, 0.5)])
+def test_prices_that_are_right_stay_as_they_are(change: float, settling: float) -> None:
     """It expects of every pass and every draft exactly what the replay charges for it."""
     costs = table(0.05, 0.03, change)
+    costs.curve(50, 1).settling_s = settling
     controller = ProfitController(costs.copy())
     outcomes = Replay(mixed_workload()[:12], ("ngram", "suffix", "model")).run(controller, costs)
     assert sum(o.n_tokens for o in outcomes) > 1.5 * sum(o.n_rounds for o in outcomes)

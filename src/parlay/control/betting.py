@@ -24,6 +24,10 @@ _AT_EASE, _CAUTION = 5.0, 2.0
 # answer: taken to be half of what the request may still generate. It must leave a reserve, in plain
 # passes, or nothing could be bet on what it then drafts.
 _CATCH_UP, _LIKELY, _RESERVE = 4, 0.5, 0.7
+# What a proposer that has won may stake in one answer beyond others, in plain passes: a free one,
+# which costs little to try and is tried often; and a draft model. And what one may stake with
+# savings that has won nothing yet.
+_FREE_LIMIT, _LIMIT, _STAKE_WITH_SAVINGS = 1.5, 9.5, 5.0
 
 
 class Request:
@@ -59,6 +63,21 @@ class Market:
     rate: float  # tokens per second, of late
     plain_s: float
 
+    @property
+    def to_and_fro_s(self) -> float:
+        """What it costs to leave the shape of a plain pass and to come back to it."""
+        rows = min(self.rows + 1, len(self.full) - 1)
+        return self.full[rows] - self.steady[rows] + self.return_s
+
+    @property
+    def plainly(self) -> bool:
+        """Whether the last pass had the shape of a plain one."""
+        return self.full[self.rows] == self.steady[self.rows]
+
+    def change_s(self, rows: int) -> float:
+        """What a draft model's first pass costs beyond those that follow it in the same shape."""
+        return self.prices[rows] - self.steady[rows] if self.plainly else 0.0
+
     def loss(self, rows: int) -> float:
         """What a pass of so many rows loses if all of its drafts are wrong."""
         return self.full[rows] - self.plain_s + self.return_s
@@ -88,7 +107,10 @@ def best_offer(
         rates = survival.of(source, view.greedy, view.thinking).by_confidence
         gained = gains(draft.confidence, rates.odds, request.mood(source).factor)
         each = worth(gained, market.rate, market.steady, market.rows, market.n_sequences)
-        allowance = account.allowance(view.seq_id, source, view.n_generated, market.plain_s)
+        limit_s = _FREE_LIMIT * market.plain_s + 2 * market.to_and_fro_s
+        allowance = account.allowance(
+            view.seq_id, source, view.n_generated, market.plain_s, limit_s
+        )
         offer = _value_windows(Offer(source, gained, each, allowance), market)
         if best is None or offer.value > best.value:
             best = offer
@@ -229,10 +251,11 @@ def _choose_window(plan: DraftPlan, market: Market, invested: float) -> None:
         each * gain - prices[rows] - step_s * i
         for i, rows, gain in zip(steps, rows_at, gained, strict=False)
     ]
-    if invested:  # the rest of the answer pays it back, a part each round
-        n, n_left = len(plan.requests), plan.requests[0].view.n_remaining * _LIKELY
-        shares = [1.0 - 1.0 / max(1.0, n_left / (1.0 + gain / n)) for gain in gained]
-        values = [v + invested * share for v, share in zip(values, shares, strict=False)]
+    # The rest of the answer pays back, a part each round, what it takes to begin with.
+    n, n_left = len(plan.requests), plan.requests[0].view.n_remaining * _LIKELY
+    shares = [1.0 - 1.0 / max(1.0, n_left / (1.0 + gain / n)) for gain in gained]
+    begin = [invested + market.change_s(rows) for rows in rows_at]
+    values = [v + b * share for v, b, share in zip(values, begin, shares, strict=False)]
     best = max(values)
     at = values.index(best)
     plan.window, plan.rows, plan.gain = at + 1, rows_at[at], gained[at]
@@ -250,11 +273,14 @@ def _together(rates: Sequence[Sequence[float]], rows: int) -> tuple[Sequence[int
 
 
 def _allowance(source: str, requests: Sequence[Request], market: Market, account: Account) -> float:
+    plain_s = market.plain_s
     allowances = [
-        account.allowance(r.view.seq_id, source, r.view.n_generated, market.plain_s)
+        account.allowance(r.view.seq_id, source, r.view.n_generated, plain_s, _LIMIT * plain_s)
         for r in requests
     ]
-    return sum(allowances)
+    # Savings are for the first bets of a proposer whose record says nothing yet.
+    first = _STAKE_WITH_SAVINGS * plain_s
+    return sum(allowances) + min(account.savings(source, first), max(0.0, first - sum(allowances)))
 
 
 def _rates(source: str, request: Request, survival: Survival) -> list[float]:

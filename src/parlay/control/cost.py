@@ -34,14 +34,18 @@ _WAITING = 64
 class Curve:
     """Seconds of a round by the rows of its pass, drafting apart; index 0 is never used."""
 
-    __slots__ = ("changed", "known", "prices_change", "steady")
+    __slots__ = ("changed", "known", "prices_change", "settling_s", "steady")
 
-    def __init__(self, steady: Mapping[int, float], changed: Mapping[int, float]) -> None:
+    def __init__(
+        self, steady: Mapping[int, float], changed: Mapping[int, float], settling_s: float = 0.0
+    ) -> None:
         self.prices_change = bool(changed)  # whether a change of shape costs anything here
         self.steady = _fill(steady)  # the same shape as the last pass
         # One list where there is one price: what is learned of one is learned of both.
         self.changed = _fill(changed) if changed else self.steady
         self.known = {*steady, *changed}  # measured or observed, not interpolated
+        # What the second pass of a new shape takes more: a GPU records then what it will repeat.
+        self.settling_s = settling_s
 
     def of(self, rows: int, changed: bool) -> float:
         """Seconds of one pass."""
@@ -53,6 +57,7 @@ class Curve:
         made.steady = list(self.steady)
         made.changed = list(self.changed) if self.prices_change else made.steady
         made.known = set(self.known)
+        made.settling_s = self.settling_s
         return made
 
 
@@ -102,7 +107,8 @@ class DrafterCost:
         n_steps = -(-n // n_sequences)
         if n_steps <= _SINGLE_STEPS:
             return self.pace * n_steps * curve.steady[n_sequences]
-        return self.pace * (curve.changed[n - n_sequences] + curve.changed[n_sequences])
+        there, back = curve.changed[n - n_sequences], curve.changed[n_sequences]
+        return self.pace * (there + back + curve.settling_s)
 
     def draft_s(self, n_drafted: int, n_missing: int = 1, n_sequences: int = 1) -> float:
         """A whole draft."""
@@ -165,6 +171,13 @@ class CostTable:
         cells[rows] *= 1.0 + _CELL_RATE * surprise
         self.pace *= 1.0 + _PACE_RATE * surprise
         curve.known.add(rows)
+
+    def observe_settling(self, rows: int, n_context: int, n_sequences: int, seconds: float) -> None:
+        """The second pass of a new shape took `seconds`."""
+        curve = self.curve(n_context, n_sequences)
+        expected = curve.steady[rows] + curve.settling_s
+        surprise = _surprise(seconds, expected * self.pace) - 1.0
+        curve.settling_s = max(0.0, curve.settling_s + _PACE_RATE * surprise * expected)
 
     def with_drafter(self, share: float) -> CostTable:
         """The same, but the drafter's every token costs this share of a plain pass."""
@@ -256,7 +269,11 @@ def _write_block(drafter: DrafterCost) -> dict[str, Any]:
 
 
 def _read_curve(record: Mapping[str, Any]) -> Curve:
-    return Curve(*(_read_points(record.get(key, {})) for key in ("steady_ms", "changed_ms")))
+    steady, changed = (_read_points(record.get(key, {})) for key in ("steady_ms", "changed_ms"))
+    settling_s = float(record.get("settling_ms", 0.0)) / 1e3
+    if not 0.0 <= settling_s < float("inf"):
+        raise ValueError("milliseconds must be positive")
+    return Curve(steady, changed, settling_s)
 
 
 def _read_points(record: Mapping[str, float]) -> dict[int, float]:
@@ -266,11 +283,15 @@ def _read_points(record: Mapping[str, float]) -> dict[int, float]:
     return points
 
 
-def _write_curve(curve: Curve, pace: float) -> dict[str, dict[str, float]]:
+def _write_curve(curve: Curve, pace: float) -> dict[str, Any]:
     rows = sorted(curve.known)
-    written = {"steady_ms": {str(b): round(1e3 * pace * curve.steady[b], 6) for b in rows}}
+    written: dict[str, Any] = {
+        "steady_ms": {str(b): round(1e3 * pace * curve.steady[b], 6) for b in rows}
+    }
     if curve.prices_change:
         written["changed_ms"] = {str(b): round(1e3 * pace * curve.changed[b], 6) for b in rows}
+    if curve.settling_s:
+        written["settling_ms"] = round(1e3 * pace * curve.settling_s, 6)
     return written
 
 

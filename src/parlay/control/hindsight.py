@@ -23,12 +23,14 @@ class Path:
     """The rounds of one answer, counted by what they cost."""
 
     passes: tuple[tuple[int, bool, int], ...]  # rows, whether the shape changed, how often
+    n_settling: int  # second passes of a new shape
     drafts: tuple[tuple[int, int, int], ...]  # drafted by a model, tokens it lacked, how often
 
     def seconds(self, costs: CostTable, n_context: int) -> float:
         """What these rounds cost."""
         curve, drafter = costs.curve(n_context, 1), costs.drafter
         seconds = sum(n * curve.of(rows, changed) for rows, changed, n in self.passes)
+        seconds += self.n_settling * curve.settling_s
         if drafter is not None:
             seconds += sum(n * drafter.draft_s(k, missing) for k, missing, n in self.drafts)
         return seconds
@@ -63,6 +65,7 @@ def _path_of(key: _Key, source: str, window: int) -> Path:
     passes: Counter[tuple[int, bool]] = Counter()
     drafts: Counter[tuple[int, int]] = Counter()
     i, last, missing = 0, 1, recording.n_prompt + 1
+    n_settling, settled = 0, True
     while i < recording.n_tokens:
         offer = recording.offers[source][i]
         k = min(window, len(offer.confidence), _room(recording, i))
@@ -73,11 +76,14 @@ def _path_of(key: _Key, source: str, window: int) -> Path:
         else:
             drafts[k, missing] += 1
             missing = 2 if accepted == k else 1
-        passes[k + 1, k + 1 != last] += 1
-        last = k + 1
+        changed = k + 1 != last
+        passes[k + 1, changed] += 1
+        n_settling += not changed and not settled
+        settled, last = not changed, k + 1
         i += generated
     return Path(
         tuple((rows, changed, n) for (rows, changed), n in passes.items()),
+        n_settling,
         tuple((k, lacking, n) for (k, lacking), n in drafts.items()),
     )
 
@@ -104,8 +110,8 @@ def best_fixed(
 def oracle_seconds(recording: Recording, costs: CostTable, sources: Sequence[str]) -> float:
     """The least time for one answer if every outcome were known beforehand.
 
-    It still pays for changed shapes, and may verify wrong tokens to keep one. Its drafter never
-    has to catch up: a little more than anyone can have.
+    It still pays for changed shapes, and may verify wrong tokens to keep one. Its shapes settle at
+    once and its drafter never has to catch up: a little more than anyone can have.
     """
     curve, drafter = costs.curve(recording.n_prompt, 1), costs.drafter
     step = drafter.step_s() if drafter is not None else 0.0

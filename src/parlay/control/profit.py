@@ -181,11 +181,13 @@ class ProfitController:
         known = self.survival.of(source, view.greedy, view.thinking)
         window = plan.most(market, view.max_window)
         others = plan.rows - 1 - min(plan.window, view.max_window)
+        # The change of shape it begins with was decided upon: here it is the same for every window.
+        prices = market.steady if market.plainly else market.prices
         stopping = Stopping(
             known.by_confidence.odds,
             request.mood(source).factor,
             plan.rates[plan.requests.index(request)],
-            market.prices[others:] if others else market.prices,
+            prices[others:] if others else prices,
             1.0 / market.rate,
             plan.step_s / len(plan.requests),  # they share it, as long as others go on too
             window,
@@ -237,16 +239,20 @@ class ProfitController:
         n_context = max([r.n_context for r in rounds])
         curve, rows = self.costs.curve(n_context, n), first.n_pass_rows
         changed, pace = rows != self._shapes.last, self.costs.pace
+        settling_s = 0.0 if changed or self._shapes.settled else curve.settling_s
         draft_s = self._expected_draft_s(rounds)
-        expected = curve.of(rows, changed) + draft_s
+        expected = curve.of(rows, changed) + settling_s + draft_s
         seconds = min(first.timing.total_s / pace, _LARGEST_EXCESS * expected)
         plain_s = curve.steady[n]
-        self._book(rounds, seconds, plain_s, curve.of(n, changed) - plain_s)
+        self._book(rounds, seconds, plain_s, curve.of(n, changed) + settling_s - plain_s)
         self._tokens = _RATE_KEPT * self._tokens + sum([r.n_generated for r in rounds])
         self._seconds = _RATE_KEPT * self._seconds + seconds
         self._n_without_plain = 0 if rows == n else self._n_without_plain + 1
         pass_s = first.timing.verify_s + first.timing.overhead_s
-        self.costs.observe(rows, n_context, n, changed, pass_s)
+        if settling_s:
+            self.costs.observe_settling(rows, n_context, n, pass_s)
+        else:
+            self.costs.observe(rows, n_context, n, changed, pass_s)
         if draft_s and self.costs.drafter is not None:
             self.costs.drafter.observe(draft_s * pace, first.timing.draft_s)
 

@@ -123,6 +123,7 @@ class _World:
     def __init__(self, costs: CostTable) -> None:
         self._costs = costs
         self._last_rows = 1
+        self._settled = True
 
     def play(
         self, controller: Controller, slots: Sequence[_Sequence], sources: tuple[str, ...]
@@ -145,6 +146,7 @@ class _World:
             _round(seq, choice, bet, timing, len(slots), rows)
             for seq, choice, bet in zip(slots, choices, bets, strict=True)
         ]
+        self._settled = rows == self._last_rows
         self._last_rows = rows
         for seq, bet, r in zip(slots, bets, rounds, strict=True):
             _advance(seq, bet, r)
@@ -155,9 +157,11 @@ class _World:
         rows = sum(1 + len(bet.confidence) for bet in bets)
         n_context = max(seq.recording.n_prompt + seq.position for seq in slots)
         curve = self._costs.curve(n_context, len(slots))
+        changed = rows != self._last_rows
+        settling_s = 0.0 if changed or self._settled else curve.settling_s
         return Timing(
             draft_s=self._draft_s(slots, bets),
-            verify_s=curve.of(rows, rows != self._last_rows),
+            verify_s=curve.of(rows, changed) + settling_s,
         )
 
     def _draft_s(self, slots: Sequence[_Sequence], bets: Sequence[_Bet]) -> float:

@@ -1,7 +1,9 @@
 """Which shape the last pass had, which are in use, and so what the next one costs.
 
-Knows rows and prices only. On a GPU a pass of another shape than the last one costs more; a shape
-that is used often is worth being in, since the next pass will likely have it too.
+Knows rows and prices only. On a GPU a pass of another shape than the last one costs more, and the
+second one of the new shape even more: there it records what it repeats from then on. Whoever
+leaves a shape that has settled will pay for settling once, here or elsewhere, so that is charged on
+leaving. A shape that is used often is worth being in: the next pass will likely have it too.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ class Shapes:
 
     def __init__(self) -> None:
         self.last = 1
+        self.settled = True  # whether the last shape had at least two passes in a row
         self._share: dict[int, float] = {1: 1.0}
 
     def prices(self, curve: Curve, most_rows: int) -> tuple[Sequence[float], Sequence[float]]:
@@ -27,7 +30,8 @@ class Shapes:
         if not curve.prices_change:
             return curve.steady, curve.steady
         steady, changed = curve.steady, curve.changed
-        full = changed[: most_rows + 1]
+        settling_s = curve.settling_s if self.settled else 0.0
+        full = [seconds + settling_s for seconds in changed[: most_rows + 1]]
         if self.last <= most_rows:
             full[self.last] = steady[self.last]
         prices = full.copy()
@@ -38,6 +42,7 @@ class Shapes:
 
     def observe(self, rows: int) -> None:
         """A pass was made."""
+        self.settled = rows == self.last
         self.last = rows
         kept = {b: _KEPT * share for b, share in self._share.items() if share > _RARE}
         kept[rows] = kept.get(rows, 0.0) + 1.0 - _KEPT

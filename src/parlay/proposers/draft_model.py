@@ -124,7 +124,8 @@ class DraftModel:
             fed = {
                 s: rest[: self._bite(len(rest), share)] for s, rest in missing.items() if rest[1:]
             }
-            self._decode(fed, n_logits=0)
+            # A pass without logits is another shape; a single token's must stay what it is.
+            self._decode(fed, n_logits=int(all(len(tokens) == 1 for tokens in fed.values())))
             missing = {s: rest[len(fed.get(s, ())) :] for s, rest in missing.items()}
         return self._decode(missing, n_logits=1)
 

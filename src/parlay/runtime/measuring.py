@@ -52,22 +52,35 @@ class Stopwatch:
         self._passes = passes
         self._clock = clock
         self._last: tuple[int, ...] = ()
+        self._before: tuple[int, ...] = ()
         self._seen: set[tuple[int, ...]] = set()
         self.samples: defaultdict[_Key, list[float]] = defaultdict(list)
+        # The second pass of a shape: a GPU records then what it will repeat from the third one on.
+        self.seconds: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         shape = tuple(len(span.tokens) for span in spans)
         started = self._clock()
         rows = self._passes.decode(spans)
         seconds = self._clock() - started
-        # On a GPU the first pass of a shape also loads its kernels: no later one pays for that.
-        first = self.steady and shape not in self._seen
-        if not first and all(span.n_logits for span in spans):  # else a prompt was read
-            changed = self.steady and shape != self._last
-            self.samples[len(spans), sum(shape), changed].append(seconds)
-        self._seen.add(shape)
+        if all(span.n_logits for span in spans):  # else a prompt was read
+            self._note(shape, seconds)
+        self._before = self._last
         self._last = shape
         return rows
+
+    def _note(self, shape: tuple[int, ...], seconds: float) -> None:
+        n, rows = len(shape), sum(shape)
+        if not self.steady:
+            self.samples[n, rows, False].append(seconds)
+        elif shape not in self._seen:  # it also loads its kernels: no later one pays for that
+            self._seen.add(shape)
+        elif shape != self._last:
+            self.samples[n, rows, True].append(seconds)
+        elif shape != self._before:
+            self.seconds[n, rows].append(seconds)
+        else:
+            self.samples[n, rows, False].append(seconds)
 
     @property
     def context_size(self) -> int:
@@ -114,7 +127,7 @@ def measure(
     *,
     max_window: int,
     n_sequences: int = 1,
-    budget_s: float = 2.0,
+    budget_s: float = 4.0,
     progress: Progress = quietly,
     clock: Clock = perf_counter,
     origin: str = "measured at start-up",
@@ -194,8 +207,8 @@ def _time_shape(passes: Stopwatch, rows: int, n_wanted: int) -> None:
     if have >= n_wanted or _N_PREFIX + rows > passes.context_size:
         return
     shapes = [rows] * (n_wanted - have)
-    if passes.steady:  # once for its kernels, and then to and fro for the price of a change
-        shapes += [rows, rows, *(1, rows) * _N_CHANGES]
+    if passes.steady:  # twice until it is steady, and then to and fro for the price of a change
+        shapes += [rows, rows, *(1, 1, rows, rows) * _N_CHANGES]
     tokens = probe_tokens(_N_PREFIX + rows, passes.n_vocab)
     prefix, rest = tokens[:_N_PREFIX], tokens[_N_PREFIX:]
     for n in shapes:
@@ -211,7 +224,7 @@ def _time_together(passes: Stopwatch, n_sequences: int, rows: int) -> None:
     tokens = probe_tokens(_N_PREFIX + rows, passes.n_vocab)
     sequences = range(n_sequences)
     try:
-        for _ in range(1 + 2 * int(passes.steady)):
+        for _ in range(1 + 3 * int(passes.steady)):
             for s in sequences:
                 passes.clear(s)
                 passes.decode([Span(s, 0, tokens[:_N_PREFIX], 0)])
@@ -224,7 +237,9 @@ def _time_together(passes: Stopwatch, n_sequences: int, rows: int) -> None:
 def _time_drafter(drafter: Stopwatch) -> None:
     """Single steps, as it drafts; then the passes with which it catches up."""
     catch_ups = [m for size in _CATCH_UPS for m in (size, 1)]
-    spans = [1] * _N_STEPS + catch_ups * (2 if drafter.steady else 1)
+    spans = [1] * _N_STEPS + catch_ups
+    if drafter.steady:  # a second time, now that the kernels are loaded
+        spans += [m for size in _CATCH_UPS for m in (size, 1, 1)]
     tokens = probe_tokens(sum(spans), drafter.n_vocab)
     at = 0
     try:
@@ -271,8 +286,14 @@ def _curve(passes: Stopwatch, n_sequences: int, fixed_s: float, choice_s: float)
         if n == n_sequences and seconds:
             prices[changed][rows] = median(seconds) + fixed_s + rows * choice_s
     steady, changed_ = prices[False], prices[True]
+    again = [
+        median(seconds) + fixed_s + rows * choice_s - steady[rows]
+        for (n, rows), seconds in passes.seconds.items()
+        if n == n_sequences and rows in steady
+    ]
+    settling_s = max(0.0, median(again)) if again else 0.0
     # A shape that was only ever seen as a changed one is at least known from above.
-    return Curve({**changed_, **steady}, changed_)
+    return Curve({**changed_, **steady}, changed_, settling_s)
 
 
 def _is_stable(passes: Stopwatch) -> bool:
