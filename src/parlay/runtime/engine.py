@@ -274,6 +274,8 @@ class Engine:
             elif priced is not None and isinstance(made, Follower):
                 priced.costs.drafter = measure_follower(made)
 
+        if MODEL not in self.bets.proposers:  # a request that names it may come before the worker
+            self.bets.absent.setdefault(MODEL, Fallback.DRAFTER_LOADING)
         self.call(take_over)
 
     def drop_drafter(self, reason: Fallback) -> None:
