@@ -39,15 +39,15 @@ def test_memory_taken_later_is_asked_for_and_memory_taken_before_is_not() -> Non
         memory.close()
 
 
-def load(path: Path, **settings: bool) -> Model:
-    return Model(path, ModelSettings(gpu_layers=0, **settings))
+def load(path: Path, *, wanted: bool = True) -> Model:
+    return Model(path, ModelSettings(gpu_layers=0, large_pages=wanted))
 
 
 def test_weights_are_copied_where_there_is_room_and_wanted(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(large_pages, "available", lambda: True)
-    with load(tiny_llama) as model, load(tiny_llama, large_pages=False) as mapped:
+    with load(tiny_llama) as model, load(tiny_llama, wanted=False) as mapped:
         assert model.in_large_pages and not mapped.in_large_pages
     monkeypatch.setattr(library, "free_ram", lambda: tiny_llama.stat().st_size)
     with load(tiny_llama) as model:
@@ -57,7 +57,7 @@ def test_weights_are_copied_where_there_is_room_and_wanted(
 def test_the_copy_computes_the_same(tiny_llama: Path) -> None:
     logits = []
     for wanted in (True, False):
-        with load(tiny_llama, large_pages=wanted) as model:
+        with load(tiny_llama, wanted=wanted) as model:
             context = Context(model, ContextSettings(context_size=64, threads=1))
             logits.append(context.decode([Span(0, 0, [5, 6, 7], 3)])[0].copy())
             context.close()
