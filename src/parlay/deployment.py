@@ -166,9 +166,9 @@ class ScaleSection(Section):
 
     target: str | None = None  # the model as that engine reads it; absent: model.target
     drafter: str | None = None  # likewise; absent: model.drafter
-    method: Literal[
-        "auto", "none", "ngram", "suffix", "draft_model", "eagle3", "mtp", "dflash"
-    ] = "auto"
+    method: Literal["auto", "none", "ngram", "suffix", "draft_model", "eagle3", "mtp", "dflash"] = (
+        "auto"
+    )
     tensor_parallel: int = Field(1, ge=1, le=1024)
     pipeline_parallel: int = Field(1, ge=1, le=1024)
     data_parallel: int = Field(1, ge=1, le=4096)
