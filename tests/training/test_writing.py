@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 from parlay.decoding.span import Span
-from parlay.errors import BadRequest
+from parlay.errors import BadRequest, ParlayError
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
@@ -86,12 +89,28 @@ def test_what_was_written_before_an_interrupt_is_kept(tiny_llama: Path, tmp_path
 
 def test_two_processes_write_into_one_corpus(tiny_llama: Path, tmp_path: Path) -> None:
     seen: list[int] = []
-    job = Job(tiny_llama, tmp_path, n_tokens=400, n_writers=2, settings=SETTINGS)
+    # Enough that the second one is there before the first is done.
+    job = Job(tiny_llama, tmp_path, n_tokens=5000, n_writers=2, settings=SETTINGS)
     write(job, seen.append)
     names = {path.name.partition("-")[0] for path in Corpus(tmp_path).paths}
     assert names == {"writer0", "writer1"}
-    assert Corpus(tmp_path).n_generated >= 400
+    assert Corpus(tmp_path).n_generated >= 5000
     assert seen == sorted(seen)
+
+
+def test_a_writer_that_dies_without_a_word_is_reported_and_the_text_kept(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    def kill_one(n: int) -> None:
+        children = multiprocessing.active_children()
+        if n > 0 and len(children) == 2:
+            os.kill(children[0].pid or 0, signal.SIGKILL)
+
+    job = Job(tiny_llama, tmp_path, n_tokens=10**9, n_writers=2, settings=SETTINGS)
+    with pytest.raises(ParlayError, match="ended by signal 9 without saying why"):
+        write(job, kill_one)
+    assert multiprocessing.active_children() == []
+    assert Corpus(tmp_path).n_generated > 0
 
 
 def test_a_prompt_file_is_used_and_a_bad_one_refused(tiny_llama: Path, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ Show = Callable[[int], None]  # tokens written in all
 
 _MIN_SLOTS = 4
 _POLL_S = 0.5
-_LEAVE_S = 30.0
+_LEAVE_S = 30.0  # for all of them together
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +110,47 @@ def _write_together(job: Job, show: Show) -> None:
     for child in children:
         child.start()
     try:
-        while any(child.is_alive() for child in children) and failed.empty():
+        while (
+            any(child.is_alive() for child in children) and failed.empty() and not _died(children)
+        ):
             show(sum(counts))
             if sum(counts) >= job.n_tokens:
                 stop.set()
             time.sleep(_POLL_S)
     finally:
         stop.set()
-        for child in children:
-            child.join(_LEAVE_S)
+        stuck = _leave(children)
         show(sum(counts))
     if not failed.empty():
         raise ParlayError(f"a writer failed: {failed.get()}")
+    _report(_died([child for child in children if child not in stuck]), len(stuck))
+
+
+def _died(children: Sequence[BaseProcess]) -> list[int]:
+    """Exit codes of those that ended without a word: killed, or crashed outside of Python."""
+    return [child.exitcode for child in children if child.exitcode]
+
+
+def _leave(children: Sequence[BaseProcess]) -> list[BaseProcess]:
+    """Wait for all of them together; returns those that had to be ended."""
+    deadline = time.monotonic() + _LEAVE_S
+    for child in children:
+        child.join(max(0.0, deadline - time.monotonic()))
+    stuck = [child for child in children if child.is_alive()]
+    for child in stuck:
+        child.kill()
+        child.join()
+    return stuck
+
+
+def _report(died: Sequence[int], n_stuck: int) -> None:
+    way_on = "what was written is kept; use fewer --writers or --slots if memory was short"
+    if died:
+        code = died[0]
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
+        raise ParlayError(f"a writer {how} without saying why; {way_on}")
+    if n_stuck:
+        raise ParlayError(f"{n_stuck} writer(s) did not stop in {_LEAVE_S:.0f} s; {way_on}")
 
 
 def _child(job: Job, index: int, counts: Any, stop: Event, failed: Any) -> None:
