@@ -1,0 +1,52 @@
+"""Plain decoding from large pages against a mapped file: both loaded, interleaved, one ratio.
+
+Example: python benchmarks/large_pages.py --target default --pairs 10
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+
+from parlay import Parlay
+
+PROMPT = "Write a short story about a lighthouse keeper."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", default="default")
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--tokens", type=int, default=96)
+    args = parser.parse_args()
+    loaded = {
+        name: Parlay(args.target, draft="none", large_pages=name == "large pages", context_size=512)
+        for name in ("mapped", "large pages")
+    }
+    if not loaded["large pages"].engine.model.in_large_pages:
+        raise SystemExit("this system gives no large pages, or has no room for a copy")
+    texts = {name: p.generate(PROMPT, max_tokens=args.tokens).text for name, p in loaded.items()}
+    logs = []
+    for pair in range(args.pairs):
+        names = list(loaded) if pair % 2 else list(loaded)[::-1]
+        speed = {
+            name: loaded[name].generate(PROMPT, max_tokens=args.tokens).tokens_per_second
+            for name in names
+        }
+        logs.append(math.log(speed["large pages"] / speed["mapped"]))
+        print(" ".join(f"{name} {speed[name]:.1f} tok/s" for name in loaded), flush=True)
+    rng = random.Random(0)
+    means = sorted(statistics.fmean(rng.choices(logs, k=len(logs))) for _ in range(4000))
+    middle, low, high = statistics.fmean(logs), means[100], means[-101]
+    print(
+        f"large pages / mapped: {math.exp(middle):.3f} [{math.exp(low):.3f}, {math.exp(high):.3f}]"
+    )
+    print(f"same text: {texts['mapped'] == texts['large pages']}")
+    for parlay in loaded.values():
+        parlay.close()
+
+
+if __name__ == "__main__":
+    main()
