@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from parlay.pairing.alignment import check_pair
 from parlay.training.agreement import replayed
 from parlay.training.batches import Table
 from parlay.training.corpus import Corpus
+from parlay.training.distill import export_all, train
 from parlay.training.embedding import projected_embedding
 from parlay.training.export import export
 from parlay.training.loss import divergence
@@ -133,6 +135,26 @@ def test_minutes_end_a_training_as_steps_do(written: Corpus) -> None:
     one = trainer(written, replace(RECIPE, steps=10**9, minutes=1 / 60))
     one.run(None, lambda *_: None)
     assert 0.9 < one.progress.seconds < 5
+
+
+def test_a_training_is_over_at_its_time_of_day_and_a_checkpoint_needs_none(
+    written: Corpus, tiny_llama: Path, tmp_path: Path
+) -> None:
+    shape = preset("tiny", written.header.n_vocab, 256)
+    place = (tiny_llama, written.folder, shape)
+    rest = ("cpu", tmp_path / "c.pt", lambda *_: None, lambda _: None)
+    late = replace(RECIPE, steps=10**9, ends_at=time.time() - 1)
+    with pytest.raises(BadRequest, match="before the training could begin"):
+        train(*place, late, *rest)
+    started = time.time()
+    _, first = train(*place, replace(late, ends_at=started + 2), *rest)
+    assert first.progress.seconds < 4
+    assert scheduled(first.progress.seconds / 60 / first.recipe.minutes) < 0.02
+    assert first.as_dict()["recipe"]["minutes"] == first.recipe.minutes
+    # No time is left: what was reached is taken as it is, and can be exported.
+    trainer, again = train(*place, late, *rest)
+    assert again.progress.step == first.progress.step
+    assert export_all(trainer, again, tiny_llama, tmp_path / "d.gguf", ("q4_0",))[0].is_file()
 
 
 def test_the_gradient_of_the_loss_is_autograds(written: Corpus) -> None:

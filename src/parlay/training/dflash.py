@@ -33,7 +33,7 @@ from parlay.training.corpus import Corpus
 from parlay.training.export import TYPES, take_over
 from parlay.training.rounding import ROUNDING
 from parlay.training.states import capture
-from parlay.training.trainer import Progress, Recipe, Watch
+from parlay.training.trainer import Progress, Recipe, Watch, in_time
 
 HELD_OUT_TOKENS = 20_000
 _SAMPLE = 65_536  # tokens whose states tell how large their numbers are
@@ -70,7 +70,7 @@ class BlockTrained:
         return {
             "shape": asdict(self.shape),
             "parameters": self.shape.n_params,
-            "recipe": {**asdict(self.recipe), "minutes": _finite(self.recipe.minutes)},
+            "recipe": self.recipe.as_dict(),
             "steps": self.progress.step,
             "epochs": self.progress.epoch,
             "tokens": self.n_tokens,
@@ -79,10 +79,6 @@ class BlockTrained:
             "held_out": {t: found.as_dict() for t, found in self.agreement.items()},
             "looks": [asdict(look) for look in self.progress.looks],
         }
-
-
-def _finite(minutes: float) -> float | None:
-    return minutes if minutes < float("inf") else None
 
 
 def train_blocks(
@@ -115,11 +111,12 @@ def train_blocks(
     trainer = BlockTrainer(student, recipe, learned, looked_at, rows)
     if checkpoint is not None and trainer.resume(checkpoint):
         say(f"going on from step {trainer.progress.step}")
+    trainer.recipe = in_time(recipe, trainer.progress)
     if trainer.done < 1:
         trainer.run(checkpoint, watch)
     found = _compare(trainer, rows)
     return student, BlockTrained(
-        shape, recipe, trainer.progress, found, train.n_generated, head_rows
+        shape, trainer.recipe, trainer.progress, found, train.n_generated, head_rows
     )
 
 

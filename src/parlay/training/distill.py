@@ -6,7 +6,6 @@ Puts the parts together; knows neither the command line nor how a drafter is mea
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from parlay.training.embedding import Unreadable, projected_embedding
 from parlay.training.export import export
 from parlay.training.rounding import ROUNDING
 from parlay.training.shape import Shape
-from parlay.training.trainer import Progress, Recipe, Trainer, Watch
+from parlay.training.trainer import Progress, Recipe, Trainer, Watch, in_time
 
 # Looked at in training; more would only cost time.
 HELD_OUT_TOKENS = 100_000
@@ -43,15 +42,12 @@ class Trained:
 
     def as_dict(self) -> dict[str, Any]:
         """The report's JSON form."""
-        recipe = asdict(self.recipe)
-        if math.isinf(recipe["minutes"]):
-            recipe["minutes"] = None
         return {
             "shape": asdict(self.shape),
             "parameters": self.shape.n_params,
             "layer_parameters": self.shape.n_body,
             "bytes_per_token": {t: self.shape.bytes_per_token(t) for t in self.agreement},
-            "recipe": recipe,
+            "recipe": self.recipe.as_dict(),
             "steps": self.progress.step,
             "epochs": self.progress.epoch,
             "tokens_seen": self.progress.tokens_seen,
@@ -89,12 +85,13 @@ def train(
         say(f"going on from step {trainer.progress.step}")
     else:
         start = _start(trainer, target, say)
+    trainer.recipe = in_time(recipe, trainer.progress)
     if trainer.done < 1:
         trainer.run(checkpoint, watch)
     seen = Table(text, "train", device, greedy=True, limit=SEEN_TOKENS)
     found = _compare(trainer)
     return trainer, Trained(
-        shape, recipe, trainer.progress, found, agreement(trainer.student, seen), start
+        shape, trainer.recipe, trainer.progress, found, agreement(trainer.student, seen), start
     )
 
 

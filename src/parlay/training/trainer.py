@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,11 @@ _KEPT_LOSSES = 50  # steps whose loss is averaged in what is shown
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to train. The shorter of steps and minutes ends it."""
+    """How to train. Steps, minutes or a time of day ends it, whichever comes first."""
 
     steps: int
     minutes: float = math.inf
+    ends_at: float = math.inf  # seconds since 1970; whatever came before training counts too
     batch_tokens: int = 32_768
     learning_rate: float = 2e-3
     weight_decay: float = 0.05
@@ -45,6 +46,12 @@ class Recipe:
     rounding_from: float = 0.6
     looks: int = 10  # at held-out text, evenly spread
     seed: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report's JSON form, which knows no infinity."""
+        values = {k: None if v == math.inf else v for k, v in asdict(self).items()}
+        del values["ends_at"]  # of one run, not of the recipe
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,17 @@ class Progress:
     seconds: float = 0.0
     tokens_seen: int = 0  # generated ones, which are what is learned from
     looks: list[Look] = field(default_factory=list)
+
+
+def in_time(recipe: Recipe, progress: Progress) -> Recipe:
+    """In minutes what is left until `ends_at`: the learning rate is down by then, and where no
+    time is left the checkpoint stands as it is."""
+    if recipe.ends_at == math.inf:
+        return recipe
+    left_s = max(0.0, recipe.ends_at - time.time())
+    if not progress.seconds + left_s:
+        raise BadRequest("the time was over before the training could begin; give it more")
+    return replace(recipe, minutes=min(recipe.minutes, (progress.seconds + left_s) / 60))
 
 
 Watch = Callable[[Progress, float, float], None]  # where it stands, share done, loss
