@@ -6,25 +6,30 @@
     python benchmarks/train_default.py report --work W --out O
 
 A configuration is NAME=PRESET and, after commas, fields of the shape or the recipe. Every phase may
-be run again: text is added, a training goes on from its checkpoint (with more --minutes).
+be run again: text is added, a training goes on from its checkpoint (with more --minutes). --limit
+is for the whole phase, in minutes: every training ends early enough to be exported by then.
 `report` leaves at most eight files of at most 15 MiB: report.json, the Q4_0 drafters, and the best
-one's F16 in parts (`cat NAME-f16.gguf.part* > NAME-f16.gguf`).
+one's F16, larger ones in parts (`cat NAME.gguf.part* > NAME.gguf`).
+
+Where llama.cpp is built for CUDA, it and PyTorch in one process may crash with "free(): invalid
+pointer": each brings its own libstdc++, and the order of imports does not always help. What does is
+LD_PRELOAD=/lib/x86_64-linux-gnu/libstdc++.so.6 (docs/drafters.md).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
+import math
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import parlay  # noqa: F401 - first: some GPU builds of llama.cpp must come before PyTorch
+import parlay  # noqa: F401 - before PyTorch, which helps some GPU builds; LD_PRELOAD helps all
 
 # isort: split
 import torch
@@ -41,6 +46,7 @@ from parlay.training.writing import WritingSettings
 FILE_TYPES = ("q4_0", "q8_0", "f16")
 MAX_FILES = 8
 PART_BYTES = 15 << 20
+EXPORT_S = 45.0  # kept free at the end, for the last looks and three files
 
 
 def main() -> int:
@@ -94,6 +100,7 @@ def _train_all(args: argparse.Namespace) -> int:
         command = [sys.executable, __file__, "one", "--target", str(args.target)]
         command += ["--work", str(args.work), "--minutes", str(args.minutes), "--config", config]
         command += ["--steps", str(args.steps), "--every", str(args.every)]
+        command += ["--ends-at", str(time.time() + args.limit * 60 - EXPORT_S)]
         log = (args.work / f"{name}.log").open("w")
         running[name] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     codes = {name: process.wait() for name, process in running.items()}
@@ -142,7 +149,13 @@ def _configuration(text: str, args: argparse.Namespace) -> tuple[str, Shape, Rec
     base, *changes = rest.split(",")
     given = dict(change.split("=", 1) for change in changes)
     shape = preset(base, read_facts(args.target).n_vocab, args.context)
-    recipe = Recipe(steps=args.steps, minutes=args.minutes, batch_tokens=16_384, rounding="q4_0")
+    recipe = Recipe(
+        steps=args.steps,
+        minutes=args.minutes,
+        ends_at=args.ends_at,
+        batch_tokens=16_384,
+        rounding="q4_0",
+    )
     of_shape = {key: value for key, value in given.items() if key in Shape.__slots__}
     of_recipe = {key: value for key, value in given.items() if key not in of_shape}
     return name, _changed(shape, of_shape), _changed(recipe, of_recipe)
@@ -166,7 +179,8 @@ def _read(kind: type, value: str) -> Any:
 
 
 def _report(args: argparse.Namespace) -> int:
-    reports = {path.stem: json.loads(path.read_text()) for path in sorted(args.work.glob("*.json"))}
+    paths = [p for p in sorted(args.work.glob("*.json")) if not p.name.endswith(".dflash.json")]
+    reports = {path.stem: json.loads(path.read_text()) for path in paths}
     if not reports:
         raise SystemExit(f"no training has ended in {args.work}")
     ranked = sorted(reports, key=lambda n: -reports[n]["held_out"]["q4_0"]["acceptance_length"])
@@ -182,9 +196,15 @@ def _report(args: argparse.Namespace) -> int:
     }
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "report.json").write_text(json.dumps(whole, indent=1))
-    n_parts = _split(args.work / f"{ranked[0]}-f16.gguf", args.out)
-    for name in ranked[: MAX_FILES - 1 - n_parts]:
-        shutil.copy(args.work / f"{name}.gguf", args.out / f"{name}-q4_0.gguf")
+    room = MAX_FILES - 1
+    files = [(args.work / f"{ranked[0]}-f16.gguf", f"{ranked[0]}-f16.gguf")]
+    files += [(args.work / f"{name}.gguf", f"{name}-q4_0.gguf") for name in ranked]
+    # The best one's Q4_0 is what will be shipped: it comes first.
+    for source, name in (files[1], files[0], *files[2:]):
+        parts = _parts(source)
+        if len(parts) <= room:
+            room -= len(parts)
+            _put(parts, args.out, name)
     for name in ranked:
         print(_line(name, reports[name]))
     return 0
@@ -201,12 +221,14 @@ def _line(name: str, report: Mapping[str, Any]) -> str:
     )
 
 
-def _split(path: Path, out: Path) -> int:
+def _parts(path: Path) -> list[bytes]:
     data = path.read_bytes()
-    parts = [data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)]
+    return [data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)]
+
+
+def _put(parts: Sequence[bytes], out: Path, name: str) -> None:
     for i, part in enumerate(parts):
-        (out / f"{path.name}.part{i}").write_bytes(part)
-    return len(parts)
+        (out / (name if len(parts) == 1 else f"{name}.part{i}")).write_bytes(part)
 
 
 def _shares(corpus: Corpus) -> dict[str, float]:
@@ -232,6 +254,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--limit", type=float, default=math.inf, help="minutes, exports included")
+    parser.add_argument("--ends-at", type=float, default=math.inf, help="set by --limit")
     parser.add_argument("--tokens", type=int, default=10**9)
     parser.add_argument("--writers", type=int, default=1)
     parser.add_argument("--slots", type=int, default=256)

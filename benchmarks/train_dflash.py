@@ -6,6 +6,8 @@
 
 A configuration is NAME=PRESET and, after commas, fields of the preset or the recipe; each is a
 process of its own, which captures the target's states of so many written tokens and then trains.
+--limit is for the whole phase, in minutes: what capturing takes is taken from the training, which
+ends early enough to be exported. Why LD_PRELOAD may be needed: see train_default.py.
 `report` leaves files of at most 15 MiB: larger ones in parts (`cat X.part* > X`).
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import time
@@ -21,7 +24,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import parlay  # noqa: F401 - first: some GPU builds of llama.cpp must come before PyTorch
+import parlay  # noqa: F401 - before PyTorch, which helps some GPU builds; LD_PRELOAD helps all
 
 # isort: split
 import torch
@@ -32,6 +35,7 @@ from parlay.training.trainer import Progress, Recipe
 
 FILE_TYPES = ("q4_0", "q8_0", "f16")
 PART_BYTES = 15 << 20
+EXPORT_S = 45.0  # kept free at the end, for the last looks and three files
 
 
 def main() -> int:
@@ -47,6 +51,7 @@ def _train_all(args: argparse.Namespace) -> int:
         command = [sys.executable, __file__, "one", "--target", str(args.target)]
         command += ["--work", str(args.work), "--minutes", str(args.minutes), "--config", config]
         command += ["--steps", str(args.steps), "--tokens", str(args.tokens)]
+        command += ["--ends-at", str(time.time() + args.limit * 60 - EXPORT_S)]
         log = (args.work / f"{name}.log").open("w")
         running[name] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     codes = {name: process.wait() for name, process in running.items()}
@@ -101,6 +106,7 @@ def _configuration(args: argparse.Namespace) -> tuple[str, BlockPreset, Recipe]:
     recipe = Recipe(
         steps=args.steps,
         minutes=args.minutes,
+        ends_at=args.ends_at,
         batch_tokens=args.batch_tokens,
         learning_rate=1.5e-3,
         rounding="q4_0",
@@ -160,6 +166,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--limit", type=float, default=math.inf, help="minutes, exports included")
+    parser.add_argument("--ends-at", type=float, default=math.inf, help="set by --limit")
     parser.add_argument("--steps", type=int, default=10**9)
     parser.add_argument("--tokens", type=int, default=3_000_000)
     parser.add_argument("--batch-tokens", type=int, default=24_576)
