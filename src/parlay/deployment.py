@@ -55,7 +55,8 @@ class ModelSection(Section):
     """Which models."""
 
     target: str = "default"
-    drafter: str = "auto"  # file, ngram, suffix, none, several with commas; auto: by the manifest
+    # file, ngram, suffix, default (the shipped one), none, several with commas; auto: see pairs
+    drafter: str = "auto"
     tokenizer: str | None = None  # must match the target's own; absent: that one is used
     alias: tuple[str, ...] = ()  # names under which clients may ask for it; the first is shown
 
