@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.lossless import N_TOKENS, PROPOSERS, WINDOWS, answers, prompts
 from parlay import Parlay
+from parlay.models import DEFAULT_DRAFTER
 
 pytestmark = pytest.mark.weights
 
@@ -30,7 +31,9 @@ def parlay(
 ) -> Iterator[Parlay]:
     ftype: str = request.param
     target = smollm2 if ftype == "q4_1" else smollm2_as(ftype)
-    drafter = smollm2_as("q8_0" if ftype == "q4_0" else "q4_0")
+    # The default model with the drafter that is shipped for it, the others with each other.
+    others = {"q4_0": "q8_0", "q8_0": "q4_0"}
+    drafter = smollm2_as(others[ftype]) if ftype in others else DEFAULT_DRAFTER
     with Parlay(target, draft=f"ngram,suffix,{drafter}", slots=4, context_size=1024) as made:
         yield made
 
