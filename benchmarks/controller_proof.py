@@ -90,7 +90,9 @@ def test_as_good_as_one_fixed_window_for_the_whole_workload() -> None:
 class Unlimited(Account):
     """May lose whatever it likes."""
 
-    def allowance(self, seq_id: int, source: str, n_generated: int, plain_s: float) -> float:
+    def allowance(
+        self, seq_id: int, source: str, n_generated: int, plain_s: float, limit_s: float
+    ) -> float:
         return float("inf")
 
 

@@ -196,7 +196,9 @@ def rival_row(name: str, found: Sequence[Comparison]) -> list[str]:
 class Unlimited(Account):
     """May lose whatever it likes."""
 
-    def allowance(self, seq_id: int, source: str, n_generated: int, plain_s: float) -> float:
+    def allowance(
+        self, seq_id: int, source: str, n_generated: int, plain_s: float, limit_s: float
+    ) -> float:
         return float("inf")
 
 
