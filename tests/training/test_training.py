@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from dataclasses import replace
@@ -23,14 +24,14 @@ from parlay.pairing.alignment import check_pair
 from parlay.training.agreement import replayed
 from parlay.training.batches import Table
 from parlay.training.corpus import Corpus
-from parlay.training.distill import export_all, train
+from parlay.training.distill import Trained, export_all, train
 from parlay.training.embedding import projected_embedding
 from parlay.training.export import export
 from parlay.training.loss import divergence
 from parlay.training.rounding import ROUNDING
 from parlay.training.shape import PRESETS, Shape, preset
 from parlay.training.student import Student
-from parlay.training.trainer import Recipe, Trainer, scheduled
+from parlay.training.trainer import Progress, Recipe, Trainer, in_time, scheduled
 
 RECIPE = Recipe(steps=60, batch_tokens=1024, learning_rate=5e-3, looks=3)
 
@@ -137,24 +138,33 @@ def test_minutes_end_a_training_as_steps_do(written: Corpus) -> None:
     assert 0.9 < one.progress.seconds < 5
 
 
-def test_a_training_is_over_at_its_time_of_day_and_a_checkpoint_needs_none(
+def test_a_training_is_planned_for_the_time_that_is_left() -> None:
+    now = time.time()
+    begun = Progress(seconds=30.0)
+    assert in_time(RECIPE, begun) == RECIPE
+    half = in_time(replace(RECIPE, minutes=9.0, ends_at=now + 60), begun)
+    assert half.minutes == pytest.approx(1.5, abs=0.1)
+    assert in_time(replace(RECIPE, minutes=0.1, ends_at=now + 60), begun).minutes == 0.1
+    late = replace(RECIPE, ends_at=now - 1)
+    assert in_time(late, begun).minutes == 0.5  # as much as there was: it is over
+    with pytest.raises(BadRequest, match="before the training could begin"):
+        in_time(late, Progress())
+    assert json.loads(json.dumps(late.as_dict(), allow_nan=False))["minutes"] is None
+
+
+def test_a_checkpoint_is_taken_as_it_is_where_no_time_is_left(
     written: Corpus, tiny_llama: Path, tmp_path: Path
 ) -> None:
-    shape = preset("tiny", written.header.n_vocab, 256)
-    place = (tiny_llama, written.folder, shape)
-    rest = ("cpu", tmp_path / "c.pt", lambda *_: None, lambda _: None)
-    late = replace(RECIPE, steps=10**9, ends_at=time.time() - 1)
-    with pytest.raises(BadRequest, match="before the training could begin"):
-        train(*place, late, *rest)
-    started = time.time()
-    _, first = train(*place, replace(late, ends_at=started + 2), *rest)
-    assert first.progress.seconds < 4
-    assert scheduled(first.progress.seconds / 60 / first.recipe.minutes) < 0.02
-    assert first.as_dict()["recipe"]["minutes"] == first.recipe.minutes
-    # No time is left: what was reached is taken as it is, and can be exported.
-    trainer, again = train(*place, late, *rest)
-    assert again.progress.step == first.progress.step
-    assert export_all(trainer, again, tiny_llama, tmp_path / "d.gguf", ("q4_0",))[0].is_file()
+    shape, checkpoint = preset("tiny", written.header.n_vocab, 256), tmp_path / "c.pt"
+
+    def trained(recipe: Recipe) -> tuple[Trainer, Trained]:
+        silent = (lambda *_: None), (lambda _: None)
+        return train(tiny_llama, written.folder, shape, recipe, "cpu", checkpoint, *silent)
+
+    _, first = trained(replace(RECIPE, steps=3))
+    one, again = trained(replace(RECIPE, steps=10**9, ends_at=time.time() - 1))
+    assert again.progress.step == first.progress.step == 3
+    assert export_all(one, again, tiny_llama, tmp_path / "d.gguf", ("q4_0",))[0].is_file()
 
 
 def test_the_gradient_of_the_loss_is_autograds(written: Corpus) -> None:
