@@ -67,13 +67,14 @@ def test_own_runtime_and_the_peer_on_the_default_model(prompts: Path, tmp_path: 
     record: Record = parse((out / "result.json").read_bytes())
     assert [arm.name for arm in record.arms] == [
         "plain",
-        "suffix k=2",
+        "suffix+model k=2",
         "llama.cpp none",
         "llama.cpp ngram-simple",
     ]
     assert all(s.outcome == "ok" for s in record.samples)
-    assert record.run.warm_up["suffix k=2"] == [0, 1, 2]
+    assert record.run.warm_up["suffix+model k=2"] == [0, 1, 2]
     assert record.target is not None and record.target.architecture == "llama"
+    assert record.drafter is not None and record.drafter.file_type == "Q4_0"
     assert record.costs is not None and len(record.costs.target) > 5
     own = record.comparisons[0]
     assert (own.identity.n_identical, own.identity.n_compared) == (1, 1)
