@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
+from parlay.cli.settings import settings
 from parlay.deployment import Deployment, DeploymentError, load_deployment
 from parlay.errors import LoadError
 
@@ -67,7 +67,7 @@ def serve(
         "monitoring.request_log": None if request_log is None else str(request_log),
     }
     overrides = {key: value for key, value in given.items() if value is not None}
-    overrides |= _settings(set_key or [])
+    overrides |= settings(set_key or [])
 
     def read() -> Deployment:
         return load_deployment(deployment, overrides=overrides)
@@ -146,13 +146,3 @@ def _check(deployment: Deployment, json_output: bool) -> None:
         typer.echo(problem or "the deployment can be served", err=problem is not None)
     if problem is not None:
         raise typer.Exit(1)
-
-
-def _settings(given: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for item in given:
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise DeploymentError(f"--set {item!r} is not SECTION.KEY=VALUE; try runtime.slots=8")
-        found[key.strip()] = yaml.safe_load(value)
-    return found

@@ -251,11 +251,11 @@ def _choose_window(plan: DraftPlan, market: Market, invested: float) -> None:
         each * gain - prices[rows] - step_s * i
         for i, rows, gain in zip(steps, rows_at, gained, strict=False)
     ]
-    # The rest of the answer pays back, a part each round, what it takes to begin with.
-    n, n_left = len(plan.requests), plan.requests[0].view.n_remaining * _LIKELY
-    shares = [1.0 - 1.0 / max(1.0, n_left / (1.0 + gain / n)) for gain in gained]
     begin = [invested + market.change_s(rows) for rows in rows_at]
-    values = [v + b * share for v, b, share in zip(values, begin, shares, strict=False)]
+    if any(begin):  # the rest of the answer pays it back, a part each round
+        n, n_left = len(plan.requests), plan.requests[0].view.n_remaining * _LIKELY
+        shares = [1.0 - 1.0 / max(1.0, n_left / (1.0 + gain / n)) for gain in gained]
+        values = [v + b * share for v, b, share in zip(values, begin, shares, strict=False)]
     best = max(values)
     at = values.index(best)
     plan.window, plan.rows, plan.gain = at + 1, rows_at[at], gained[at]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from parlay.control.controller import Choice, Controller, View
@@ -36,6 +36,24 @@ class Decision:
     expected_gain: float | None
     actual_gain: float | None  # of the whole pass, which its sequences share
     reason: str  # why so, in the controller's words, or why it fell back
+
+    @classmethod
+    def of(cls, r: Round, time_s: float, position: int, gain: float | None) -> Decision:
+        """What a round tells of it; `gain` is what came of it."""
+        return cls(
+            time_s=round(time_s, 6),
+            seq=r.seq_id,
+            position=position,
+            proposer=r.source,
+            window=r.window,
+            drafted=r.n_drafted,
+            accepted=r.n_accepted,
+            generated=r.n_generated,
+            round_ms=round(1e3 * r.timing.total_s, 3),
+            expected_gain=None if r.expected_gain is None else round(r.expected_gain, 3),
+            actual_gain=None if gain is None else round(gain, 3),
+            reason=r.fallback.value if r.fallback else r.reason,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The public JSON form."""
@@ -71,7 +89,14 @@ class Traced:
         gain = self._gain(rounds)
         for r in rounds:
             if r.seq_id in self._pending:
-                self._write(self._decision(r, *self._pending[r.seq_id], gain))
+                view, choice = self._pending[r.seq_id]
+                told = replace(
+                    r,
+                    window=choice.window,
+                    expected_gain=choice.expected_gain,
+                    reason=choice.reason,
+                )
+                self._write(Decision.of(told, self._clock, view.n_generated, gain))
         self._clock += rounds[0].timing.total_s
 
     def _gain(self, rounds: Sequence[Round]) -> float | None:
@@ -81,23 +106,7 @@ class Traced:
             return None
         n = len(rounds)
         plain = n / self._plain_seconds(max(r.n_context for r in rounds), n)
-        return round(sum(r.n_generated for r in rounds) / seconds / plain, 3)
-
-    def _decision(self, r: Round, view: View, choice: Choice, gain: float | None) -> Decision:
-        return Decision(
-            time_s=round(self._clock, 6),
-            seq=r.seq_id,
-            position=view.n_generated,
-            proposer=r.source,
-            window=choice.window,
-            drafted=r.n_drafted,
-            accepted=r.n_accepted,
-            generated=r.n_generated,
-            round_ms=round(1e3 * r.timing.total_s, 3),
-            expected_gain=choice.expected_gain and round(choice.expected_gain, 3),
-            actual_gain=gain,
-            reason=r.fallback.value if r.fallback else choice.reason,
-        )
+        return sum(r.n_generated for r in rounds) / seconds / plain
 
     def _write(self, decision: Decision) -> None:
         self.decisions.append(decision)

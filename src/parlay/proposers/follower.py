@@ -7,6 +7,7 @@ tell it what was accepted: the target's next pass starts where the committed tex
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -59,7 +60,7 @@ class Followed:
         self.n_read += n
 
 
-class Follower:
+class Follower(ABC):
     """A proposer whose drafter reads states. Subclasses say how rows are fed, and draft."""
 
     block_size: int | None = None  # rows of a block, where it drafts a whole one in a pass
@@ -103,9 +104,9 @@ class Follower:
         self._take_in([Fed(seq_id, slot.n_read, slot.rows(len(tokens)), tokens)])
         slot.took(len(tokens))
 
+    @abstractmethod
     def _take_in(self, fed: Sequence[Fed]) -> None:
         """Read states into the drafter's cache; `tokens` are those that follow each of them."""
-        raise NotImplementedError
 
     def _position(self, n: int) -> int:
         """Where the drafter's cache holds the target's position n."""
@@ -141,8 +142,9 @@ class Follower:
             self._reset()  # what the cache holds now is unknown
             raise
 
+    @abstractmethod
     def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        raise NotImplementedError
+        """The same; what it leaves in the cache may be anything if it fails."""
 
     def _is_ready(self, ask: Ask) -> bool:
         """Whether it has seen the target read up to the last token, and there is room."""
@@ -172,10 +174,10 @@ class Follower:
             self._read_ahead(0, self._slot(0), 0)
         self._reset()
 
-    def forget(self, seq_id: int) -> None:
+    def forget(self, seq_id: int) -> None:  # noqa: B027 - there is nothing to do
         """Nothing: the cache may share a prefix with what comes next, as the target's does."""
 
-    def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
+    def finish(self, seq_id: int, tokens: Sequence[int]) -> None:  # noqa: B027
         """Nothing to learn; the cache stays for the next turn."""
 
     def shift(self, seq_id: int, keep: int, discard: int) -> None:

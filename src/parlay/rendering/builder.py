@@ -5,6 +5,8 @@ Knows the deployment file and the launch plan; the flags are the engines' own af
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from parlay.deployment import Deployment
 from parlay.rendering.common import (
     Site,
@@ -21,7 +23,7 @@ from parlay.rendering.ledger import Ledger
 _ALL_LAYERS = 99  # what people write for all of them
 
 
-class Builder:
+class Builder(ABC):
     """One engine's command in the making."""
 
     engine: str  # as the command line names it
@@ -68,21 +70,21 @@ class Builder:
 
     # -- an engine's own ------------------------------------------------------
 
+    @abstractmethod
     def refuse(self) -> None:
         """Raise RenderError for what is known to fail."""
-        raise NotImplementedError
 
+    @abstractmethod
     def target(self) -> str:
         """The model's name for this engine."""
-        raise NotImplementedError
 
+    @abstractmethod
     def commands(self, target: str) -> tuple[Command, ...]:
         """What every machine runs; accounts for all that it carries."""
-        raise NotImplementedError
 
+    @abstractmethod
     def secrets(self) -> tuple[Secret, ...]:
         """What must reach the engine beside its arguments."""
-        raise NotImplementedError
 
     # -- for all --------------------------------------------------------------
 

@@ -70,6 +70,11 @@ class Stopwatch:
         self._last = shape
         return rows
 
+    def forget(self) -> None:
+        """Everything timed so far; what is timed next is believed on its own."""
+        self.samples.clear()
+        self.seconds.clear()
+
     def _note(self, shape: tuple[int, ...], seconds: float) -> None:
         n, rows = len(shape), sum(shape)
         if not self.steady:
@@ -250,7 +255,7 @@ def _time_drafter(drafter: Stopwatch) -> None:
             if (
                 i == _N_WARM_UP
             ):  # its first steps find cold caches: they would look like a busy machine
-                drafter.samples.clear()
+                drafter.forget()
             drafter.decode([Span(0, at, tokens[at : at + n], 1)])
             at += n
     finally:

@@ -179,25 +179,9 @@ def decisions(rounds: Sequence[Round], n_before: int, baseline: Baseline) -> lis
     found: list[Decision] = []
     seconds, position = 0.0, n_before
     for r in rounds:
-        found.append(_decision(r, seconds, position, baseline))
-        seconds += r.timing.total_s
+        usual, spent = baseline.of(r.n_sequences), r.timing.total_s
+        gain = usual * r.n_generated / spent if usual and spent else None
+        found.append(Decision.of(r, seconds, position, gain))
+        seconds += spent
         position += r.n_generated
     return found
-
-
-def _decision(r: Round, seconds: float, position: int, baseline: Baseline) -> Decision:
-    usual, spent = baseline.of(r.n_sequences), r.timing.total_s
-    return Decision(
-        time_s=round(seconds, 6),
-        seq=r.seq_id,
-        position=position,
-        proposer=r.source,
-        window=r.window,
-        drafted=r.n_drafted,
-        accepted=r.n_accepted,
-        generated=r.n_generated,
-        round_ms=round(1e3 * spent, 3),
-        expected_gain=None if r.expected_gain is None else round(r.expected_gain, 3),
-        actual_gain=round(usual * r.n_generated / spent, 3) if usual and spent else None,
-        reason=r.fallback.value if r.fallback else r.reason,
-    )

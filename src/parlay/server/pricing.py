@@ -79,7 +79,7 @@ class Pricing:
         found.drafter = self.controller.costs.drafter
         self.controller = ProfitController(found, self.controller.to_dict())
         self.measured = found.stable
-        self._engine.watched.samples.clear()  # should it be measured again, then afresh
+        self._engine.watched.forget()  # should it be measured again, then afresh
         if found.stable:
             store.save("costs", self._target_key, {**found.to_dict(), "drafter": None})
         else:
