@@ -1,4 +1,4 @@
-"""Small JSON records in the user's cache folder, keyed by what they depend on.
+"""Small JSON records in the user's cache folder, keyed by what they depend on; files written whole.
 
 Knows nothing of what is in them. A record that cannot be read counts as absent.
 """
@@ -9,6 +9,8 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +61,14 @@ def save(kind: str, key: str, record: dict[str, Any]) -> None:
         Path(file.name).replace(folder / f"{key}.json")
     except OSError:
         return
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Where to write a file that is to appear at `path` at once or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -80,8 +80,8 @@ def test_a_training_looks_at_held_out_text_and_reports(trained: tuple[BlockStude
 
 
 def test_the_loss_falls(tiny_llama: Path, written: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parlay.training.block_trainer._SHOWN_S", -1.0)
-    monkeypatch.setattr("parlay.training.block_trainer._KEPT_LOSSES", 2)
+    monkeypatch.setattr("parlay.training.trainer._SHOWN_S", -1.0)
+    monkeypatch.setattr("parlay.training.trainer._KEPT_LOSSES", 2)
     losses: list[float] = []
     recipe = replace(RECIPE, steps=30, looks=1)
     settings = replace(SETTINGS, preset=replace(SETTINGS.preset, n_head_rows=0), n_tokens=2000)
@@ -161,7 +161,7 @@ def test_an_interrupted_training_ends_where_a_whole_one_does(
         if progress.step >= 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("parlay.training.block_trainer._SHOWN_S", -1.0)
+    monkeypatch.setattr("parlay.training.trainer._SHOWN_S", -1.0)
     folder = written.folder
     with pytest.raises(KeyboardInterrupt):
         train_blocks(tiny_llama, folder, SETTINGS, short, checkpoint, stop, lambda _: None)

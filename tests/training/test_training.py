@@ -9,6 +9,7 @@ import math
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,8 +48,8 @@ def test_the_loss_falls_and_agreement_rises(written: Corpus) -> None:
     losses: list[float] = []
     step = one._step
 
-    def noted(batch: object) -> None:
-        step(batch)  # type: ignore[arg-type]
+    def noted(texts: Any) -> None:
+        step(texts)
         losses.append(float(one._losses[-1]))
 
     one._step = noted  # type: ignore[method-assign]
@@ -102,10 +103,10 @@ def test_an_interrupted_training_goes_on_where_it_stopped(written: Corpus, tmp_p
     stopped = trainer(written)
     step = stopped._step
 
-    def interrupted(batch: object) -> None:
+    def interrupted(texts: Any) -> None:
         if stopped.progress.step == 25:
             raise KeyboardInterrupt
-        step(batch)  # type: ignore[arg-type]
+        step(texts)
 
     stopped._step = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):

@@ -22,7 +22,6 @@ is the target's logits after the token before it.
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -34,6 +33,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from parlay import store
 from parlay.errors import BadRequest
 
 VERSION = 1
@@ -119,11 +119,9 @@ class CorpusWriter:
             return
         self.n_shards += 1
         path = self.folder / f"{self.name}-{self.n_shards:05d}.npz"
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        with part.open("wb") as file:
+        with store.whole(path) as part, part.open("wb") as file:
             arrays: Any = _arrays(self._held, self._ids)  # numpy's own types want a bool here
             np.savez(file, **arrays)
-        part.replace(path)
         self._held, self._n_held = [], 0
 
 
@@ -139,9 +137,8 @@ def _claim(folder: Path, header: Header) -> None:
                 " give a folder of its own"
             )
         return
-    part = path.with_name(f".{HEADER}.{os.getpid()}.part")
-    part.write_text(json.dumps(asdict(header)), "utf-8")
-    part.replace(path)
+    with store.whole(path) as part:
+        part.write_text(json.dumps(asdict(header)), "utf-8")
 
 
 def _last_number(folder: Path, name: str) -> int:

@@ -5,7 +5,6 @@ Puts the parts together; knows neither the command line nor how a drafter is mea
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from parlay.training.block_student import BlockStudent
 from parlay.training.block_trainer import BlockTrainer, block_agreement
 from parlay.training.blocks import BlockTable, frequent
 from parlay.training.corpus import Corpus
-from parlay.training.export import TYPES, take_over
+from parlay.training.export import TYPES, written
 from parlay.training.rounding import ROUNDING
 from parlay.training.states import capture
 from parlay.training.trainer import Progress, Recipe, Watch, in_time
@@ -218,14 +217,15 @@ def export_blocks(
     facts: Mapping[str, str],
 ) -> Path:
     """Write `path`, whole or not at all, as llama.cpp's architecture `dflash`."""
-    if file_type not in TYPES:
-        raise BadRequest(f"unknown file type {file_type!r}; use one of {', '.join(TYPES)}")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        _write(part, target, student, head_rows, file_type, facts)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with written(path, target, "dflash", "block drafter", file_type, facts) as writer:
+        _add_shape(writer, student.shape)
+        writer.add_mask_token_id(student.shape.mask)
+        for name, weights in student.tensors().items():
+            array = weights.numpy()
+            own = _tensor_type(name, array.ndim, TYPES[file_type][0])
+            writer.add_tensor(name, gguf.quants.quantize(array, own), raw_dtype=own)
+        if head_rows is not None:
+            writer.add_tensor("d2t", head_rows.astype(np.int64))
     return path
 
 
@@ -243,34 +243,6 @@ def export_all_blocks(
         export_blocks(path, target, student, trained.head_rows, file_type, facts)
         for path, file_type in zip(paths, types, strict=True)
     ]
-
-
-def _write(
-    path: Path,
-    target: Path,
-    student: BlockStudent,
-    head_rows: NDArray[np.int64] | None,
-    file_type: str,
-    facts: Mapping[str, str],
-) -> None:
-    kind, ftype = TYPES[file_type]
-    writer = gguf.GGUFWriter(path, "dflash")
-    writer.add_name(f"{target.stem} block drafter")
-    writer.add_description("; ".join(f"{key}: {value}" for key, value in facts.items()))
-    writer.add_file_type(int(ftype))
-    _add_shape(writer, student.shape)
-    take_over(writer, target)
-    writer.add_mask_token_id(student.shape.mask)
-    for name, weights in student.tensors().items():
-        array = weights.numpy()
-        own = _tensor_type(name, array.ndim, kind)
-        writer.add_tensor(name, gguf.quants.quantize(array, own), raw_dtype=own)
-    if head_rows is not None:
-        writer.add_tensor("d2t", head_rows.astype(np.int64))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def _tensor_type(name: str, n_dims: int, kind: GGMLQuantizationType) -> GGMLQuantizationType:

@@ -6,8 +6,8 @@ asked for, and the head is most of what a small drafter reads for each token.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType, GGUFValueType, LlamaFileType
 from numpy.typing import NDArray
 
+from parlay import store
 from parlay.errors import BadRequest
 from parlay.training.shape import Shape
 
@@ -40,39 +41,33 @@ def export(
     facts: Mapping[str, str],
 ) -> Path:
     """Write `path`, whole or not at all. `facts` goes into the description, for people."""
-    if file_type not in TYPES:
-        raise BadRequest(f"unknown file type {file_type!r}; use one of {', '.join(TYPES)}")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        _write(part, target, shape, weights, file_type, facts)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with written(path, target, "llama", "drafter", file_type, facts) as writer:
+        _add_shape(writer, shape)
+        for name, array in weights.items():
+            own = TYPES[file_type][0] if array.ndim == 2 else GGMLQuantizationType.F32
+            writer.add_tensor(name, gguf.quants.quantize(array, own), raw_dtype=own)
     return path
 
 
-def _write(
-    path: Path,
-    target: Path,
-    shape: Shape,
-    weights: Weights,
-    file_type: str,
-    facts: Mapping[str, str],
-) -> None:
-    kind, ftype = TYPES[file_type]
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name(f"{target.stem} drafter")
-    writer.add_description("; ".join(f"{key}: {value}" for key, value in facts.items()))
-    writer.add_file_type(int(ftype))
-    _add_shape(writer, shape)
-    take_over(writer, target)
-    for name, array in weights.items():
-        own = kind if array.ndim == 2 else GGMLQuantizationType.F32
-        writer.add_tensor(name, gguf.quants.quantize(array, own), raw_dtype=own)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+@contextmanager
+def written(
+    path: Path, target: Path, architecture: str, kind: str, file_type: str, facts: Mapping[str, str]
+) -> Iterator[Any]:
+    """A GGUF of one file type, for its shape and weights to be added: what all drafters begin and
+    end with, the target's tokenizer and chat template included."""
+    if file_type not in TYPES:
+        raise BadRequest(f"unknown file type {file_type!r}; use one of {', '.join(TYPES)}")
+    with store.whole(path) as part:
+        writer = gguf.GGUFWriter(part, architecture)
+        writer.add_name(f"{target.stem} {kind}")
+        writer.add_description("; ".join(f"{key}: {value}" for key, value in facts.items()))
+        writer.add_file_type(int(TYPES[file_type][1]))
+        _take_over(writer, target)
+        yield writer
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
 
 
 def _add_shape(writer: Any, shape: Shape) -> None:
@@ -88,7 +83,7 @@ def _add_shape(writer: Any, shape: Shape) -> None:
     writer.add_vocab_size(shape.n_vocab)
 
 
-def take_over(writer: Any, target: Path) -> None:
+def _take_over(writer: Any, target: Path) -> None:
     """The target's tokenizer and chat template."""
     for key, field in gguf.GGUFReader(target).fields.items():
         if not key.startswith(_TAKEN_OVER):

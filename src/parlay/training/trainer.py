@@ -1,14 +1,15 @@
 """Trains a drafter on written text: steps, schedule, checkpoints, and a look at held-out text.
 
-Knows a student and tables; files other than its checkpoint are not its affair.
+`Training` is what all kinds share. Knows a student and tables; files other than its checkpoint are
+not its affair.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from parlay import store
 from parlay.errors import BadRequest
 from parlay.training.agreement import Agreement, agreement
-from parlay.training.batches import Batch, Table, sharpened
+from parlay.training.batches import Table, sharpened
 from parlay.training.loss import divergence
 from parlay.training.rounding import ROUNDING
 from parlay.training.shape import Shape
@@ -92,31 +94,49 @@ def in_time(recipe: Recipe, progress: Progress) -> Recipe:
 Watch = Callable[[Progress, float, float], None]  # where it stands, share done, loss
 
 
-class Trainer:
-    """A student, its optimiser, and the texts it learns from."""
+class Training(ABC):
+    """A student, its optimiser, and the way to the end. Kinds say what is learned from what."""
 
-    def __init__(
-        self, shape: Shape, recipe: Recipe, train: Table, held_out: Table, device: str
-    ) -> None:
-        torch.manual_seed(recipe.seed)
+    student: Any
+    layers: tuple[str, ...] = ("blk.",)  # matrices of these shrink a little at every step
+
+    def __init__(self, student: Any, recipe: Recipe, device: Any) -> None:
+        self.student = student
         self.recipe = recipe
-        self.device = torch.device(device)
-        self.student = Student(shape, recipe.seed).to(self.device)
+        self.device = device
         self.progress = Progress()
-        self._train = train
-        self.held_out = held_out
-        self._optimiser = _optimiser(self.student, recipe, self.device)
+        self._optimiser = _optimiser(student, self.layers, recipe, device)
         self._losses: list[Any] = []
-        self._started = time.monotonic()
+
+    # -- a kind's own ---------------------------------------------------------
+
+    @abstractmethod
+    def _epoch(self, n: int) -> Sequence[NDArray[np.int64]]:
+        """The texts of each batch."""
+
+    @abstractmethod
+    def _learn(self, texts: NDArray[np.int64]) -> tuple[Any, int]:
+        """The loss on a batch, and how many tokens it was learned from."""
+
+    @abstractmethod
+    def _agreement(self) -> Agreement:
+        """With the target on held-out text."""
+
+    @abstractmethod
+    def _shape(self) -> dict[str, Any]:
+        """What a checkpoint must agree with."""
+
+    # -- for all --------------------------------------------------------------
 
     def run(self, checkpoint: Path | None, watch: Watch) -> Agreement:
         """Train to the end and return the last look. Interrupted, it leaves a checkpoint."""
-        self._started = time.monotonic() - self.progress.seconds
+        started = time.monotonic() - self.progress.seconds
         saved = shown = time.monotonic()
         next_look = 1 + len(self.progress.looks)
         try:
             for texts in self._batches():
-                self._step(self._train.batch(texts))
+                self._step(texts)
+                self.progress.seconds = time.monotonic() - started
                 if self.done * self.recipe.looks >= next_look and self.done < 1:
                     self._look()
                     next_look = int(self.done * self.recipe.looks) + 1
@@ -144,24 +164,21 @@ class Trainer:
         """Mean of the last steps."""
         return float(torch.stack(self._losses).mean()) if self._losses else math.nan
 
-    # -- steps ----------------------------------------------------------------
-
     def _batches(self) -> Iterator[NDArray[np.int64]]:
-        """Epoch after epoch, from where the training stands; text written meanwhile joins in."""
+        """Epoch after epoch, from where the training stands."""
         while self.done < 1:
-            self._train.refresh()
-            seed = self.recipe.seed * 1000 + self.progress.epoch
-            batches = self._train.epoch(self.recipe.batch_tokens, seed)
-            yield from batches[self.progress.batch :]
+            yield from self._epoch(self.progress.epoch)[self.progress.batch :]
             self.progress.epoch += 1
             self.progress.batch = 0
 
-    def _step(self, batch: Batch) -> None:
-        self._set_rounding()
+    def _step(self, texts: NDArray[np.int64]) -> None:
+        # Once rounded, always rounded: the last looks are at what will be shipped.
+        if self.recipe.rounding and self.done >= self.recipe.rounding_from:
+            self.student.rounding = ROUNDING[self.recipe.rounding]
         rate = self.recipe.learning_rate * scheduled(self.done)
         for group in self._optimiser.param_groups:
             group["lr"] = rate
-        loss = self._loss(batch)
+        loss, n_tokens = self._learn(texts)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
         self._optimiser.step()
@@ -169,23 +186,10 @@ class Trainer:
         self._losses = [*self._losses[1 - _KEPT_LOSSES :], loss.detach()]
         self.progress.step += 1
         self.progress.batch += 1
-        self.progress.tokens_seen += len(batch.rows)
-        self.progress.seconds = time.monotonic() - self._started
-
-    def _loss(self, batch: Batch) -> Any:
-        on_gpu = self.device.type == "cuda"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=on_gpu):
-            hidden = self.student(batch.tokens).flatten(0, 1)[batch.rows]
-        logprobs, tail = sharpened(batch, self.recipe.temperature)
-        return divergence(hidden, self.student.head, batch.top_ids, logprobs, tail)
-
-    def _set_rounding(self) -> None:
-        """Once rounded, always rounded: the last looks are at what will be shipped."""
-        if self.recipe.rounding and self.done >= self.recipe.rounding_from:
-            self.student.rounding = ROUNDING[self.recipe.rounding]
+        self.progress.tokens_seen += n_tokens
 
     def _look(self) -> Agreement:
-        found = agreement(self.student, self.held_out)
+        found = self._agreement()
         p = self.progress
         p.looks.append(
             Look(
@@ -203,16 +207,15 @@ class Trainer:
 
     def save(self, path: Path) -> None:
         """Write everything that is needed to go on, at once or not at all."""
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
         state = {
-            "shape": asdict(self.student.shape),
-            "recipe": asdict(self.recipe),
+            "shape": self._shape(),
+            "seed": self.recipe.seed,
             "student": self.student.state_dict(),
             "optimiser": self._optimiser.state_dict(),
             "progress": asdict(self.progress),
         }
-        torch.save(state, part)
-        part.replace(path)
+        with store.whole(path) as part:
+            torch.save(state, part)
 
     def resume(self, path: Path) -> bool:
         """Go on from a checkpoint of the same shape and seed, if there is one."""
@@ -222,15 +225,47 @@ class Trainer:
             state = torch.load(path, map_location=self.device, weights_only=True)
         except Exception as error:  # a pickle can fail in any way
             raise BadRequest(f"{path} is damaged ({type(error).__name__}); remove it") from None
-        if state["shape"] != asdict(self.student.shape) or (
-            state["recipe"]["seed"] != self.recipe.seed
-        ):
+        if (state["shape"], state["seed"]) != (self._shape(), self.recipe.seed):
             raise BadRequest(f"{path} is of another preset or seed; remove it or choose another -o")
         self.student.load_state_dict(state["student"])
         self._optimiser.load_state_dict(state["optimiser"])
         told = state["progress"]
         self.progress = Progress(**{**told, "looks": [Look(**look) for look in told["looks"]]})
         return True
+
+
+class Trainer(Training):
+    """A small llama, and the texts it learns the target's distributions from."""
+
+    student: Student
+
+    def __init__(
+        self, shape: Shape, recipe: Recipe, train: Table, held_out: Table, device: str
+    ) -> None:
+        torch.manual_seed(recipe.seed)
+        where = torch.device(device)
+        super().__init__(Student(shape, recipe.seed).to(where), recipe, where)
+        self._train = train
+        self.held_out = held_out
+
+    def _epoch(self, n: int) -> Sequence[NDArray[np.int64]]:
+        self._train.refresh()  # text written meanwhile joins in
+        return self._train.epoch(self.recipe.batch_tokens, self.recipe.seed * 1000 + n)
+
+    def _learn(self, texts: NDArray[np.int64]) -> tuple[Any, int]:
+        batch = self._train.batch(texts)
+        on_gpu = self.device.type == "cuda"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=on_gpu):
+            hidden = self.student(batch.tokens).flatten(0, 1)[batch.rows]
+        logprobs, tail = sharpened(batch, self.recipe.temperature)
+        loss = divergence(hidden, self.student.head, batch.top_ids, logprobs, tail)
+        return loss, len(batch.rows)
+
+    def _agreement(self) -> Agreement:
+        return agreement(self.student, self.held_out)
+
+    def _shape(self) -> dict[str, Any]:
+        return asdict(self.student.shape)
 
 
 def scheduled(done: float) -> float:
@@ -240,12 +275,12 @@ def scheduled(done: float) -> float:
     return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (done - _WARM_UP) / (1 - _WARM_UP)))
 
 
-def _optimiser(student: Student, recipe: Recipe, device: Any) -> Any:
-    """Weights shrink a little at every step; norms and embeddings do not."""
+def _optimiser(student: Any, layers: tuple[str, ...], recipe: Recipe, device: Any) -> Any:
+    """Weights of layers shrink a little at every step; norms, embeddings and heads do not."""
     matrices: list[Any] = []
     others: list[Any] = []
     for name, parameter in student.named_parameters():
-        shrinks = parameter.ndim == 2 and name.startswith("blk.")
+        shrinks = parameter.ndim == 2 and name.startswith(layers)
         (matrices if shrinks else others).append(parameter)
     groups = [
         {"params": matrices, "weight_decay": recipe.weight_decay},
