@@ -187,7 +187,7 @@ def test_a_server_that_is_gone_is_waited_for(target: Path, cache: Path, chromium
         server.service.draining = True  # as the signal to end does
     found.page.wait_for_selector("#banner:not([hidden])", timeout=15_000)
     send(found.page, "on on on")
-    assert "No answer: the server cannot be reached" in found.page.inner_text(".state")
+    found.page.wait_for_selector(".state:has-text('No answer: the server cannot be reached')")
     with running(target, server__port=port):
         found.page.wait_for_selector(".connection[data-state=open]", timeout=30_000)
         assert found.page.is_hidden("#banner")
@@ -229,7 +229,7 @@ def test_hostile_texts_stay_texts(target: Path, cache: Path, chromium: Any) -> N
         assert page.inner_text(".asked") == hostile
         page.click("#tab-live")
         page.wait_for_selector("#pane-live tbody tr")
-        assert alias in page.inner_text("#model")
+        page.wait_for_selector(f"#model:has-text('{alias}')")
         assert page.locator("img[src=x]").count() == 0 and page.locator("main b").count() == 0
         assert found.complaints == []
 
@@ -239,7 +239,7 @@ def test_the_panes_can_be_reached_by_keyboard_and_by_address(
 ) -> None:
     with running(target) as server, tab(chromium, f"{server.url}/#live", DESK) as found:
         page = found.page
-        assert page.get_attribute("#tab-live", "aria-selected") == "true"
+        page.wait_for_selector("#tab-live[aria-selected=true]")
         page.focus("#tab-live")
         page.keyboard.press("ArrowRight")
         assert page.is_visible("#pane-bench") and page.evaluate("document.activeElement.id") == (
