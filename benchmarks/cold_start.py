@@ -2,7 +2,7 @@
 
 Interleaved pairs, each with a fresh process; the ratio of each pair and their median.
 
-Example: python benchmarks/cold_start.py --model default --drafter drafter.gguf --pairs 12
+Example: python -m benchmarks.cold_start --model default --drafter drafter.gguf --pairs 12
 """
 
 from __future__ import annotations

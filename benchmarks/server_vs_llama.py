@@ -3,7 +3,7 @@
 Both stay loaded. For each number of streams every subject answers the same prompts in turn,
 forwards and then backwards, so that drift hits all alike; ratios come from neighbours in time.
 
-Example: python benchmarks/server_vs_llama.py --model default --streams 1 4 8 --pairs 3
+Example: python -m benchmarks.server_vs_llama --model default --streams 1 4 8 --pairs 3
 """
 
 from __future__ import annotations

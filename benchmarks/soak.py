@@ -3,8 +3,8 @@
 Fails if memory, open files or latency grow, if an answer is lost, or if a slot stays taken.
 Each minute one JSON line goes to --out.
 
-Example, 20 minutes: python benchmarks/soak.py --minutes 20
-A week:              python benchmarks/soak.py --minutes 10080 --drafter drafter.gguf
+Example, 20 minutes: python -m benchmarks.soak --minutes 20
+A week:              python -m benchmarks.soak --minutes 10080 --drafter drafter.gguf
 """
 
 from __future__ import annotations

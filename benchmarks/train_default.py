@@ -1,9 +1,9 @@
 """Makes the shipped drafter: writes text, trains several configurations at once, gathers reports.
 
-    python benchmarks/train_default.py write  --target T.gguf --work W --minutes 3.5 --writers 4
-    python benchmarks/train_default.py train  --target T.gguf --work W --minutes 5 \
+    python -m benchmarks.train_default write  --target T.gguf --work W --minutes 3.5 --writers 4
+    python -m benchmarks.train_default train  --target T.gguf --work W --minutes 5 \
         --config base=base --config sharp=base,temperature=0.7 --config wide=wide
-    python benchmarks/train_default.py report --work W --out O
+    python -m benchmarks.train_default report --work W --out O
 
 A configuration is NAME=PRESET and, after commas, fields of the shape or the recipe. Every phase may
 be run again: text is added, a training goes on from its checkpoint (with more --minutes). --limit
@@ -20,20 +20,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import parlay  # noqa: F401 - before PyTorch, which helps some GPU builds; LD_PRELOAD helps all
 
 # isort: split
 import torch
 
+from benchmarks import trainings
 from parlay.llama.facts import read_facts
 from parlay.training.corpus import Corpus
 from parlay.training.distill import export_all, save_report, train
@@ -43,10 +39,7 @@ from parlay.training.trainer import Progress, Recipe
 from parlay.training.writers import Job, write
 from parlay.training.writing import WritingSettings
 
-FILE_TYPES = ("q4_0", "q8_0", "f16")
 MAX_FILES = 8
-PART_BYTES = 15 << 20
-EXPORT_S = 45.0  # kept free at the end, for the last looks and three files
 
 
 def main() -> int:
@@ -65,7 +58,7 @@ def _write(args: argparse.Namespace) -> int:
         context_size=args.context,
         seed=args.seed,
         shares=Shares(given=0.2 if args.prompts else 0.0),
-        device=_device(),
+        device=trainings.device(),
     )
     job = Job(
         args.target,
@@ -93,25 +86,11 @@ def _write(args: argparse.Namespace) -> int:
 
 
 def _train_all(args: argparse.Namespace) -> int:
-    """One process for each configuration; their output goes to a log each."""
-    running = {}
-    for config in args.config:
-        name = config.partition("=")[0]
-        command = [sys.executable, __file__, "one", "--target", str(args.target)]
-        command += ["--work", str(args.work), "--minutes", str(args.minutes), "--config", config]
-        command += ["--steps", str(args.steps), "--every", str(args.every)]
-        command += ["--ends-at", str(time.time() + args.limit * 60 - EXPORT_S)]
-        log = (args.work / f"{name}.log").open("w")
-        running[name] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    codes = {name: process.wait() for name, process in running.items()}
-    for name, code in codes.items():
-        tail = (args.work / f"{name}.log").read_text().splitlines()[-6:]
-        print(f"== {name} (exit {code})", *tail, sep="\n")
-    return max(codes.values())
+    return trainings.train_all("benchmarks.train_default", args, {"context": args.context})
 
 
 def _train_one(args: argparse.Namespace) -> int:
-    name, shape, recipe = _configuration(args.config[0], args)
+    name, shape, recipe = _configuration(args)
     shown = [0.0]
 
     def watch(progress: Progress, done: float, loss: float) -> None:
@@ -131,24 +110,20 @@ def _train_one(args: argparse.Namespace) -> int:
         args.work / "corpus",
         shape,
         recipe,
-        _device(),
+        trainings.device(),
         args.work / f"{name}.pt",
         watch,
         print,
     )
-    export_all(trainer, trained, args.target, args.work / f"{name}.gguf", FILE_TYPES)
+    export_all(trainer, trained, args.target, args.work / f"{name}.gguf", trainings.FILE_TYPES)
     save_report(trained, args.work / f"{name}.json")
     held = trained.agreement
     print(", ".join(f"{t}: {a.first_token:.4f} {a.acceptance_length:.3f}" for t, a in held.items()))
     return 0
 
 
-def _configuration(text: str, args: argparse.Namespace) -> tuple[str, Shape, Recipe]:
-    """NAME=PRESET[,field=value...]"""
-    name, _, rest = text.partition("=")
-    base, *changes = rest.split(",")
-    given = dict(change.split("=", 1) for change in changes)
-    shape = preset(base, read_facts(args.target).n_vocab, args.context)
+def _configuration(args: argparse.Namespace) -> tuple[str, Shape, Recipe]:
+    name, base, given = trainings.split(args.config[0])
     recipe = Recipe(
         steps=args.steps,
         minutes=args.minutes,
@@ -156,23 +131,8 @@ def _configuration(text: str, args: argparse.Namespace) -> tuple[str, Shape, Rec
         batch_tokens=16_384,
         rounding="q4_0",
     )
-    of_shape = {key: value for key, value in given.items() if key in Shape.__slots__}
-    of_recipe = {key: value for key, value in given.items() if key not in of_shape}
-    return name, _changed(shape, of_shape), _changed(recipe, of_recipe)
-
-
-def _changed(before: Any, given: Mapping[str, str]) -> Any:
-    """The same with other values, each read as the type of the old one."""
-    kinds = {field.name: type(getattr(before, field.name)) for field in fields(before)}
-    unknown = [key for key in given if key not in kinds]
-    if unknown:
-        raise SystemExit(f"no such field: {unknown[0]}; there are {', '.join(kinds)}")
-    values = {key: _read(kinds[key], value) for key, value in given.items()}
-    return replace(before, **values)
-
-
-def _read(kind: type, value: str) -> Any:
-    return value == "true" if kind is bool else kind(value)
+    shape = preset(base, read_facts(args.target).n_vocab, args.context)
+    return name, *trainings.changed(shape, recipe, given)
 
 
 # -- report -----------------------------------------------------------------------------------
@@ -183,7 +143,7 @@ def _report(args: argparse.Namespace) -> int:
     reports = {path.stem: json.loads(path.read_text()) for path in paths}
     if not reports:
         raise SystemExit(f"no training has ended in {args.work}")
-    ranked = sorted(reports, key=lambda n: -reports[n]["held_out"]["q4_0"]["acceptance_length"])
+    ranked = trainings.ranked(reports)
     corpus = Corpus(args.work / "corpus")
     whole = {
         "target": corpus.header.target,
@@ -201,34 +161,18 @@ def _report(args: argparse.Namespace) -> int:
     files += [(args.work / f"{name}.gguf", f"{name}-q4_0.gguf") for name in ranked]
     # The best one's Q4_0 is what will be shipped: it comes first.
     for source, name in (files[1], files[0], *files[2:]):
-        parts = _parts(source)
+        parts = trainings.in_parts(source)
         if len(parts) <= room:
             room -= len(parts)
-            _put(parts, args.out, name)
+            trainings.put(parts, args.out, name)
     for name in ranked:
-        print(_line(name, reports[name]))
+        report = reports[name]
+        print(
+            f"{trainings.line(name, report)}  seen {report['seen']['first_token']:.4f}"
+            f"  {report['bytes_per_token']['q4_0'] / 1e6:.1f} MB/token"
+            f"  {report['tokens_seen'] / 1e6:.0f}M seen in {report['minutes']:.1f} min"
+        )
     return 0
-
-
-def _line(name: str, report: Mapping[str, Any]) -> str:
-    q4, f16 = (report["held_out"][t] for t in ("q4_0", "f16"))
-    return (
-        f"{name:12} q4_0 {q4['first_token']:.4f} {q4['acceptance_length']:.3f}"
-        f"  f16 {f16['first_token']:.4f} {f16['acceptance_length']:.3f}"
-        f"  seen {report['seen']['first_token']:.4f}"
-        f"  {report['bytes_per_token']['q4_0'] / 1e6:.1f} MB/token"
-        f"  {report['tokens_seen'] / 1e6:.0f}M seen in {report['minutes']:.1f} min"
-    )
-
-
-def _parts(path: Path) -> list[bytes]:
-    data = path.read_bytes()
-    return [data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)]
-
-
-def _put(parts: Sequence[bytes], out: Path, name: str) -> None:
-    for i, part in enumerate(parts):
-        (out / (name if len(parts) == 1 else f"{name}.part{i}")).write_bytes(part)
 
 
 def _shares(corpus: Corpus) -> dict[str, float]:
@@ -243,27 +187,13 @@ def _shares(corpus: Corpus) -> dict[str, float]:
     return {str(limit): round(n / max(1, n_all), 4) for limit, n in n_below.items()}
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("phase", choices=("write", "train", "one", "report"))
-    parser.add_argument("--target", type=Path)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--minutes", type=float, default=3.0)
-    parser.add_argument("--limit", type=float, default=math.inf, help="minutes, exports included")
-    parser.add_argument("--ends-at", type=float, default=math.inf, help="set by --limit")
+    parser = trainings.arguments(__doc__, ("write", "train", "one", "report"))
     parser.add_argument("--tokens", type=int, default=10**9)
     parser.add_argument("--writers", type=int, default=1)
     parser.add_argument("--slots", type=int, default=256)
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--prompts", type=Path)
-    parser.add_argument("--steps", type=int, default=10**6)
-    parser.add_argument("--config", action="append", default=[])
-    parser.add_argument("--every", type=float, default=10.0, help="seconds between lines")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
