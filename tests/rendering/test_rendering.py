@@ -118,6 +118,8 @@ def test_vllm_gets_every_method_as_its_configuration(
     found = render(for_engine("vllm", method=method, drafter=model), "vllm")
     config = json.loads(after(argv(found), "--speculative-config"))
     assert config == {**wanted, "num_speculative_tokens": 5}
+    # vLLM takes this flag with a value only.
+    assert after(argv(found), "--per-request-spec-decode-metrics") == "summary"
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ class Vllm(Builder):
             ledger.carry("runtime.speculative_window", "no speculation")
             return
         self.argv += ["--speculative-config", json.dumps(self._config(bet), sort_keys=True)]
-        self.argv += ["--per-request-spec-decode-metrics"]
+        self.argv += ["--per-request-spec-decode-metrics", "summary"]
         self._window(bet)
         if bet.others:
             self.notes.append(
