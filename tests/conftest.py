@@ -5,15 +5,43 @@ Knows no test: whoever asks for real weights carries the marker `weights`.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import llama_cpp
 import pytest
 
 from parlay import models, store
 from tests import tiny_models
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Neither the user's settings and pairs nor what earlier runs learned: only models are kept."""
+    kept, cache = store.cache_folder(), tmp_path_factory.mktemp("cache")
+    for name in ("models", "test-models"):
+        with contextlib.suppress(OSError):  # a cache that cannot be written is not an error
+            (kept / name).mkdir(parents=True, exist_ok=True)
+        (cache / name).symlink_to(kept / name, target_is_directory=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith("PARLAY_") and name != "PARLAY_PICTURES":
+                patch.delenv(name)
+        patch.setenv("PARLAY_CACHE", str(cache))
+        patch.setenv("PARLAY_CONFIG", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_http() -> None:
+    """A request that names no limit may take a minute, not five seconds: machines may be busy."""
+    limits = inspect.signature(httpx.get).parameters["timeout"].default  # the same one everywhere
+    limits.connect = limits.read = limits.write = limits.pool = 60.0
 
 
 @pytest.fixture(scope="session")

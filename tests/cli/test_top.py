@@ -128,17 +128,14 @@ def test_a_wrong_address_or_key_is_one_line_that_says_what_to_do(served: Running
 
 
 @pytest.fixture(scope="module")
-def served(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PARLAY_CACHE", str(tmp_path_factory.mktemp("cache")))
-        with running(tiny_llama) as found:
-            yield found
+def served(tiny_llama: Path) -> Iterator[Running]:
+    with running(tiny_llama) as found:
+        yield found
 
 
 def test_the_key_comes_from_the_environment(
-    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path))
     with running(tiny_llama, server__api_keys="secret-key") as locked:
         refused = call(locked.url, "--once")
         assert "PARLAY_API_KEY" in str(refused.exception)

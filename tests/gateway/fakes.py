@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.serving import PATIENCE_S
+
 WORDS = ["The", " rain", " falls", " on", " the", " roof", "."]
 
 
@@ -54,7 +56,7 @@ class Engine:
 
     def call(self, work: Any) -> Any:
         assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
     def kill(self) -> None:
         """Everything it was doing ends, and nobody listens any more."""
@@ -137,6 +139,9 @@ class Engine:
             return True
         if self.mode == "hang":
             await asyncio.sleep(60)
+        if self.mode == "cut_once":
+            self.mode = "ok"
+            return False
         if self.mode == "cut_early":
             return False
         if self.speculates:
@@ -250,11 +255,11 @@ def engines(*given: Engine) -> Iterator[tuple[Engine, ...]]:
     thread.start()
     try:
         for engine in given:
-            asyncio.run_coroutine_threadsafe(engine.start(), loop).result(10)
+            asyncio.run_coroutine_threadsafe(engine.start(), loop).result(PATIENCE_S)
         yield given
     finally:
         for engine in given:
-            asyncio.run_coroutine_threadsafe(engine.stop(), loop).result(10)
+            asyncio.run_coroutine_threadsafe(engine.stop(), loop).result(PATIENCE_S)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(PATIENCE_S)
         loop.close()

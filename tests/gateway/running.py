@@ -1,35 +1,29 @@
-"""Starts a real gateway for the tests: the whole process's code, in a thread, on a free port."""
+"""Starts real gateways for the tests, with times as short as a test's."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from openai import OpenAI
-
-from parlay.deployment import Deployment, load_deployment
+from parlay.deployment import Deployment
 from parlay.gateway.process import GatewayProcess
 from parlay.gateway.service import Gateway
+from tests.serving import Answering, in_thread, wait_for
 
-START_S = 30.0
 QUICK = {
     "server": {"port": 0, "drain_s": 2, "request_timeout_s": 20},
     "gateway": {"health_interval_s": 0.1, "eject_s": 0.2, "max_eject_s": 1, "stall_timeout_s": 5},
 }
 
 
-class Running:
-    """A gateway that answers on loopback."""
+class Running(Answering):
+    """A gateway over pools."""
 
     def __init__(self, gateway: Gateway, port: int) -> None:
+        super().__init__(port)
         self.gateway = gateway
-        self.url = f"http://127.0.0.1:{port}"
-
-    def client(self, key: str = "none") -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60)
 
     def state(self, i: int) -> str:
         return self.gateway.pools.all[i].health.state
@@ -58,44 +52,5 @@ def gateway(*pools: dict[str, Any], wait: bool = True, **sections: Any) -> Itera
 
 @contextmanager
 def served(read: Callable[[], Deployment]) -> Iterator[Running]:
-    started = threading.Event()
-    found: list[Running] = []
-    failed: list[BaseException] = []
-
-    def ready(service: Gateway, port: int) -> None:
-        found.append(Running(service, port))
-        started.set()
-
-    process = GatewayProcess(read, ready)
-
-    def run() -> None:
-        try:
-            process.run()
-        except BaseException as error:
-            failed.append(error)
-        finally:
-            started.set()
-
-    thread = threading.Thread(target=run, name="test-gateway")
-    thread.start()
-    try:
-        assert started.wait(START_S), "the gateway did not start"
-        if failed:
-            raise failed[0]
-        yield found[0]
-    finally:
-        if process.server is not None:
-            process.server.should_exit = True
-        thread.join(START_S)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait until something holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
-
-
-def from_file(path: Any) -> Callable[[], Deployment]:
-    return lambda: load_deployment(path, environ={})
+    with in_thread(partial(GatewayProcess, read)) as (service, port):
+        yield Running(service, port)

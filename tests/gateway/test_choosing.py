@@ -10,8 +10,9 @@ import pytest
 from parlay.deployment import Deployment
 from parlay.gateway.carried import left_behind
 from tests.gateway.fakes import Engine, engines
-from tests.gateway.running import Running, gateway, wait_for
+from tests.gateway.running import Running, gateway
 from tests.gateway.test_relay import ask, only, stream
+from tests.serving import wait_for
 
 
 def pools(betting: Engine, plain: Engine) -> list[dict[str, Any]]:
@@ -56,7 +57,7 @@ def test_a_route_that_says_plain_is_obeyed_and_says_why() -> None:
 def test_traffic_follows_measured_time_and_the_answer_says_both_times(
     betting_is_faster: bool,
 ) -> None:
-    fast, slow = Engine(delay_s=0.001), Engine(delay_s=0.01)
+    fast, slow = Engine(delay_s=0.001), Engine(delay_s=0.03)
     pair = (fast, slow) if betting_is_faster else (slow, fast)
     with engines(*pair) as (a, b), gateway(*pools(a, b)) as running:
         made = [pool_of(running) for _ in range(30)]

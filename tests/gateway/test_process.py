@@ -15,8 +15,9 @@ import httpx
 import yaml
 
 from tests.gateway.fakes import WORDS, Engine, engines
-from tests.gateway.running import gateway, wait_for
+from tests.gateway.running import gateway
 from tests.gateway.test_relay import ASK, ask, stream
+from tests.serving import PATIENCE_S, wait_for
 
 SCRIPT = Path(__file__).parents[1] / "server" / "serve_once.py"
 
@@ -25,7 +26,7 @@ def write(path: Path, *urls: str, **more: Any) -> Path:
     content = {
         "engine": "endpoints",
         "upstreams": [{"name": "all", "urls": list(urls)}],
-        "server": {"port": 0, "drain_s": 10},
+        "server": {"port": 0, "drain_s": PATIENCE_S},
         "gateway": {"health_interval_s": 0.1},
         **more,
     }
@@ -63,7 +64,7 @@ def test_sigterm_lets_streams_finish_and_sighup_changes_the_pool(tmp_path: Path)
                 next(lines)
                 process.send_signal(signal.SIGTERM)
                 assert [line for line in lines if line][-1] == "data: [DONE]"
-            assert process.wait(10) == 0
+            assert process.wait(PATIENCE_S) == 0
             assert len(one.asked) == n
 
 

@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from tests.gateway.fakes import WORDS, Engine, engines
-from tests.gateway.running import Running, gateway, wait_for
+from tests.gateway.running import Running, gateway
+from tests.serving import wait_for
 
 TEXT = "".join(WORDS)
 ASK = {"messages": [{"role": "user", "content": "rain?"}], "model": "mine", "max_tokens": 16}
@@ -24,14 +25,14 @@ def pool(*found: Engine, **more: Any) -> dict[str, Any]:
 
 
 def ask(running: Running, **more: Any) -> httpx.Response:
-    return httpx.post(f"{running.url}/v1/chat/completions", json={**ASK, **more}, timeout=30)
+    return httpx.post(f"{running.url}/v1/chat/completions", json={**ASK, **more})
 
 
 def stream(running: Running, **more: Any) -> tuple[list[dict[str, Any]], httpx.Response]:
     body = {**ASK, "stream": True, **more}
     url = f"{running.url}/v1/chat/completions"
     chunks, ended = [], False
-    with httpx.stream("POST", url, json=body, timeout=30) as response:
+    with httpx.stream("POST", url, json=body) as response:
         if response.status_code != 200:
             response.read()
             return [response.json()], response
@@ -118,7 +119,7 @@ def test_openais_own_client_reads_it(two: tuple[Running, Engine, Engine]) -> Non
 
 
 def test_requests_go_to_the_least_busy_server() -> None:
-    found = [Engine("m", delay_s=0.03) for _ in range(3)]
+    found = [Engine("m", delay_s=0.2) for _ in range(3)]
     with engines(*found), gateway(pool(*found)) as running:
         threads = [threading.Thread(target=stream, args=(running,)) for _ in range(9)]
         for thread in threads:
@@ -195,7 +196,7 @@ def test_another_server_takes_over_before_the_first_byte(
 def test_a_server_that_hangs_is_given_up_and_another_asked() -> None:
     with engines(Engine("m"), Engine("m")) as (one, other):
         one.mode = "hang"
-        with gateway(pool(one, other), gateway={"stall_timeout_s": 0.3}) as running:
+        with gateway(pool(one, other), gateway={"stall_timeout_s": 1}) as running:
             assert all(text_of(stream(running)[0]) == TEXT for _ in range(3))
 
 
@@ -280,10 +281,9 @@ def test_when_all_fail_one_line_says_so_and_what_broke_inside_stays_inside(
 
 def test_a_lone_server_is_asked_again_when_it_only_hung_up() -> None:
     with engines(Engine("m")) as (one,), gateway(pool(one)) as running:
-        one.mode = "cut_early"
-        threading.Timer(0.05, lambda: setattr(one, "mode", "ok")).start()
-        statuses = {ask(running).status_code for _ in range(20)}
-        assert 200 in statuses
+        one.mode = "cut_once"
+        assert ask(running).status_code == 200
+        assert len(one.asked) == 2
 
 
 # -- after the first byte -----------------------------------------------------------------------
@@ -322,13 +322,11 @@ def test_an_answer_that_only_lacks_its_farewell_is_whole(
 
 def test_the_time_limit_keeps_what_is_there() -> None:
     with engines(Engine("m", delay_s=0.2)) as (one,):
-        one.words = ["x"] * 50
+        one.words = ["x"] * 500
         with gateway(pool(one), server={"request_timeout_s": 1}) as running:
-            began = time.monotonic()
             chunks, _ = stream(running)
-            assert time.monotonic() - began < 3
             assert chunks[-1]["choices"][0]["finish_reason"] == "length"
-            assert 2 <= len(text_of(chunks)) < 50
+            assert 1 <= len(text_of(chunks)) < 100
 
 
 def test_a_whole_answer_that_takes_too_long_is_refused() -> None:
@@ -361,7 +359,8 @@ def test_a_client_that_leaves_stops_the_engine() -> None:
             next(response.iter_lines())
         wait_for(lambda: one.n_left == 1)
         wait_for(lambda: running.gateway.pools.n_in_flight == 0)
-        assert only(running, 'parlay_requests_total{endpoint="chat",status="499"}') == 1
+        gone = 'parlay_requests_total{endpoint="chat",status="499"}'
+        wait_for(lambda: only(running, gone) == 1)
 
 
 def test_a_client_that_leaves_before_the_first_byte_stops_the_engine_too() -> None:
@@ -369,9 +368,18 @@ def test_a_client_that_leaves_before_the_first_byte_stops_the_engine_too() -> No
         one.first_s = 5
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(
-                f"{running.url}/v1/chat/completions", json={**ASK, "stream": True}, timeout=0.3
+                f"{running.url}/v1/chat/completions",
+                json={**ASK, "stream": True},
+                timeout=httpx.Timeout(60, read=0.3),
             )
         wait_for(lambda: running.gateway.pools.n_in_flight == 0)
+
+
+def held_back(engine: Engine) -> bool:
+    """Whether it has sent something, and now nothing more."""
+    before = engine.n_sent
+    time.sleep(0.3)
+    return engine.n_sent == before > 0
 
 
 def test_a_slow_reader_holds_the_engine_back_and_fills_no_memory() -> None:
@@ -384,10 +392,7 @@ def test_a_slow_reader_holds_the_engine_back_and_fills_no_memory() -> None:
             head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
             client.sendall(head.encode() + b"\r\n\r\n" + body)
             client.recv(4096)
-            time.sleep(0.5)
-            sent = one.n_sent
-            time.sleep(0.3)
-            assert one.n_sent - sent < 1_000_000
+            wait_for(lambda: held_back(one))
             assert one.n_sent < 15_000_000
         wait_for(lambda: running.gateway.pools.n_in_flight == 0)
 
@@ -408,7 +413,7 @@ def test_what_is_no_request_is_refused_with_the_reason(
 
 
 def test_too_many_are_told_when_to_come_back() -> None:
-    with engines(Engine("m", delay_s=0.1)) as (one,):
+    with engines(Engine("m", delay_s=0.2)) as (one,):
         limits = {"queue_size": 1}
         with gateway(pool(one, max_concurrent=1), server=limits) as running:
             found: list[int] = []

@@ -5,14 +5,14 @@ Knows tiny models: eight-bit ones, on which passes are exact in every shape.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import tiny_models
 from tests.server.running import Running, running
+from tests.serving import wait_for
 
 
 @pytest.fixture(scope="session")
@@ -26,27 +26,10 @@ def drafter(tiny_folder: Path, target: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What servers learn about this machine stays out of the user's cache."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PARLAY_CACHE", str(folder))
-        yield folder
-
-
-@pytest.fixture(scope="session")
-def server(target: Path, drafter: Path, cache: Path) -> Iterator[Running]:
+def server(target: Path, drafter: Path) -> Iterator[Running]:
     """Eight slots and a draft model."""
     names = f"suffix,{drafter}"
     options = {"runtime__slots": 8, "runtime__context_size": 1024}
     with running(target, model__drafter=names, **options) as found:
         wait_for(lambda: found.service.drafter.state == "ready")
         yield found
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait until something holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)

@@ -1,35 +1,26 @@
-"""Starts real servers for the tests: the whole process's code, in a thread, on a free port.
-
-Knows no test; signals are for the tests that start a process of their own.
-"""
+"""Starts real servers for the tests: small, and with a window that does not hang on the time."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-from openai import OpenAI
 
 from parlay.deployment import Deployment, load_deployment
 from parlay.routing import Rule
 from parlay.server.process import Process
 from parlay.server.service import Service
+from tests.serving import Answering, in_thread
 
-START_S = 60.0
 
-
-class Running:
-    """A server that answers on loopback."""
+class Running(Answering):
+    """A server on an engine of our own."""
 
     def __init__(self, service: Service, port: int) -> None:
+        super().__init__(port)
         self.service = service
-        self.url = f"http://127.0.0.1:{port}"
-
-    def client(self, key: str = "none") -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60)
 
 
 @contextmanager
@@ -47,36 +38,10 @@ def running(target: Path, **overrides: Any) -> Iterator[Running]:
         "monitoring.memory_pressure_pct": 100,
         **{key.replace("__", "."): value for key, value in overrides.items()},
     }
-    started = threading.Event()
-    found: list[Running] = []
-    failed: list[BaseException] = []
-
-    def ready(service: Service, port: int) -> None:
-        found.append(Running(service, port))
-        started.set()
 
     def read() -> Deployment:
         found = load_deployment(environ={}, overrides=given)
         return found if routes is None else found.model_copy(update={"routes": routes})
 
-    process = Process(read, ready)
-
-    def run() -> None:
-        try:
-            process.run()
-        except BaseException as error:
-            failed.append(error)
-        finally:
-            started.set()
-
-    thread = threading.Thread(target=run, name="test-server")
-    thread.start()
-    try:
-        assert started.wait(START_S), "the server did not start"
-        if failed:
-            raise failed[0]
-        yield found[0]
-    finally:
-        if process.server is not None:
-            process.server.should_exit = True
-        thread.join(START_S)
+    with in_thread(partial(Process, read)) as (service, port):
+        yield Running(service, port)

@@ -17,8 +17,8 @@ from parlay.llama.vocabulary import Detokenizer
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Sequence
 from parlay.server.cache import Trial, trial
-from tests.server.conftest import wait_for
 from tests.server.running import running
+from tests.serving import wait_for
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_trial_pays_only_if_the_tokens_to_come_earn_it() -> None:
     assert trial.pays(100) and not trial.pays(50)
 
 
-def test_a_long_sliding_answer_is_compacted_and_goes_on(target: Path, cache: Path) -> None:
+def test_a_long_sliding_answer_is_compacted_and_goes_on(target: Path) -> None:
     body = {"prompt": "hello", "max_tokens": 10**6, "temperature": 0, "context_full": "slide"}
     options = {
         "runtime__cache_type_k": "f16",

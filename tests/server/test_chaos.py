@@ -8,15 +8,13 @@ from pathlib import Path
 import psutil
 
 from benchmarks.traffic import Traffic
-from tests.server.conftest import wait_for
 from tests.server.running import running
+from tests.serving import wait_for
 
 _GROWTH = 24_000_000  # bytes; allocators keep some of what a burst needed
 
 
-def test_nothing_leaks_under_mixed_and_hostile_traffic(
-    target: Path, drafter: Path, cache: Path
-) -> None:
+def test_nothing_leaks_under_mixed_and_hostile_traffic(target: Path, drafter: Path) -> None:
     options = {"runtime__slots": 4, "server__queue_size": 8}
     with running(target, model__drafter=f"suffix,{drafter}", **options) as server:
         wait_for(lambda: server.service.drafter.state == "ready")

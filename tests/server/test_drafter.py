@@ -17,27 +17,27 @@ from parlay.errors import DecodeError, LoadError
 from parlay.runtime import engine as engine_module
 from parlay.server.opening import needed_gb
 from tests import tiny_models
-from tests.server.conftest import wait_for
 from tests.server.running import Running, running
+from tests.serving import PATIENCE_S, wait_for
 
 BODY: dict[str, Any] = {"prompt": "hello", "max_tokens": 40, "temperature": 0}
 
 
 def ask(server: Running, **more: Any) -> dict[str, Any]:
-    answer = httpx.post(f"{server.url}/v1/completions", json={**BODY, **more}, timeout=30)
+    answer = httpx.post(f"{server.url}/v1/completions", json={**BODY, **more})
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
 def test_the_target_answers_while_the_drafter_loads(
-    target: Path, drafter: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    target: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
     load = engine_module.Engine._draft_model
 
     def slow(*args: Any) -> Any:
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE_S)
         return load(*args)
 
     monkeypatch.setattr(engine_module.Engine, "_draft_model", slow)
@@ -54,7 +54,7 @@ def test_the_target_answers_while_the_drafter_loads(
 
 @pytest.mark.parametrize("kind", ["missing", "garbage", "vocabulary"])
 def test_a_drafter_that_cannot_be_loaded_leaves_plain_decoding(
-    target: Path, tiny_other_vocab: Path, cache: Path, tmp_path: Path, kind: str
+    target: Path, tiny_other_vocab: Path, tmp_path: Path, kind: str
 ) -> None:
     path = {"missing": tmp_path / "no.gguf", "vocabulary": tiny_other_vocab}.get(
         kind, tmp_path / "garbage.gguf"
@@ -73,7 +73,7 @@ def test_a_drafter_that_cannot_be_loaded_leaves_plain_decoding(
 
 
 def test_a_drafter_that_runs_out_of_memory_says_memory(
-    target: Path, drafter: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    target: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_args: Any) -> None:
         raise LoadError("no context: failed to allocate memory")
@@ -84,9 +84,7 @@ def test_a_drafter_that_runs_out_of_memory_says_memory(
         assert ask(server)["speculative"]["fallbacks"].keys() == {"memory"}
 
 
-def test_a_drafter_that_breaks_mid_answer_loses_no_answer(
-    target: Path, drafter: Path, cache: Path
-) -> None:
+def test_a_drafter_that_breaks_mid_answer_loses_no_answer(target: Path, drafter: Path) -> None:
     with running(target, model__drafter=str(drafter)) as server:
         wait_for(lambda: server.service.drafter.state == "ready")
         whole = ask(server)
@@ -108,9 +106,7 @@ def test_a_drafter_that_breaks_mid_answer_loses_no_answer(
     assert broken["speculative"]["drafted"] > 0
 
 
-def test_under_pressure_the_drafter_goes_and_comes_back(
-    target: Path, drafter: Path, cache: Path
-) -> None:
+def test_under_pressure_the_drafter_goes_and_comes_back(target: Path, drafter: Path) -> None:
     used = 50.0
     with running(target, model__drafter=str(drafter), monitoring__memory_pressure_pct=90) as server:
         server.service.memory._read = lambda: used
@@ -130,7 +126,7 @@ def test_under_pressure_the_drafter_goes_and_comes_back(
 
 
 def test_a_budget_that_holds_only_the_target_refuses_the_drafter(
-    target: Path, drafter: Path, cache: Path
+    target: Path, drafter: Path
 ) -> None:
     given = {"model.target": str(target), "runtime.context_size": 512, "runtime.slots": 2}
     deployment = load_deployment(environ={}, overrides=given)
@@ -147,7 +143,7 @@ def test_a_budget_that_holds_only_the_target_refuses_the_drafter(
         assert ask(server)["speculative"]["fallbacks"].keys() == {"memory"}
 
 
-def test_a_tokenizer_file_must_match(target: Path, cache: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_file_must_match(target: Path, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     texts = tiny_models.VOCABULARY.tokens
     good.write_text(json.dumps({"model": {"vocab": {t: i for i, t in enumerate(texts)}}}))

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from tests import tiny_models
-from tests.server.conftest import wait_for
 from tests.server.running import running
+from tests.serving import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -19,9 +19,7 @@ def bad_drafter(tiny_folder: Path, target: Path) -> Path:
 
 
 @pytest.mark.parametrize("key", ["min_token_acceptance", "min_sequence_acceptance"])
-def test_low_acceptance_switches_speculation_off(
-    target: Path, bad_drafter: Path, cache: Path, key: str
-) -> None:
+def test_low_acceptance_switches_speculation_off(target: Path, bad_drafter: Path, key: str) -> None:
     body = {"prompt": "hello", "max_tokens": 120, "temperature": 0}
     options = {f"runtime__{key}": 0.5}
     with running(target, model__drafter=str(bad_drafter), **options) as server:
@@ -29,12 +27,10 @@ def test_low_acceptance_switches_speculation_off(
         spec = httpx.post(f"{server.url}/v1/completions", json=body).json()["speculative"]
         assert spec["token_acceptance"] < 0.5
         assert spec["fallbacks"]["low_acceptance"] > 50
-        wait_for(lambda: server.service.alerts.n_raised["low_acceptance"] == 1, 5)
+        wait_for(lambda: server.service.alerts.n_raised["low_acceptance"] == 1)
 
 
-def test_without_thresholds_nothing_is_switched_off(
-    target: Path, bad_drafter: Path, cache: Path
-) -> None:
+def test_without_thresholds_nothing_is_switched_off(target: Path, bad_drafter: Path) -> None:
     body = {"prompt": "hello", "max_tokens": 120, "temperature": 0}
     with running(target, model__drafter=str(bad_drafter)) as server:
         wait_for(lambda: server.service.drafter.state == "ready")

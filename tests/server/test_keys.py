@@ -138,9 +138,7 @@ def test_guard_rails_are_those_of_the_file() -> None:
 
 
 @pytest.fixture(scope="module")
-def limited(
-    target: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+def limited(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     options: dict[str, Any] = {
         "server__max_answer_tokens": 700,
         "server__max_n": 2,

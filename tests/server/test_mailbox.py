@@ -63,7 +63,7 @@ def test_nothing_is_lost_between_two_threads() -> None:
         thread.join()
         return reader.items
 
-    assert asyncio.run(asyncio.wait_for(main(), 20)) == list(range(20_000))
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == list(range(20_000))
 
 
 def test_who_waits_on_a_loop_that_has_ended_is_cancelled() -> None:

@@ -17,8 +17,8 @@ from parlay.server.alerts import Alerts
 from parlay.server.observer import Recent
 from parlay.server.request_log import RequestLog
 from parlay.server.watch import Watch
-from tests.server.conftest import wait_for
 from tests.server.running import Running, running
+from tests.serving import wait_for
 
 BODY: dict[str, Any] = {"prompt": "hello", "max_tokens": 30, "temperature": 0}
 
@@ -83,9 +83,7 @@ def test_tokens_go_there_and_back(server: Running) -> None:
     assert [token["piece"] for token in pieces["tokens"]] == [" the"]
 
 
-def test_the_request_log_has_a_line_per_request_and_no_prompt(
-    target: Path, cache: Path, tmp_path: Path
-) -> None:
+def test_the_request_log_has_a_line_per_request_and_no_prompt(target: Path, tmp_path: Path) -> None:
     path = tmp_path / "logs" / "requests.jsonl"
     with running(target, monitoring__request_log=str(path)) as server:
         secret = {**BODY, "prompt": "my secret"}
@@ -109,7 +107,7 @@ def test_the_request_log_has_a_line_per_request_and_no_prompt(
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_prompts_are_logged_when_asked_for(target: Path, cache: Path, tmp_path: Path) -> None:
+def test_prompts_are_logged_when_asked_for(target: Path, tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     with running(target, monitoring__request_log=str(path), monitoring__log_prompts=True) as server:
         answer = httpx.post(f"{server.url}/v1/completions", json=BODY).json()
@@ -183,16 +181,16 @@ def test_a_drop_of_acceptance_raises_an_alert(server: Running) -> None:
     asyncio.run(watch(False))
 
 
-def test_the_json_metrics_are_where_the_deployment_puts_them(target: Path, cache: Path) -> None:
+def test_the_json_metrics_are_where_the_deployment_puts_them(target: Path) -> None:
     with running(target, monitoring__metrics_endpoint="/elsewhere") as server:
         assert httpx.get(f"{server.url}/elsewhere").json()["rounds"] == 0
         assert httpx.get(f"{server.url}/metrics/speculative").status_code == 404
 
 
-def test_a_high_share_of_plain_rounds_raises_an_alert(target: Path, cache: Path) -> None:
+def test_a_high_share_of_plain_rounds_raises_an_alert(target: Path) -> None:
     with running(target, model__drafter="ngram", runtime__fallback_threshold_pct=1) as server:
         httpx.post(f"{server.url}/v1/completions", json={**BODY, "max_tokens": 200})
-        wait_for(lambda: "fallback_share" in server.service.alerts.active, 10)
+        wait_for(lambda: "fallback_share" in server.service.alerts.active)
         found = httpx.get(f"{server.url}/metrics/speculative").json()
         assert "fallback_share" in [alert["kind"] for alert in found["alerts"]]
         assert samples(server)["parlay_alerts_total|fallback_share"] == 1

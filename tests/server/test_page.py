@@ -16,7 +16,7 @@ FOLDER = Path(dashboard.__file__).with_name("page")
 
 
 @pytest.fixture(scope="module")
-def locked(target: Path, cache: Path) -> Iterator[Running]:
+def locked(target: Path) -> Iterator[Running]:
     with running(target, server__api_keys="secret-key") as server:
         yield server
 

@@ -20,8 +20,8 @@ from parlay.pairing.records import record
 from parlay.server.reload import reload
 from parlay.server.warmup import WarmUp
 from tests import tiny_models
-from tests.server.conftest import wait_for
 from tests.server.running import Running, running
+from tests.serving import PATIENCE_S, wait_for
 
 BODY: dict[str, Any] = {"prompt": "hello", "max_tokens": 60, "temperature": 0}
 
@@ -41,7 +41,7 @@ def priced(target: Path, drafter: Path | None = None, **more: Any) -> Iterator[R
 
 
 def ask(server: Running, **more: Any) -> dict[str, Any]:
-    answer = httpx.post(f"{server.url}/v1/completions", json={**BODY, **more}, timeout=30)
+    answer = httpx.post(f"{server.url}/v1/completions", json={**BODY, **more})
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
@@ -53,9 +53,11 @@ def settled(server: Running) -> None:
     wait_for(lambda: server.service.drafter.state in ("none", "ready"))
 
 
-def price(server: Running, row_ms: float) -> None:
-    """Write down that a pass takes 10 ms and every row more so much, for the next start."""
-    key = server.service.engine.pair_key(())
+def price(key: str, row_ms: float) -> None:
+    """Write down that a pass takes 10 ms and every row more so much, for the next start.
+
+    When the server is gone: one that runs may still write what it measured itself.
+    """
     rows = {str(b): 10 + row_ms * (b - 1) for b in range(1, 35)}
     target = [{"context": 256, "sequences": n, "steady_ms": rows} for n in (1, 2)]
     store.save("costs", key, {"parlay_costs": 1, "target": target, "drafter": None})
@@ -104,19 +106,23 @@ def test_a_measurement_gives_way_to_an_answer(target: Path) -> None:
     with priced(target) as server:
         settled(server)
         url = f"{server.url}/v1/completions"
-        with httpx.stream("POST", url, json=body, timeout=30) as response:
-            first = next(response.iter_lines())
+        with httpx.stream("POST", url, json=body) as response:
+            lines = response.iter_lines()  # kept: httpx closes the stream with it
+            first = next(lines)
             made: list[int] = []
             step = server.service.warm_up._on_worker(lambda: made.append(1))
-            assert step.result(10) is False and not made, first
+            assert step.result(PATIENCE_S) is False and not made, first
         wait_for(lambda: server.service.n_open == 0)
-        wait_for(lambda: server.service.warm_up._on_worker(lambda: made.append(1)).result(10))
+        wait_for(
+            lambda: server.service.warm_up._on_worker(lambda: made.append(1)).result(PATIENCE_S)
+        )
 
 
 def test_cheap_rows_are_bet_on_and_what_was_learned_is_kept(target: Path, drafter: Path) -> None:
     with priced(target, drafter) as server:
         plain = ask(server, speculative=False)["choices"][0]["text"]
-        price(server, row_ms=0.01)
+        costs = server.service.engine.pair_key(())
+    price(costs, row_ms=0.01)
     with priced(target, drafter) as server:
         settled(server)
         with ThreadPoolExecutor(2) as pool:
@@ -132,7 +138,8 @@ def test_cheap_rows_are_bet_on_and_what_was_learned_is_kept(target: Path, drafte
 
 def test_dear_rows_are_not(target: Path, drafter: Path) -> None:
     with priced(target, drafter) as server:
-        price(server, row_ms=10)
+        costs = server.service.engine.pair_key(())
+    price(costs, row_ms=10)
     with priced(target, drafter) as server:
         settled(server)
         found = ask(server)["speculative"]
@@ -144,7 +151,8 @@ def test_guard_rails_act_on_top(target: Path, tiny_folder: Path) -> None:
     bad = tiny_models.perturb(target, tiny_folder / "priced-bad.gguf", noise=3.0)
     options = {"runtime__min_token_acceptance": 0.9, "runtime__min_sequence_acceptance": 0.9}
     with priced(target, bad, **options) as server:
-        price(server, row_ms=0.0001)
+        costs = server.service.engine.pair_key(())
+    price(costs, row_ms=0.0001)
     with priced(target, bad, **options) as server:
         settled(server)
         wait_for(lambda: ask(server)["speculative"]["fallbacks"].get("low_acceptance", 0) > 0)
@@ -181,7 +189,7 @@ def test_a_reload_changes_the_way_windows_are_chosen(target: Path) -> None:
         for runtime in (by_time, fixed.runtime):
             new = fixed.model_copy(update={"runtime": runtime})
             changed = asyncio.run_coroutine_threadsafe(_reloaded(server, new), loop)
-            assert changed.result(20)
+            assert changed.result(PATIENCE_S)
             assert (server.service.pricing is not None) == runtime.adaptive
             assert ask(server)["choices"]
             wait_for(lambda: not server.service.warm_up._steps)

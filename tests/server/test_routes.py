@@ -31,7 +31,7 @@ CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "on on on"}], "
 
 
 @pytest.fixture(scope="module")
-def routed(target: Path, cache: Path) -> Iterator[Running]:
+def routed(target: Path) -> Iterator[Running]:
     with running(target, routes=RULES, model__drafter="suffix,ngram") as server:
         yield server
 

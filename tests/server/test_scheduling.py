@@ -14,8 +14,8 @@ import httpx
 import pytest
 from openai import APIStatusError, OpenAI, RateLimitError
 
-from tests.server.conftest import wait_for
 from tests.server.running import Running, running
+from tests.serving import wait_for
 
 # Greedy: a tiny model's greedy text does not end by chance.
 ENDLESS: dict[str, Any] = {
@@ -28,7 +28,7 @@ PROMPTS = [f"{word} {i}" for i, word in enumerate(["hello", "on and on", "the se
 
 
 @pytest.fixture(scope="module")
-def small(target: Path, drafter: Path, cache: Path) -> Iterator[Running]:
+def small(target: Path, drafter: Path) -> Iterator[Running]:
     """One slot, one place in the queue."""
     with running(
         target, model__drafter=str(drafter), runtime__slots=1, server__queue_size=1
@@ -74,13 +74,13 @@ def test_a_client_that_leaves_frees_its_slot(small: Running) -> None:
         lines = r.iter_lines()  # kept: httpx closes the stream with it
         next(lines)
         assert small.service.engine.active
-    wait_for(lambda: free(small), 5)
+    wait_for(lambda: free(small))
 
 
 def test_a_client_that_leaves_without_streaming_frees_its_slot(small: Running) -> None:
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{small.url}/v1/completions", json=ENDLESS, timeout=0.3)
-    wait_for(lambda: free(small), 5)
+        httpx.post(f"{small.url}/v1/completions", json=ENDLESS, timeout=httpx.Timeout(60, read=0.3))
+    wait_for(lambda: free(small))
 
 
 def test_a_full_queue_says_when_to_come_back(small: Running) -> None:
@@ -88,29 +88,29 @@ def test_a_full_queue_says_when_to_come_back(small: Running) -> None:
     with httpx.stream("POST", url, json={**ENDLESS, "stream": True}) as first:
         lines = first.iter_lines()  # kept: httpx closes the stream with it
         next(lines)
-        with httpx.stream("POST", url, json={**ENDLESS, "stream": True}, timeout=5):
-            wait_for(lambda: small.service.engine.n_waiting == 1, 5)
+        with httpx.stream("POST", url, json={**ENDLESS, "stream": True}):
+            wait_for(lambda: small.service.engine.n_waiting == 1)
             with pytest.raises(RateLimitError) as caught:
                 ask(small.client(), "hello")
             assert int(caught.value.response.headers["retry-after"]) >= 1
-    wait_for(lambda: free(small), 5)
+    wait_for(lambda: free(small))
     assert ask(small.client(), "hello")
 
 
-def test_a_time_limit_keeps_what_was_made(target: Path, cache: Path) -> None:
-    with running(target, runtime__slots=1, server__request_timeout_s=0.4) as server:
+def test_a_time_limit_keeps_what_was_made(target: Path) -> None:
+    with running(target, runtime__slots=1, server__request_timeout_s=1) as server:
         began = time.monotonic()
-        answer = httpx.post(f"{server.url}/v1/completions", json=ENDLESS, timeout=10).json()
-        assert 0.3 < time.monotonic() - began < 5
+        answer = httpx.post(f"{server.url}/v1/completions", json=ENDLESS).json()
+        assert 0.9 < time.monotonic() - began < 30
         assert answer["choices"][0]["finish_reason"] == "length"
         assert answer["usage"]["completion_tokens"] > 0
         waiting = threading.Thread(
             target=httpx.post, args=(f"{server.url}/v1/completions",), kwargs={"json": ENDLESS}
         )
         waiting.start()
-        wait_for(lambda: bool(server.service.engine.active), 5)
+        wait_for(lambda: bool(server.service.engine.active))
         with httpx.stream(
-            "POST", f"{server.url}/v1/completions", json={**ENDLESS, "stream": True}, timeout=10
+            "POST", f"{server.url}/v1/completions", json={**ENDLESS, "stream": True}
         ) as late:
             events = [line for line in late.iter_lines() if line]
         waiting.join()

@@ -38,7 +38,7 @@ OPERATIONS = {
 
 
 @pytest.fixture(scope="module")
-def fuzzed(target: Path, cache: Path) -> Iterator[Running]:
+def fuzzed(target: Path) -> Iterator[Running]:
     options = {"server__request_timeout_s": 1.0, "server__max_answer_tokens": 8}
     with running(target, **options) as server:
         yield server

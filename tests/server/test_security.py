@@ -16,9 +16,7 @@ from tests.server.running import Running, running
 
 
 @pytest.fixture(scope="module")
-def locked(
-    target: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+def locked(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     keys = tmp_path_factory.mktemp("keys") / "keys.txt"
     keys.write_text("# ours\nfirst-key\n\nsecond-key\n")
     with running(

@@ -55,11 +55,13 @@ def test_every_tick_is_computed_once_however_many_watch() -> None:
 
 def test_a_slow_viewer_gets_the_latest_frame_and_no_queue() -> None:
     async def watch() -> list[bytes]:
-        viewers = Viewers(Counter(), TICK_S)
+        counter = Counter()
+        viewers = Viewers(counter, TICK_S)
         viewer = viewers.join(("history", b"h;"))
         frames = viewer.frames()
         first = await anext(frames)
-        await asyncio.sleep(20 * TICK_S)  # it does not read for long
+        while counter.n < 10:  # it does not read for long
+            await asyncio.sleep(TICK_S)
         second = await anext(frames)
         viewers.leave(viewer)
         return [first, second]
@@ -103,7 +105,7 @@ def test_one_more_than_a_hundred_is_refused_until_one_leaves() -> None:
 def test_the_streams_end_with_the_server() -> None:
     async def watch() -> list[bytes]:
         viewers = Viewers(Counter(last=2), TICK_S)
-        return await asyncio.wait_for(read(viewers.join(), 99), 5)
+        return await asyncio.wait_for(read(viewers.join(), 99), 60)
 
     assert b"".join(asyncio.run(watch())).endswith(b"2;")
 
@@ -116,7 +118,7 @@ def test_a_snapshot_that_fails_ends_the_streams_and_not_the_server(
 
     async def watch() -> list[bytes]:
         viewers = Viewers(broken, TICK_S)
-        return await asyncio.wait_for(read(viewers.join(), 1), 5)
+        return await asyncio.wait_for(read(viewers.join(), 1), 60)
 
     assert asyncio.run(watch()) == []
     assert "the live figures failed" in caplog.text

@@ -25,7 +25,7 @@ PROMPTS = [
 
 
 @pytest.fixture(scope="module")
-def smol(smollm2: Path, cache: Path) -> Iterator[Running]:
+def smol(smollm2: Path) -> Iterator[Running]:
     options = {"runtime__slots": 4, "runtime__threads": 2, "runtime__speculative_window": 3}
     with running(smollm2, **options) as server:
         yield server
