@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 from parlay.decoding.span import Span
 from parlay.errors import BadRequest
 from parlay.llama.context import Context
+from parlay.llama.facts import read_facts
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.pairing.alignment import check_pair
@@ -95,6 +96,18 @@ def test_the_drafter_has_the_targets_tokenizer_and_template(
     path = export(tmp_path / "d.gguf", tiny_llama, shape, weights, "q4_0", {})
     alignment = check_pair(tiny_llama, path)
     assert alignment.verdict == "identical", alignment.differences
+
+
+def test_the_drafter_is_named_after_the_target_or_else_its_file(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    nameless = tmp_path / "nameless.gguf"
+    nameless.write_bytes(tiny_llama.read_bytes().replace(b"general.name", b"general.nome"))
+    shape = preset("tiny", 271, 128)
+    weights = {name: each.numpy() for name, each in Student(shape).tensors().items()}
+    for target, name in ((tiny_llama, "tiny llama drafter"), (nameless, "nameless drafter")):
+        path = export(tmp_path / "d.gguf", target, shape, weights, "q4_0", {})
+        assert read_facts(path).name == name
 
 
 def test_an_interrupted_training_goes_on_where_it_stopped(written: Corpus, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from parlay.training.block_student import BlockStudent
 from parlay.training.block_trainer import BlockTrainer, block_agreement
 from parlay.training.blocks import BlockTable, frequent
 from parlay.training.corpus import Corpus
-from parlay.training.export import TYPES, written
+from parlay.training.export import TYPES, add_shape, written
 from parlay.training.rounding import ROUNDING
 from parlay.training.states import capture
 from parlay.training.trainer import Progress, Recipe, Watch, in_time
@@ -254,16 +254,8 @@ def _tensor_type(name: str, n_dims: int, kind: GGMLQuantizationType) -> GGMLQuan
 
 
 def _add_shape(writer: Any, shape: BlockShape) -> None:
-    writer.add_block_count(shape.n_layers)
-    writer.add_context_length(shape.n_ctx)
-    writer.add_embedding_length(shape.n_embd)
-    writer.add_feed_forward_length(shape.n_ff)
-    writer.add_head_count(shape.n_heads)
-    writer.add_head_count_kv(shape.n_kv_heads)
+    add_shape(writer, shape)
     writer.add_key_length(shape.head_size)
     writer.add_value_length(shape.head_size)
-    writer.add_layer_norm_rms_eps(shape.eps)
-    writer.add_rope_dimension_count(shape.head_size)
-    writer.add_rope_freq_base(shape.rope_base)
     writer.add_uint32("dflash.block_size", shape.block_size)
     writer.add_array("dflash.target_layers", list(shape.layers))

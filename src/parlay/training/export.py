@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from parlay import store
 from parlay.errors import BadRequest
+from parlay.llama.facts import read_facts
+from parlay.training.block_shape import BlockShape
 from parlay.training.shape import Shape
 
 TYPES = {
@@ -42,7 +44,8 @@ def export(
 ) -> Path:
     """Write `path`, whole or not at all. `facts` goes into the description, for people."""
     with written(path, target, "llama", "drafter", file_type, facts) as writer:
-        _add_shape(writer, shape)
+        add_shape(writer, shape)
+        writer.add_vocab_size(shape.n_vocab)
         for name, array in weights.items():
             own = TYPES[file_type][0] if array.ndim == 2 else GGMLQuantizationType.F32
             writer.add_tensor(name, gguf.quants.quantize(array, own), raw_dtype=own)
@@ -59,7 +62,7 @@ def written(
         raise BadRequest(f"unknown file type {file_type!r}; use one of {', '.join(TYPES)}")
     with store.whole(path) as part:
         writer = gguf.GGUFWriter(part, architecture)
-        writer.add_name(f"{target.stem} {kind}")
+        writer.add_name(f"{read_facts(target).name or target.stem} {kind}")
         writer.add_description("; ".join(f"{key}: {value}" for key, value in facts.items()))
         writer.add_file_type(int(TYPES[file_type][1]))
         _take_over(writer, target)
@@ -70,7 +73,8 @@ def written(
         writer.close()
 
 
-def _add_shape(writer: Any, shape: Shape) -> None:
+def add_shape(writer: Any, shape: Shape | BlockShape) -> None:
+    """What every kind of drafter says of its layers."""
     writer.add_block_count(shape.n_layers)
     writer.add_context_length(shape.n_ctx)
     writer.add_embedding_length(shape.n_embd)
@@ -80,7 +84,6 @@ def _add_shape(writer: Any, shape: Shape) -> None:
     writer.add_layer_norm_rms_eps(shape.eps)
     writer.add_rope_dimension_count(shape.head_size)
     writer.add_rope_freq_base(shape.rope_base)
-    writer.add_vocab_size(shape.n_vocab)
 
 
 def _take_over(writer: Any, target: Path) -> None:
