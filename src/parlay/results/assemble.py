@@ -5,14 +5,13 @@ Knows the bench's data and the model's file header; asks no subject and shows no
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from parlay import __version__, store
+from parlay import __version__
 from parlay.bench.alarms import warnings_of
 from parlay.bench.breakeven import Costs, analyse
 from parlay.bench.comparison import Comparison, Difference, compare
@@ -22,12 +21,11 @@ from parlay.bench.sample import Sample
 from parlay.bench.subject import ArmInfo
 from parlay.bench.suite import Suite
 from parlay.llama.facts import read_facts
+from parlay.pairing.hashes import sha256_of
 from parlay.reading.speculation import pooled
 from parlay.results import plausibility
 from parlay.results.privacy import scrub_all
 from parlay.results.record import Analysis, ModelInfo, Record, RunInfo, SuiteInfo, identify
-
-_BLOCK = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,20 +179,5 @@ def model_info(path: Path) -> ModelInfo:
         n_experts_used=facts.n_experts_used,
         file_bytes=facts.file_bytes,
         tensor_bytes=facts.tensor_bytes,
-        sha256=file_hash(path),
+        sha256=sha256_of(path),
     )
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of the whole file; remembered, since a large one takes a minute."""
-    stat = path.stat()
-    key = store.fingerprint(store.file_identity(path), stat.st_size, stat.st_mtime_ns)
-    known = store.load("sha256", key)
-    if known is not None and isinstance(known.get("sha256"), str):
-        return str(known["sha256"])
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    store.save("sha256", key, {"sha256": digest.hexdigest()})
-    return digest.hexdigest()
