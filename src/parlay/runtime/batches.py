@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median, quantiles
 
-import numpy as np
-
 from parlay.control.cost import MAX_ROWS, CostTable, Curve, DrafterCost
 from parlay.decoding.span import Passes
+from parlay.runtime.measuring import LARGEST_SPREAD, OVERHEAD_S, seconds_per_choice
 from parlay.runtime.shapes import Clock, Shape, Times, time_shapes
 
 Progress = Callable[[str], None]
@@ -23,11 +22,7 @@ _SEQUENCES = (1, 2, 3, 4, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64, 96, 128, 192, 256
 _ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 17)
 _WIDE = (24, 32, 64, 128, 256, MAX_ROWS)  # of one sequence
 _PROMPT = (16, 32, 64, 128, 256, MAX_ROWS)
-_N_CHOICES = 8
 _SHORT_TEXT = 64
-# Python's own part of a round, beside choosing one token for each row (as in measuring.py).
-_OVERHEAD_S = 60e-6
-_LARGEST_SPREAD = 0.2
 
 
 def batch_shapes(max_sequences: int) -> list[Shape]:
@@ -74,9 +69,9 @@ def measure_batches(
             clock=clock,
             progress=progress,
         )
-    choice_s = _seconds_per_choice(target.n_vocab, clock)
+    choice_s = seconds_per_choice(target.n_vocab, clock)
     curves = {
-        (n_context, n): _curve(times, n, _OVERHEAD_S, choice_s)
+        (n_context, n): _curve(times, n, OVERHEAD_S, choice_s)
         for n_context, times in found.items()
         for n in sorted({shape.n_sequences for shape, t in times.items() if t.steady})
     }
@@ -140,15 +135,6 @@ def _prompt_curve(times: Mapping[Shape, Times]) -> Curve | None:
     return Curve(own, {}) if own else None
 
 
-def _seconds_per_choice(n_vocab: int, clock: Clock) -> float:
-    """Choosing a token from one row of logits."""
-    row = np.zeros(n_vocab, np.float32)
-    started = clock()
-    for _ in range(_N_CHOICES):
-        row.argmax()
-    return (clock() - started) / _N_CHOICES
-
-
 def _is_stable(times: Mapping[Shape, Times]) -> bool:
     """Whether equal passes took equal time, for most shapes."""
     spreads = []
@@ -156,4 +142,4 @@ def _is_stable(times: Mapping[Shape, Times]) -> bool:
         if len(t.steady) >= 2:
             low, middle, high = quantiles(t.steady, n=4, method="inclusive")
             spreads.append((high - low) / middle)
-    return bool(spreads) and median(spreads) <= _LARGEST_SPREAD
+    return bool(spreads) and median(spreads) <= LARGEST_SPREAD

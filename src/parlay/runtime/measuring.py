@@ -29,7 +29,7 @@ def quietly(_share: float, _what: str) -> None:
 
 
 # Python's own part of a round, beside choosing one token per row.
-_OVERHEAD_S = 60e-6
+OVERHEAD_S = 60e-6
 _N_PREFIX = 24
 # Small shapes are used most and change most; of the others two passes have to do.
 _N_SAMPLES, _N_SAMPLES_WIDE, _SMALL_ROWS = 3, 2, 5
@@ -41,7 +41,7 @@ _N_STEPS = 8
 _N_WARM_UP = 2
 _CATCH_UPS = (2, 8, 32)
 # On an idle machine half of the single passes lie within 2 to 5 % of each other.
-_LARGEST_SPREAD = 0.2
+LARGEST_SPREAD = 0.2
 
 _Key = tuple[int, int, bool]  # sequences, rows, whether the shape differed from the last one
 
@@ -162,7 +162,7 @@ def measure_drafter(drafter: Passes, clock: Clock = perf_counter) -> DrafterCost
     """What a drafter costs that was loaded after the table was made."""
     timed = Stopwatch(drafter, clock)
     _time_drafter(timed)
-    return _drafter_cost(timed, _seconds_per_choice(timed, clock))
+    return _drafter_cost(timed, seconds_per_choice(timed.n_vocab, clock))
 
 
 def measure_follower(drafter: Follower, clock: Clock = perf_counter) -> DrafterCost:
@@ -252,9 +252,7 @@ def _time_drafter(drafter: Stopwatch) -> None:
         for i, n in enumerate(spans):
             if at + n > drafter.context_size:
                 return
-            if (
-                i == _N_WARM_UP
-            ):  # its first steps find cold caches: they would look like a busy machine
+            if i == _N_WARM_UP:  # the steps before found cold caches, as if the machine were busy
                 drafter.forget()
             drafter.decode([Span(0, at, tokens[at : at + n], 1)])
             at += n
@@ -262,9 +260,9 @@ def _time_drafter(drafter: Stopwatch) -> None:
         drafter.clear(0)
 
 
-def _seconds_per_choice(target: Stopwatch, clock: Clock) -> float:
+def seconds_per_choice(n_vocab: int, clock: Clock) -> float:
     """Choosing a token from one row of logits."""
-    row = np.zeros(target.n_vocab, np.float32)
+    row = np.zeros(n_vocab, np.float32)
     started = clock()
     for _ in range(_N_STEPS):
         row.argmax()
@@ -278,9 +276,9 @@ def table(
     clock: Clock = perf_counter,
 ) -> CostTable:
     """The prices as far as passes were timed; there must be at least one."""
-    choice_s = _seconds_per_choice(target, clock)
+    choice_s = seconds_per_choice(target.n_vocab, clock)
     together = sorted({n for n, _, _ in target.samples})
-    curves = {(1, n): _curve(target, n, _OVERHEAD_S, choice_s) for n in together}
+    curves = {(1, n): _curve(target, n, OVERHEAD_S, choice_s) for n in together}
     cost = None if drafter is None else _drafter_cost(drafter, choice_s)
     stable = _is_stable(target) and (drafter is None or _is_stable(drafter))
     return CostTable(curves, cost, name="measured", origin=origin, stable=stable)
@@ -312,4 +310,4 @@ def _is_stable(passes: Stopwatch) -> bool:
     if len(single) < _N_SAMPLES:
         return False
     low, middle, high = quantiles(single, n=4)
-    return high - low <= _LARGEST_SPREAD * middle
+    return high - low <= LARGEST_SPREAD * middle

@@ -1,6 +1,7 @@
 """Passes run shape by shape, to warm them up or to time them: so many sequences, so many rows each.
 
-Knows only `Passes`; whoever calls it must be on the thread that owns the model.
+Knows only `Passes`; whoever calls it must be on the thread that owns the model. A `Stopwatch`
+(measuring.py) times passes that others make; here they are made to be timed, round after round.
 """
 
 from __future__ import annotations
