@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from parlay.decoding.reasoning import OPEN
@@ -220,12 +219,7 @@ class Parlay:
     def __enter__(self) -> Parlay:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 

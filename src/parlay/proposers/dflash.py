@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from parlay.decoding.draft import Draft
 from parlay.decoding.span import Span
 from parlay.decoding.states import Fed, StateModel
 from parlay.proposers.drafting import Drafting
@@ -34,14 +33,9 @@ class DFlashProposer(Follower):
         self.block_size: int = block_size  # the last token, and a mask for each drafted one
         self._mask = mask
 
-    def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        drafting = [Drafting(ask, self._ends, self._n_vocab) for ask in asks]
-        # llama.cpp batches neighbouring sequences only if their ids come in order.
-        going = sorted((d for d in drafting if self._is_ready(d.ask)), key=lambda d: d.ask.seq_id)
-        if going:
-            self._catch_up([d.ask for d in going])
-            self._fill_in(going)
-        return [d.draft(self.name) for d in drafting]
+    def _extend_all(self, drafting: list[Drafting]) -> None:
+        self._catch_up([d.ask for d in drafting])
+        self._fill_in(drafting)
 
     def _catch_up(self, asks: Sequence[Ask]) -> None:
         """Take in the states of what was committed since the last draft."""

@@ -17,6 +17,7 @@ from parlay.decoding.draft import Draft
 from parlay.decoding.span import Span
 from parlay.decoding.states import Fed, StateModel, States
 from parlay.errors import DecodeError
+from parlay.proposers.drafting import Drafting
 from parlay.proposers.proposer import Ask
 
 log = logging.getLogger("parlay.proposers")
@@ -136,15 +137,19 @@ class Follower(ABC):
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """One draft per ask, in order."""
+        drafting = [Drafting(ask, self._ends, self._n_vocab) for ask in asks]
         try:
-            return self._propose(asks)
+            ready = [d for d in drafting if self._is_ready(d.ask)]
+            if ready:  # llama.cpp batches neighbouring sequences only if their ids come in order
+                self._extend_all(sorted(ready, key=lambda d: d.ask.seq_id))
         except DecodeError:
             self._reset()  # what the cache holds now is unknown
             raise
+        return [d.draft(self.name) for d in drafting]
 
     @abstractmethod
-    def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        """The same; what it leaves in the cache may be anything if it fails."""
+    def _extend_all(self, drafting: list[Drafting]) -> None:
+        """Draft for each; what it leaves in the cache may be anything if it fails."""
 
     def _is_ready(self, ask: Ask) -> bool:
         """Whether it has seen the target read up to the last token, and there is room."""
@@ -169,7 +174,7 @@ class Follower(ABC):
         self._reset()
         self._slot(0).add(tokens, states)
         if n_drafted:
-            self._propose([Ask(0, [*tokens, 0], n_drafted)])
+            self.propose([Ask(0, [*tokens, 0], n_drafted)])
         else:
             self._read_ahead(0, self._slot(0), 0)
         self._reset()

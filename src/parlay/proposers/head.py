@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from parlay.decoding.draft import Draft
 from parlay.decoding.sampling import Row
 from parlay.decoding.states import Fed, StateModel, States
 from parlay.proposers.drafting import Drafting
@@ -36,20 +35,16 @@ class HeadProposer(Follower):
         super().__init__(model, ends, n_vocab, n_batch, name)
         self._lead = lead
 
-    def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        drafting = [Drafting(ask, self._ends, self._n_vocab) for ask in asks]
-        # llama.cpp batches neighbouring sequences only if their ids come in order.
-        ready = sorted((d for d in drafting if self._is_ready(d.ask)), key=lambda d: d.ask.seq_id)
+    def _extend_all(self, drafting: list[Drafting]) -> None:
         try:
-            fed = self._catch_up([d.ask for d in ready])
-            going = ready
+            fed = self._catch_up([d.ask for d in drafting])
+            going = drafting
             while going:
                 read = self._model.read(fed)
                 going, fed = self._extend(going, [(rows[0], own) for rows, own in read])
         finally:
-            for d in ready:  # what was drafted is a guess; what holds of it comes back as states
+            for d in drafting:  # what it drafted is a guess; what holds comes back as states
                 self._model.truncate(d.ask.seq_id, self._position(len(d.ask.tokens) - 1))
-        return [d.draft(self.name) for d in drafting]
 
     def _is_ready(self, ask: Ask) -> bool:
         # The newest state must still be there: its pair gives the first token.
