@@ -58,6 +58,10 @@ def test_sglang_tells_length_and_rate_as_means_over_its_engines() -> None:
     assert told is not None and (told.rounds, told.accepted, told.drafted) == (10, 15, 30)
 
 
+def test_sglang_without_speculation_has_its_gauge_at_nothing() -> None:
+    assert not counters.parse("sglang:spec_accept_length 0.0\n").speculates
+
+
 @given(st.text(max_size=200))
 def test_no_page_breaks_the_reader(text: str) -> None:
     assert counters.added(counters.Counters(), counters.parse(text), 1) is None

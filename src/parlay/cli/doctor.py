@@ -1,6 +1,7 @@
 """`parlay doctor`: the deployment checklist, run. Exit code 1 if any item fails.
 
-Shows findings as lines, JSON or JUnit; the checks are in `doctor_checks.py`.
+Shows findings as lines, JSON or JUnit; the checks are in `doctor_checks.py`, those of a gateway in
+`doctor_gateway.py`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from parlay.cli.doctor_checks import Finding, examine
-from parlay.deployment import load_deployment
+from parlay.cli import doctor_checks, doctor_gateway
+from parlay.cli.doctor_checks import Finding
+from parlay.deployment import Deployment, load_deployment
 from parlay.errors import BadRequest
 
 EXAMPLE = """
 Example: parlay doctor speculative-deploy.yaml --junit doctor.xml
 
-No model is loaded. Exit code 0: nothing fails (warnings may be shown); 1: something does.
+No model is loaded; with engine: endpoints each server is asked how it is.
+Exit code 0: nothing fails (warnings may be shown); 1: something does.
 """
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -39,7 +42,7 @@ def doctor(
     junit: Annotated[Path | None, typer.Option(help="Write a JUnit file for CI.")] = None,
 ) -> None:
     """Examine a deployment."""
-    findings = examine(load_deployment(deployment))
+    findings = _findings(load_deployment(deployment))
     failed = sum(finding.status == "fail" for finding in findings)
     if junit is not None:
         _write_junit(junit, findings)
@@ -50,6 +53,12 @@ def doctor(
         _print(findings)
     if failed:
         raise typer.Exit(1)
+
+
+def _findings(deployment: Deployment) -> list[Finding]:
+    if deployment.engine == "endpoints":
+        return doctor_gateway.examine(deployment)
+    return doctor_checks.examine(deployment)
 
 
 def _print(findings: Sequence[Finding]) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from parlay import store
 from parlay.deployment import Deployment
@@ -60,6 +60,7 @@ class Patient:
 
 
 Check = Callable[[Patient], Iterator[Finding]]
+Examined = TypeVar("Examined")
 
 
 def examine(deployment: Deployment) -> list[Finding]:
@@ -72,10 +73,15 @@ def examine(deployment: Deployment) -> list[Finding]:
     draft = known_draft(target) if named == "auto" else named_draft(named)
     names = [n for n in draft if n not in FREE_PROPOSERS]
     patient = Patient(deployment, target, Path(names[0]) if names else None)
-    return [finding for item, check in CHECKS.items() for finding in _run(item, check, patient)]
+    return [
+        finding for item, check in CHECKS.items() for finding in run_check(item, check, patient)
+    ]
 
 
-def _run(item: str, check: Check, patient: Patient) -> list[Finding]:
+def run_check(
+    item: str, check: Callable[[Examined], Iterator[Finding]], patient: Examined
+) -> list[Finding]:
+    """One item's findings; an error is one of them."""
     try:
         return list(check(patient))
     except ParlayError as error:
@@ -200,7 +206,12 @@ def _thresholds(patient: Patient) -> Iterator[Finding]:
 
 
 def _workload(patient: Patient) -> Iterator[Finding]:
-    path = patient.deployment.monitoring.request_log
+    yield from workload(patient.deployment)
+
+
+def workload(deployment: Deployment) -> Iterator[Finding]:
+    """What the request log says of those who ask."""
+    path = deployment.monitoring.request_log
     if path is None:
         todo = "set monitoring.request_log, then run parlay profile"
         yield Finding("workload", "warn", "unknown: no request log is kept", todo)
@@ -268,12 +279,16 @@ def _cache(patient: Patient) -> Iterator[Finding]:
 def _disk(patient: Patient) -> Iterator[Finding]:
     log = patient.deployment.monitoring.request_log
     places = {store.cache_folder(), *([Path(log).parent] if log else [])}
-    for place in sorted(places):
-        there = next(p for p in (place, *place.parents) if p.exists())
-        free = shutil.disk_usage(there).free
-        low = free < MIN_DISK
-        todo = "make room: logs and caches need it" if low else ""
-        yield Finding("disk", "fail" if low else "ok", f"{free / GIB:.1f} GB free", todo)
+    yield from map(room, sorted(places))
+
+
+def room(place: Path) -> Finding:
+    """Where something is written."""
+    there = next(p for p in (place, *place.parents) if p.exists())
+    free = shutil.disk_usage(there).free
+    low = free < MIN_DISK
+    todo = "make room: logs and caches need it" if low else ""
+    return Finding("disk", "fail" if low else "ok", f"{free / GIB:.1f} GB free", todo)
 
 
 def _threads(patient: Patient) -> Iterator[Finding]:

@@ -126,12 +126,15 @@ def _url(deployment: Deployment, port: int) -> str:
 
 def _check(deployment: Deployment, json_output: bool) -> None:
     """Whether this deployment could start: files, keys, bind address, memory."""
+    from parlay.gateway.upstream import key_headers
     from parlay.server.opening import check_files, check_memory, drafter_path, with_known_drafter
     from parlay.server.security import Keys, check_bind
 
     problem = None
     try:
         check_bind(deployment, Keys.of(deployment))
+        for pool in deployment.upstreams:
+            key_headers(pool)
         if deployment.engine == "local":
             check_files(deployment)
             check_memory(deployment)

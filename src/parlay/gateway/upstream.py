@@ -5,9 +5,11 @@ Knows HTTP; which server answers which request is the pools' business.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -16,12 +18,23 @@ from parlay.deployment import DeploymentError, GatewaySection
 from parlay.gateway.health import Health, Limits
 from parlay.gateway.tally import Page, Tally
 from parlay.reading import answers, counters
+from parlay.reading.bounds import one_line
 from parlay.upstreams import Pool
 
 log = logging.getLogger("parlay.gateway")
 _MAX_PAGE = 4_000_000
 # Servers close connections that idle for five seconds; a request must not meet such a one.
 _KEEP_ALIVE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """One page of a server, or why there is none."""
+
+    status: int | None = None  # none: no answer in time
+    text: str = ""
+    problem: str | None = None
+    detail: str = ""
 
 
 class Upstream:
@@ -42,7 +55,7 @@ class Upstream:
         self._check_s = settings.health_timeout_s
         self.http = httpx.AsyncClient(
             base_url=url,
-            headers=_headers(pool),
+            headers=key_headers(pool),
             timeout=httpx.Timeout(None, connect=settings.connect_timeout_s),
             limits=httpx.Limits(
                 max_connections=pool.max_concurrent + 4, keepalive_expiry=_KEEP_ALIVE_S
@@ -87,29 +100,38 @@ class Upstream:
         if self.health.state != before:
             log.warning("%s is %s: %s", self.url, self.health.state, self.health.reason or "well")
 
-    async def _problem(self) -> str | None:
+    async def fetch(self, path: str) -> Fetched:
+        """A page, as far as it comes in time and is of a sane size."""
         try:
-            response = await self.http.get(self.pool.health, timeout=self._check_s)
-        except httpx.TimeoutException:
-            return "check_timeout"
-        except httpx.HTTPError:
-            return "unreachable"
-        return None if response.status_code == 200 else f"check_http_{response.status_code}"
+            return await asyncio.wait_for(self._fetch(path), self._check_s)
+        except (httpx.TimeoutException, asyncio.TimeoutError):
+            return Fetched(problem="timeout", detail=f"no answer in {self._check_s:g} s")
+        except httpx.HTTPError as error:
+            return Fetched(
+                problem="unreachable", detail=one_line(str(error) or type(error).__name__)
+            )
+
+    async def _fetch(self, path: str) -> Fetched:
+        found = bytearray()
+        async with self.http.stream("GET", path, timeout=self._check_s) as response:
+            status = response.status_code
+            if status != 200:
+                return Fetched(status, problem=f"http_{status}", detail=f"answers {status}")
+            async for data in response.aiter_bytes():
+                found += data
+                if len(found) > _MAX_PAGE:
+                    return Fetched(status, problem="oversize", detail="the answer is too long")
+        return Fetched(status, found.decode("utf-8", "replace"))
+
+    async def _problem(self) -> str | None:
+        found = await self.fetch(self.pool.health)
+        if found.problem in (None, "unreachable"):
+            return found.problem
+        return f"check_{found.problem}"
 
     async def _text(self, path: str) -> str:
-        """A page, as far as it is of a sane size; empty where there is none."""
-        found = bytearray()
-        try:
-            async with self.http.stream("GET", path, timeout=self._check_s) as response:
-                if response.status_code != 200:
-                    return ""
-                async for data in response.aiter_bytes():
-                    found += data
-                    if len(found) > _MAX_PAGE:
-                        return ""
-        except httpx.HTTPError:
-            return ""
-        return found.decode("utf-8", "replace")
+        """Empty where there is none."""
+        return (await self.fetch(path)).text
 
     def _take_models(self, text: str) -> None:
         row = answers.first((answers.object_of(text) or {}).get("data"))
@@ -117,7 +139,8 @@ class Upstream:
         self.engine = answers.string(row.get("owned_by"))
 
 
-def _headers(pool: Pool) -> dict[str, str]:
+def key_headers(pool: Pool) -> dict[str, str]:
+    """What opens a pool's servers."""
     key = None if pool.api_key is None else pool.api_key.get_secret_value()
     if pool.api_key_file is not None:
         try:

@@ -33,8 +33,16 @@ class Counters:
 
     @property
     def speculates(self) -> bool:
-        """Whether the page speaks of speculation at all: an engine without it leaves these out."""
-        return _DRAFTED in self.totals or self.accept_length is not None
+        """Whether the page tells of speculation: an engine without it leaves these out.
+
+        SGLang has its gauge then too, at nothing; with speculation every step gives a token.
+        """
+        return _DRAFTED in self.totals or (self.accept_length or 0.0) >= 1
+
+    @property
+    def drafting(self) -> bool:
+        """Whether drafts were made: llama.cpp counts them without speculation too, to nothing."""
+        return self.drafted > 0 or (self.accept_length or 0.0) >= 1
 
     @property
     def drafts(self) -> int:
