@@ -192,12 +192,16 @@ def _mark_problem(seen: Look) -> Finding | None:
     if seen.pool.speculative and not page.speculates and seen.engine != "parlay":
         why = seen.metrics.detail or "counts no drafts"
         todo = _COUNTING.get(seen.engine or "", _COUNTING_ANY)
-        return Finding("speculative mark", "warn", f"{where} {why}, yet it is speculative", todo)
+        return Finding(
+            "speculative mark", "warn", f"{where} {why}, yet the file marks it speculative", todo
+        )
     # vLLM has these counters only where it speculates.
     bets = page.drafting or (page.speculates and seen.engine == "vllm")
     if bets and not seen.pool.speculative:
         todo = f"set speculative: true for {seen.pool.name}, or start it without speculation"
-        return Finding("speculative mark", "fail", f"{where} counts drafts, yet it is plain", todo)
+        return Finding(
+            "speculative mark", "fail", f"{where} counts drafts, yet the file marks it plain", todo
+        )
     return None
 
 
