@@ -1,74 +1,45 @@
 """The gateway over vLLM itself: counters, choice, and a worker that dies.
 
-Two servers of one model: one speculates (n-gram) with data parallel 2, so that its counters stand
-under two engine labels; one is plain. Shown: per-answer figures, the page's own counters and what
-the gateway, `parlay bench --endpoint` and `parlay ab` make of them are equal; then the plain
-server's worker is killed under load: it answers 500 and fails its health check, and the other
-server takes over; last a worker of the other one, and nobody is left.
+Each part starts two servers of one model by the commands that `parlay deploy render` prints, one
+that speculates and one plain, and a gateway in front of them. Shown: per-answer figures, the page's
+own counters and what the gateway, `parlay bench --endpoint` and `parlay ab` make of them are equal;
+a worker killed under load answers 500 and fails its health check, and the other server takes over.
 
-Example: python benchmarks/gateway_vllm.py --vllm VENV/bin/vllm --model smollm2-hf
+ngram: n-gram speculation with data parallel 2, so that counters stand under two engine labels.
+draft: a draft model, the one that comes with Parlay.
+nodes: n-gram with tensor parallel 2 over two nodes of this machine, a small random model.
+
+Example: python -m benchmarks.gateway_vllm --vllm VENV/bin/vllm --model smollm2-hf
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import yaml
 
-from benchmarks import served
+from benchmarks import served, vllm_servers
+from benchmarks.vllm_servers import NAME, Vllm
 from parlay.bench.endpoint import Client, EndpointArm, discover
 from parlay.bench.subject import ArmInfo, Ask
 from parlay.bench.suite import load_suite
-from parlay.reading import counters
+from parlay.models import resolve_drafter
 
-START_S = 400.0
-NAME = "target"
-SPECULATION = {
-    "method": "ngram",
-    "num_speculative_tokens": 3,
-    "prompt_lookup_max": 3,
-    "prompt_lookup_min": 1,
-}
 DRAFTED = "vllm:spec_decode_num_draft_tokens_total{"
 TOPICS = ("rain", "bread", "bees", "salt", "glass", "maps")
-# Nothing of the machine's accelerators or of a hub is wanted here.
-ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-}
-
-
-@dataclass(frozen=True)
-class Vllm:
-    """A server that runs."""
-
-    url: str
-    process: subprocess.Popen[bytes]
-
-    def counters(self) -> counters.Counters:
-        return counters.parse(httpx.get(f"{self.url}/metrics", timeout=30).text)
-
-    def worker(self) -> psutil.Process:
-        found = psutil.Process(self.process.pid).children(recursive=True)
-        return next(p for p in found if "VLLM::Worker" in " ".join(p.cmdline()))
 
 
 @dataclass
@@ -81,70 +52,94 @@ class Got:
     told: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Bench:
+    """A gateway, and what is behind it."""
+
+    gateway: str
+    fast: Vllm
+    slow: Vllm
+    max_tokens: int
+
+
 def main() -> None:
     args = _arguments()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        betting = ["--data-parallel-size", "2", "--api-server-count", "1"]
-        betting += ["--speculative-config", json.dumps(SPECULATION)]
-        betting += ["--per-request-spec-decode-metrics", "summary"]
-        fast = stack.enter_context(vllm(args, args.port, folder / "fast.log", betting))
-        slow = stack.enter_context(vllm(args, args.port + 1, folder / "slow.log", []))
-        for server in (fast, slow):
-            wait_until_up(server)
-        gateway = stack.enter_context(served.parlay(str(deployment(folder, fast, slow))))
-        print(f"vLLM {version(fast.url)}: one server with data parallel 2, one plain\n")
-        equal_counters(gateway.url, fast)
-        choice(gateway.url)
-        clients(fast, slow, folder, args)
-        a_worker_dies(4, gateway.url, slow)
-        a_worker_dies(5, gateway.url, fast)
+    for name in args.parts:
+        with ExitStack() as stack:
+            folder = args.logs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            place = folder / name
+            place.mkdir(parents=True, exist_ok=True)
+            PARTS[name](args, place)
+
+
+# -- parts --------------------------------------------------------------------------------------
+
+
+def ngram(args: argparse.Namespace, folder: Path) -> None:
+    """Two engines behind one page, then nobody left."""
+    scale = {"method": "ngram", "data_parallel": 2}
+    with bench(args, folder, args.model, scale) as found:
+        print(f"vLLM {found.fast.version()}: n-gram with data parallel 2; one plain\n")
+        equal_counters(found)
+        choice(found)
+        clients(found)
+        a_worker_dies(found, found.slow)
+        a_worker_dies(found, found.fast)
+
+
+def draft(args: argparse.Namespace, folder: Path) -> None:
+    """The drafter that comes with Parlay, drafting for vLLM."""
+    drafter = folder / "drafter"
+    make(args, "gguf_to_hf.py", resolve_drafter("default"), drafter)
+    scale = {"method": "draft_model", "drafter": str(drafter)}
+    with bench(args, folder, args.model, scale) as found:
+        print(f"vLLM {found.fast.version()}: a draft model; one plain\n")
+        equal_counters(found)
+        clients(found)
+
+
+def nodes(args: argparse.Namespace, folder: Path) -> None:
+    """One model over two nodes; the far one dies."""
+    model = folder / "random"
+    make(args, "random_hf.py", args.model, model)
+    scale = {"method": "ngram", "tensor_parallel": 2, "nodes": 2, "head": "127.0.0.1"}
+    with bench(args, folder, model, scale) as found:
+        print(f"vLLM {found.fast.version()}: n-gram, tensor parallel 2 over two nodes; one plain\n")
+        equal_counters(found)
+        clients(found)
+        a_worker_dies(found, found.fast)
+
+
+PARTS: dict[str, Callable[[argparse.Namespace, Path], None]] = {
+    "ngram": ngram,
+    "draft": draft,
+    "nodes": nodes,
+}
+
+
+def make(args: argparse.Namespace, script: str, source: Path, out: Path) -> None:
+    """A model, by a script that runs in vLLM's environment."""
+    command = [args.vllm.with_name("python"), Path(__file__).with_name(script), source, out]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{script} failed: {done.stderr[-300:]}")
 
 
 @contextmanager
-def vllm(args: argparse.Namespace, port: int, log: Path, more: Sequence[str]) -> Iterator[Vllm]:
-    command = [args.vllm, "serve", args.model, "--dtype", "float32", "--enforce-eager"]
-    command += ["--max-model-len", "1024", "--max-num-seqs", "8", "--served-model-name", NAME]
-    command += ["--host", "127.0.0.1", "--port", str(port), *more]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **ENVIRONMENT}
-        )
-    try:
-        yield Vllm(f"http://127.0.0.1:{port}", process)
-    finally:
-        end(process)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """It and all it started; a server whose worker died may be gone already."""
-    with suppress(psutil.NoSuchProcess):
-        family = psutil.Process(process.pid).children(recursive=True)
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-        for one in family:
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
-    process.kill()
-    process.wait()
-
-
-def wait_until_up(server: Vllm) -> None:
-    end = time.monotonic() + START_S
-    while time.monotonic() < end:
-        if server.process.poll() is not None:
-            sys.exit(f"vLLM ended at its start with code {server.process.returncode}")
-        try:
-            if httpx.get(f"{server.url}/health", timeout=2).status_code == 200:
-                return
-        except httpx.HTTPError:
-            time.sleep(0.5)
-    sys.exit("vLLM did not start in time")
-
-
-def version(url: str) -> str:
-    return str(httpx.get(f"{url}/version").json()["version"])
+def bench(
+    args: argparse.Namespace, folder: Path, model: Path, scale: dict[str, Any]
+) -> Iterator[Bench]:
+    """Both servers and the gateway; the plain one is the same without a bet, on one node."""
+    with ExitStack() as stack:
+        found = []
+        for port, wanted in ((args.port, scale), (args.port + 1, {"method": "none"})):
+            path = vllm_servers.deployment(folder, model.resolve(), port, wanted)
+            found.append(stack.enter_context(vllm_servers.started(args.vllm, path)))
+        for server in found:
+            vllm_servers.wait_until_up(server)
+        fast, slow = found
+        gateway = stack.enter_context(served.parlay(str(deployment(folder, fast, slow))))
+        yield Bench(gateway.url, fast, slow, args.max_tokens)
 
 
 def deployment(folder: Path, fast: Vllm, slow: Vllm) -> Path:
@@ -202,8 +197,9 @@ def metric(url: str, name: str) -> int:
 # -- what is shown ------------------------------------------------------------------------------
 
 
-def equal_counters(gateway: str, fast: Vllm) -> None:
+def equal_counters(found: Bench) -> None:
     """Answers, the page, and the gateway's reading of it."""
+    gateway, fast = found.gateway, found.fast
     before = fast.counters()
     answers = [ask(gateway, topic, speculative=True) for topic in TOPICS]
     plain = [ask(gateway, topic, speculative=False) for topic in TOPICS]
@@ -211,7 +207,7 @@ def equal_counters(gateway: str, fast: Vllm) -> None:
     after = fast.counters()
     page = httpx.get(f"{fast.url}/metrics", timeout=30).text
     engines = [line for line in page.splitlines() if line.startswith(DRAFTED)]
-    print("1. counters")
+    print("Counters")
     for line in engines:
         print(f"   {line}")
     same = sum(a.text == b.text for a, b in zip(answers, plain, strict=True))
@@ -232,22 +228,23 @@ def equal_counters(gateway: str, fast: Vllm) -> None:
     print(f"   texts equal with and without speculation: {same} of {len(TOPICS)}\n")
 
 
-def choice(gateway: str) -> None:
+def choice(found: Bench) -> None:
     """Requests that leave it to the gateway."""
-    made = [ask(gateway, TOPICS[i % len(TOPICS)]).told for i in range(24)]
-    print("2. choice, by measured time per token")
+    made = [ask(found.gateway, TOPICS[i % len(TOPICS)]).told for i in range(24)]
+    print("Choice, by measured time per token")
     for (pool, why), n in Counter((told["pool"], told["reason"]) for told in made).items():
         print(f"   {n:3d} requests to {pool} ({why})")
     print(f"   ms per token: {made[-1]['ms_per_token']}\n")
 
 
-def clients(fast: Vllm, slow: Vllm, folder: Path, args: argparse.Namespace) -> None:
+def clients(found: Bench) -> None:
     """`parlay bench --endpoint` and `parlay ab` against vLLM's own counters."""
-    print("3. parlay bench --endpoint and parlay ab against the same server")
-    warm = warm_up_counts(fast, args)
+    print("parlay bench --endpoint and parlay ab against the same server")
+    fast = found.fast
+    warm = warm_up_counts(fast, found.max_tokens)
     for verb in ("bench", "ab"):
         before = fast.counters()
-        told = acceptance(verb, [slow.url, fast.url], folder, args)
+        told = acceptance(verb, found)
         after = fast.counters()
         seen = (after.drafted - before.drafted, after.accepted - before.accepted)
         rows = {
@@ -258,74 +255,78 @@ def clients(fast: Vllm, slow: Vllm, folder: Path, args: argparse.Namespace) -> N
     print()
 
 
-def warm_up_counts(fast: Vllm, args: argparse.Namespace) -> tuple[int, int]:
+def warm_up_counts(fast: Vllm, max_tokens: int) -> tuple[int, int]:
     """What a run's own warm-up adds, which is no part of its figures. Greedy, so repeatable."""
     client = Client(fast.url)
     arm = EndpointArm(client, discover(client), ArmInfo(name="x", kind="vllm", method="unknown"))
     before = fast.counters()
-    arm.warm_up(Ask(load_suite("core-12").prompts[0], args.max_tokens, 0.0, 0, 120.0))
+    arm.warm_up(Ask(load_suite("core-12").prompts[0], max_tokens, 0.0, 0, 120.0))
     after = fast.counters()
     client.close()
     return after.drafted - before.drafted, after.accepted - before.accepted
 
 
-def acceptance(
-    verb: str, urls: list[str], folder: Path, args: argparse.Namespace
-) -> tuple[int, int]:
+def acceptance(verb: str, found: Bench) -> tuple[int, int]:
     """Drafted and accepted tokens, as the verb's own JSON has them."""
-    common = ["--pairs", "1", "-n", str(args.max_tokens), "--json"]
-    if verb == "bench":
-        command = ["bench", "--endpoint", urls[0], "--endpoint", urls[1]]
-        command += ["--out", str(folder / "bench"), *common]
-    else:
-        command = ["ab", *urls, "--history", str(folder / "history.jsonl"), *common]
-    done = subprocess.run(
-        [Path(sys.executable).with_name("parlay"), *command],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    slow, fast = found.slow.url, found.fast.url
+    common = ["--pairs", "1", "-n", str(found.max_tokens), "--json"]
+    with tempfile.TemporaryDirectory() as folder:
+        if verb == "bench":
+            command = ["bench", "--endpoint", slow, "--endpoint", fast, "--out", f"{folder}/out"]
+        else:
+            command = ["ab", slow, fast, "--history", f"{folder}/history.jsonl"]
+        done = subprocess.run(
+            [Path(sys.executable).with_name("parlay"), *command, *common],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     try:
         record = json.loads(done.stdout)
     except ValueError:
         sys.exit(f"parlay {verb} failed: {done.stderr[-300:]}")
-    found = record["comparison"] if verb == "ab" else record["comparisons"][0]
-    counts = found["acceptance"]["counts"]
+    compared = record["comparison"] if verb == "ab" else record["comparisons"][0]
+    counts = compared["acceptance"]["counts"]
     return counts["drafted"], counts["accepted"]
 
 
-def a_worker_dies(number: int, gateway: str, server: Vllm) -> None:
+def a_worker_dies(found: Bench, server: Vllm) -> None:
     """Under load, in the middle of answers."""
-    found: list[Got] = []
-    slots = httpx.get(f"{gateway}/slots").json()
+    seen: list[Got] = []
+    slots = httpx.get(f"{found.gateway}/slots").json()
     (own,) = (slot for slot in slots if slot["server"] == server.url)
     wanted = {"speculative": own["speculative"]}
 
     def client(n: int) -> None:
         for i in range(6):
-            found.append(ask(gateway, TOPICS[(n + i) % len(TOPICS)], **wanted))
+            seen.append(ask(found.gateway, TOPICS[(n + i) % len(TOPICS)], **wanted))
 
     threads = [threading.Thread(target=client, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
-    while len(found) < 4:
+    while len(seen) < 4:
         time.sleep(0.05)
     server.worker().kill()
-    seen = after_death(server)
+    said = after_death(server)
     for thread in threads:
         thread.join()
-    print(f"{number}. a worker of {own['pool']} killed under load")
-    print(f"   {seen}")
-    print(f"   requests: {len(found)}, answered {sum(got.failed is None for got in found)}")
-    for (pool, why), n in Counter(
-        (got.told["pool"], got.told["reason"]) for got in found if got.failed is None
-    ).items():
-        print(f"     {n:3d} by {pool} ({why})")
-    print(f"   failed after their first byte: {sum(bool(g.failed) and g.begun for g in found)}")
-    print(f"   failed before it: {sum(bool(g.failed) and not g.begun for g in found)}")
-    for slot in httpx.get(f"{gateway}/slots").json():
-        print(f"   {slot['pool']}: {slot['state']} {slot['reason'] or ''}")
+    where = "" if len(server.nodes) == 1 else ", on its second node,"
+    print(f"A worker of {own['pool']}{where} killed under load")
+    print(f"   {said}")
+    show_outcome(seen)
+    for slot in httpx.get(f"{found.gateway}/slots").json():
+        print(f"   {slot['pool']}: {slot['state']} {slot['reason'] or ''}".rstrip())
     print()
+
+
+def show_outcome(seen: list[Got]) -> None:
+    """Who answered, and what became of the others."""
+    print(f"   requests: {len(seen)}, answered {sum(got.failed is None for got in seen)}")
+    answered = (got.told for got in seen if got.failed is None)
+    for (pool, why), n in Counter((told["pool"], told["reason"]) for told in answered).items():
+        print(f"     {n:3d} by {pool} ({why})")
+    print(f"   failed after their first byte: {sum(bool(g.failed) and g.begun for g in seen)}")
+    print(f"   failed before it: {sum(bool(g.failed) and not g.begun for g in seen)}")
 
 
 def after_death(server: Vllm) -> str:
@@ -336,7 +337,7 @@ def after_death(server: Vllm) -> str:
         health = str(httpx.get(f"{server.url}/health", timeout=10).status_code)
     except httpx.HTTPError as error:
         health = type(error).__name__
-    lives = "lives" if server.process.poll() is None else "has ended"
+    lives = "lives" if server.nodes[0].poll() is None else "has ended"
     return f"asked itself: {direct.failed}; its /health: {health}; its process {lives}"
 
 
@@ -350,8 +351,14 @@ def show(rows: dict[str, tuple[int, int]]) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--vllm", required=True, help="the vllm command of its environment")
-    parser.add_argument("--model", required=True, help="folder by benchmarks/gguf_to_hf.py")
+    parser.add_argument(
+        "--vllm", type=Path, required=True, help="the vllm command of its environment"
+    )
+    parser.add_argument(
+        "--model", type=Path, required=True, help="folder by benchmarks/gguf_to_hf.py"
+    )
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--logs", type=Path, help="keep vLLM's logs in this folder")
     parser.add_argument("--port", type=int, default=8101)
     parser.add_argument("--max-tokens", type=int, default=24)
     return parser.parse_args()

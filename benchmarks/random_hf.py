@@ -1,0 +1,45 @@
+"""A small random model as a folder that vLLM reads: four heads, so that two nodes can share them.
+
+SmolLM2 has nine. Runs in vLLM's own environment (torch, transformers), not in Parlay's; tokenizer
+and template are those of the folder it is given.
+
+Example: VENV/bin/python benchmarks/random_hf.py smollm2-hf random-hf
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+_KEPT = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+
+def main() -> None:
+    import torch
+    from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM
+
+    source, out = Path(sys.argv[1]), Path(sys.argv[2])
+    given = AutoConfig.from_pretrained(source)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=given.vocab_size,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+        initializer_range=0.02,  # narrow: greedy texts repeat themselves, and n-grams find them
+        bos_token_id=given.bos_token_id,
+        eos_token_id=given.eos_token_id,
+        pad_token_id=given.pad_token_id,
+    )
+    LlamaForCausalLM(config).float().save_pretrained(out)
+    for name in _KEPT:
+        shutil.copyfile(source / name, out / name)
+
+
+if __name__ == "__main__":
+    main()
