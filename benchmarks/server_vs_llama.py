@@ -76,8 +76,8 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="default")
-    parser.add_argument("--draft", default="suffix")
-    parser.add_argument("--window", type=int, default=3)
+    parser.add_argument("--draft", help="absent: what the server would choose")
+    parser.add_argument("--window", type=int, help="absent: the controller's choice")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--context", type=int, default=1024)
@@ -94,7 +94,8 @@ def _own_arguments(model: Path, args: argparse.Namespace) -> list[str]:
         "--model": model, "--draft": args.draft, "--window": args.window, "--port": 0,
         "--slots": args.slots, "--context-size": args.context, "--threads": args.threads,
     }  # fmt: skip
-    return [str(part) for pair in flags.items() for part in pair]
+    given = {name: value for name, value in flags.items() if value is not None}
+    return [str(part) for pair in given.items() for part in pair]
 
 
 async def _measure(subjects: Sequence[Subject], args: argparse.Namespace) -> list[Sample]:

@@ -49,6 +49,8 @@ def test_finished_folder_is_not_overwritten(prompts: Path, tmp_path: Path) -> No
         (["--endpoint", "http://127.0.0.1:9"], "no --change"),
         (["--suite", "core-13"], "core-12, core-60"),
         (["--library", "/no/such/folder"], "no folder"),
+        (["--window", "few"], "give auto or a number"),
+        (["--window", "auto", "--window", "17"], "16 is the widest"),
     ],
 )
 def test_bad_use_is_refused(options: list[str], reason: str) -> None:
@@ -61,12 +63,14 @@ def test_bad_use_is_refused(options: list[str], reason: str) -> None:
 def test_own_runtime_and_the_peer_on_the_default_model(prompts: Path, tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp")
     out = tmp_path / "run"
-    options = ["--suite", prompts, "--pairs", 1, "--threads", 1, "-k", 2, "--out", out]
+    windows = ["-k", "auto", "-k", 2]
+    options = ["--suite", prompts, "--pairs", 1, "--threads", 1, *windows, "--out", out]
     result = call("bench", *options, "--peer", "ngram-simple", "--json")
     assert result.exit_code in (0, 1), result.output
     record: Record = parse((out / "result.json").read_bytes())
     assert [arm.name for arm in record.arms] == [
         "plain",
+        "suffix+model",
         "suffix+model k=2",
         "llama.cpp none",
         "llama.cpp ngram-simple",
@@ -76,7 +80,7 @@ def test_own_runtime_and_the_peer_on_the_default_model(prompts: Path, tmp_path: 
     assert record.target is not None and record.target.architecture == "llama"
     assert record.drafter is not None and record.drafter.file_type == "Q4_0"
     assert record.costs is not None and len(record.costs.target) > 5
-    own = record.comparisons[0]
+    own = record.comparisons[1]
     assert (own.identity.n_identical, own.identity.n_compared) == (1, 1)
     assert own.acceptance is not None and own.acceptance.counts.drafted > 0
     for name in ("figures", "complete", "times", "counts"):

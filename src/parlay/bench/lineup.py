@@ -26,6 +26,7 @@ from parlay.reading.bounds import one_line
 from parlay.runtime.engine import FREE_PROPOSERS, MODEL
 
 Say = Callable[[str], None]
+_WIDEST = 16  # that the controller may choose
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ class OwnOptions:
     gpu_layers: int = -1
     devices: tuple[str, ...] = ()  # a runtime for each
     libraries: tuple[str, ...] = ()  # folders of llama.cpp builds, a process for each
+
+    def __post_init__(self) -> None:
+        wider = [k for k in self.windows if k is not None and k > _WIDEST]
+        if wider and None in self.windows:
+            raise BadRequest(f"a window of {wider[0]} beside auto; {_WIDEST} is the widest there")
 
 
 @dataclass(slots=True)
@@ -165,8 +171,9 @@ def _parlay_options(options: OwnOptions, devices: Sequence[str]) -> dict[str, An
         "gpu_layers": options.gpu_layers,
         "devices": tuple(devices),
     }
-    widest = max((k for k in options.windows if k is not None), default=None)
-    return settings if widest is None else {**settings, "window": widest}
+    if None in options.windows:  # windows of requests, below the controller's widest
+        return settings
+    return {**settings, "window": max(k for k in options.windows if k is not None)}
 
 
 def _own_arms(

@@ -34,6 +34,8 @@ Example: parlay bench --quick
 
 Example: parlay bench -m target.gguf --draft suffix --draft drafter.gguf --suite core-60
 
+Example: parlay bench --window auto --window 3 --window 5 (the controller and fixed windows)
+
 Example: parlay bench --peer ngram-simple (llama.cpp's own server beside Parlay)
 
 The run is kept in a folder and goes on where it stopped when the same command is given again.
@@ -59,7 +61,8 @@ def bench(
         typer.Option(help="auto, ngram, suffix, PATH, or suffix,PATH. May repeat."),
     ] = None,
     window: Annotated[
-        list[int] | None, typer.Option("--window", "-k", min=0, help="Fixed windows. May repeat.")
+        list[str] | None,
+        typer.Option("--window", "-k", help="auto (the controller's) or a number. May repeat."),
     ] = None,
     suite: Annotated[str, typer.Option(help="core-12, core-60 or a JSONL file.")] = "core-12",
     quick: Annotated[bool, typer.Option(help="A look: one prompt a category, 32 tokens.")] = False,
@@ -116,7 +119,7 @@ def bench(
     own = OwnOptions(
         model=model,
         drafts=tuple(draft or ["auto"]),
-        windows=tuple(window or [None]),
+        windows=tuple(_window(given) for given in window or ["auto"]),
         mode=mode,
         n_context=prompts.n_context,
         threads=threads,
@@ -144,6 +147,14 @@ def bench(
         show_bench.result(record)
     if any(c.verdict in ("slower", "no result") for c in record.comparisons):
         raise typer.Exit(1)
+
+
+def _window(given: str) -> int | None:
+    if given == "auto":
+        return None
+    if not given.isdecimal():
+        raise BadRequest(f"a window of {given!r}; give auto or a number, such as 3")
+    return int(given)
 
 
 def _budget(quick: bool, as_it_comes: bool) -> float | None:

@@ -6,6 +6,8 @@ Counts rounds, knows nothing else.
 from __future__ import annotations
 
 _FIRST, _LONGEST = 8, 512
+# What has not paid for a while is valued only every so many rounds: that takes time, too.
+_LOOK = 4
 
 
 class Probing:
@@ -15,6 +17,13 @@ class Probing:
 
     def __init__(self) -> None:
         self._n_waited, self._interval = 0, _FIRST
+
+    def rests(self) -> bool:
+        """Whether this round is too soon to look at it again; if so, it has been waited for."""
+        if self._n_waited < _FIRST or self._n_waited % _LOOK == 0:
+            return False
+        self._n_waited += 1
+        return True
 
     def wait(self) -> bool:
         """One more round without it; whether a try is due."""

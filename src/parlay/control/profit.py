@@ -153,6 +153,9 @@ class ProfitController:
         source = _model_of(market)
         if source is None or self.costs.drafter is None:
             return None
+        probing = self._probing.setdefault(source, Probing())
+        if probing.rests():
+            return None
         best = everyone = self._plan(source, market.requests, market)
         value = everyone.value
         if offers and len(offers) < len(market.requests):
@@ -161,7 +164,6 @@ class ProfitController:
             rest = self._plan(source, others, replace(market, rows=market.rows + n_taken))
             if rest.window and saved + rest.value > value:
                 best, value = rest, saved + rest.value
-        probing = self._probing.setdefault(source, Probing())
         if best.window and value > max(saved, self._margin * market.plain_s):
             probing.used()
             return best
