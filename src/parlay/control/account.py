@@ -7,6 +7,9 @@ was won in it. The stake is half a plain pass, and for a proposer with a record 
 has won of late, up to a limit. A draft model may also take what earlier requests left of their 2 %:
 its first bet is dear, for it has to read the text, and on a GPU the shape changes there and back.
 So over many answers no more than 2 % is lost, unless four times as much was won before.
+
+A first bet that is lost must not keep a text out that repeats itself from there on: drafts that are
+refused and turn out right make up for part of a loss, where the proposer has a record to lose.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from collections.abc import Mapping
 
 _SHARE = 0.02  # of the plain time of the tokens generated in the request
 _STAKE = 0.5  # plain passes, for a proposer nothing is known of
+# What refused drafts may make up for: so many plain passes, and never more than the bonus.
+_REGAINED = 1.5
 # The bonus is this part of what a proposer has won of late; each request it is bet in forgets a
 # fifth of that.
 _BONUS_SHARE, _KEPT = 0.25, 0.8
@@ -29,6 +34,7 @@ class Account:
         """`record`: seconds that proposers won in earlier runs."""
         self._balance: dict[int, float] = {}
         self._booked: dict[int, set[str]] = {}  # the proposers bet on in each request
+        self._regained: dict[int, float] = {}  # by refused drafts that were right
         self._share: dict[int, float] = {}  # seconds that each request may lose by its length
         self._left = 0.0  # what requests that have ended left of theirs
         self._record = {source: float(won) for source, won in (record or {}).items()}
@@ -37,7 +43,7 @@ class Account:
         """A new request in a slot; the one before it leaves what it did not lose."""
         lost = min(0.0, self._balance.get(seq_id, 0.0))
         self._left = max(0.0, self._left + self._share.pop(seq_id, 0.0) + lost)
-        self._balance[seq_id] = 0.0
+        self._balance[seq_id] = self._regained[seq_id] = 0.0
         self._booked[seq_id] = set()
         for source, won in self._record.items():  # one that lost gets another chance, one day
             if won < 0:
@@ -50,6 +56,10 @@ class Account:
         self._booked[seq_id].add(source)
         self._record[source] = kept * self._record.get(source, 0.0) + seconds
 
+    def regain(self, seq_id: int, seconds: float) -> None:
+        """A refused draft would have won so much, or lost it."""
+        self._regained[seq_id] = max(0.0, self._regained[seq_id] + seconds)
+
     def allowance(
         self, seq_id: int, source: str, n_generated: int, plain_s: float, limit_s: float
     ) -> float:
@@ -58,7 +68,10 @@ class Account:
         self._share[seq_id] = _SHARE * plain_s * n_generated
         record = self._record.get(source, 0.0)
         bonus = max(0.0, min(limit_s, _BONUS_SHARE * record))
-        return self._balance[seq_id] + max(_STAKE * plain_s + bonus, self._share[seq_id])
+        balance = self._balance[seq_id]
+        if balance < 0:
+            balance = min(0.0, balance + min(bonus, _REGAINED * plain_s, self._regained[seq_id]))
+        return balance + max(_STAKE * plain_s + bonus, self._share[seq_id])
 
     def savings(self, source: str, limit_s: float) -> float:
         """Seconds that earlier requests left, less what this proposer has lost of them."""

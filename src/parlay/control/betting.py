@@ -28,17 +28,20 @@ _CATCH_UP, _LIKELY, _RESERVE = 4, 0.5, 0.7
 # which costs little to try and is tried often; and a draft model. And what one may stake with
 # savings that has won nothing yet.
 _FREE_LIMIT, _LIMIT, _STAKE_WITH_SAVINGS = 1.5, 9.5, 5.0
+# A draft where drafts hold has so many tokens.
+_LONG = 8
 
 
 class Request:
     """One request in a slot, as far as a controller follows it."""
 
-    __slots__ = ("_moods", "asked", "n_missing", "view")
+    __slots__ = ("_moods", "asked", "n_missing", "refused", "view")
 
     def __init__(self, view: View) -> None:
         self.view = view
         self.n_missing = view.n_context + 1  # tokens the draft model has not read
         self.asked = "none"  # the proposer that was bet on
+        self.refused: Refusal | None = None
         self._moods: dict[tuple[str, bool], Mood] = {}
 
     def mood(self, source: str, by_position: bool = False) -> Mood:
@@ -78,6 +81,14 @@ class Market:
         """What a draft model's first pass costs beyond those that follow it in the same shape."""
         return self.prices[rows] - self.steady[rows] if self.plainly else 0.0
 
+    def widest(self, allowance: float, most: int) -> int:
+        """The widest window, up to the given one, whose loss is allowed."""
+        limit, full, rows = allowance + self.plain_s - self.return_s, self.full, self.rows
+        for window in range(1, most + 1):
+            if full[rows + window] > limit:
+                return window - 1
+        return most
+
     def loss(self, rows: int) -> float:
         """What a pass of so many rows loses if all of its drafts are wrong."""
         return self.full[rows] - self.plain_s + self.return_s
@@ -95,6 +106,15 @@ class Offer:
     value: float = 0.0  # seconds saved
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An offer that looks good but may not be bet on, for it could lose too much."""
+
+    source: str
+    right_s: float  # what its next token would win if it is right
+    wrong_s: float  # and lose if it is wrong
+
+
 def best_offer(
     request: Request, market: Market, survival: Survival, account: Account
 ) -> Offer | None:
@@ -106,15 +126,34 @@ def best_offer(
             continue
         rates = survival.of(source, view.greedy, view.thinking).by_confidence
         gained = gains(draft.confidence, rates.odds, request.mood(source).factor)
-        each = worth(gained, market.rate, market.steady, market.rows, market.n_sequences)
         limit_s = _FREE_LIMIT * market.plain_s + 2 * market.to_and_fro_s
         allowance = account.allowance(
             view.seq_id, source, view.n_generated, market.plain_s, limit_s
         )
+        # What a draft that holds saves is what the windows save that are allowed.
+        allowed = gained[: max(1, market.widest(allowance, len(gained)))]
+        each = worth(allowed, market.rate, market.steady, market.rows, market.n_sequences)
         offer = _value_windows(Offer(source, gained, each, allowance), market)
         if best is None or offer.value > best.value:
             best = offer
+    request.refused = None if best is None else _refusal(best, market)
     return best
+
+
+def _refusal(offer: Offer, market: Market) -> Refusal | None:
+    """Why a good offer is not bet on, if that is the allowance.
+
+    Where drafts hold they are long: a right token wins what it does as one of a long draft.
+    """
+    wrong_s = market.loss(market.rows + 1)
+    if wrong_s <= offer.allowance:
+        return None
+    steady, rows = market.steady, market.rows
+    n_long = max(1, min(_LONG, len(steady) - 1 - rows))
+    right_s = market.plain_s - (steady[rows + n_long] - market.plain_s) / n_long
+    likely = offer.gained[0]
+    good = likely * right_s > (1.0 - likely) * wrong_s
+    return Refusal(offer.source, right_s, wrong_s) if good else None
 
 
 def _value_windows(offer: Offer, market: Market) -> Offer:

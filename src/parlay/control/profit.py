@@ -87,7 +87,7 @@ class ProfitController:
             if n_sequences == 1:  # how fast the last text was says nothing about this one
                 self._tokens = self._seconds = 0.0
         request.view = view
-        request.asked = "none"
+        request.asked, request.refused = "none", None
         return request
 
     def _imposed(self, request: Request) -> Choice | None:
@@ -225,6 +225,8 @@ class ProfitController:
                 n = min(len(draft.confidence), r.n_generated)
                 known.observe_confidence(draft.confidence[:n], n_agreed, request.mood(source))
         n_made = r.n_drafted + r.n_dropped
+        if not n_made:
+            self._regain(r, request)
         if not n_made or request.asked in view.offers:
             request.n_missing += r.n_generated
             return
@@ -235,6 +237,13 @@ class ProfitController:
             known = self.survival.of(source, view.greedy, view.thinking)
             known.observe_confidence(r.confidence, r.n_accepted, request.mood(source))
             known.observe_position(r.n_drafted, r.n_accepted, request.mood(source, True))
+
+    def _regain(self, r: Round, request: Request) -> None:
+        """What was refused and right is worth another try, whatever was lost in this text."""
+        refused = request.refused
+        if refused is not None and refused.source in r.agreed:
+            right = r.agreed[refused.source] > 0
+            self.account.regain(r.seq_id, refused.right_s if right else -refused.wrong_s)
 
     def _observe_time(self, rounds: Sequence[Round]) -> None:
         first, n = rounds[0], len(rounds)
