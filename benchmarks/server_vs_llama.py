@@ -100,7 +100,9 @@ def _own_arguments(model: Path, args: argparse.Namespace) -> list[str]:
 
 async def _measure(subjects: Sequence[Subject], args: argparse.Namespace) -> list[Sample]:
     samples: list[Sample] = []
-    async with httpx.AsyncClient(timeout=600) as client:
+    # llama.cpp's server closes a connection after five idle seconds, maybe just when it is used.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(timeout=600, limits=limits) as client:
         for n_streams in args.streams:
             for subject in subjects:  # every shape once before it counts
                 await _burst(client, subject, n_streams, 8, 999)

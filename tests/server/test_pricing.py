@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -116,6 +117,27 @@ def test_a_measurement_gives_way_to_an_answer(target: Path) -> None:
         wait_for(
             lambda: server.service.warm_up._on_worker(lambda: made.append(1)).result(PATIENCE_S)
         )
+
+
+def test_a_measurement_nobody_waits_for_any_more_is_no_failure(
+    target: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when the server ends while one is being made."""
+    with priced(target) as server:
+        settled(server)
+        warm_up, began, go_on = server.service.warm_up, threading.Event(), threading.Event()
+
+        def step() -> None:
+            began.set()
+            go_on.wait(PATIENCE_S)
+
+        made = warm_up._on_worker(step)
+        assert began.wait(PATIENCE_S)
+        after = warm_up._on_worker(lambda: None)
+        made.cancel(), after.cancel()
+        go_on.set()
+        assert ask(server)["choices"]
+    assert "failed" not in caplog.text
 
 
 def test_cheap_rows_are_bet_on_and_what_was_learned_is_kept(target: Path, drafter: Path) -> None:

@@ -82,6 +82,8 @@ class WarmUp:
         done: Future[bool] = Future()
 
         def act() -> None:
+            if not done.set_running_or_notify_cancel():  # the server is ending
+                return
             if self._engine.active or self._engine.n_waiting:
                 done.set_result(False)
                 return
