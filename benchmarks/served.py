@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 
 START_S = 300.0
 
@@ -94,3 +95,13 @@ def _wait_healthy(url: str) -> None:
             pass
         time.sleep(0.1)
     sys.exit("the server did not come up")
+
+
+def wait_idle(served: Served, limit_s: float = 90.0) -> None:
+    """Until nothing is measured in idle moments any more: it would cost a neighbour its cores."""
+    process, end = psutil.Process(served.process.pid), time.monotonic() + limit_s
+    process.cpu_percent()
+    while time.monotonic() < end:
+        time.sleep(3.0)
+        if process.cpu_percent() < 10.0:
+            return

@@ -65,6 +65,7 @@ def main() -> None:
             Subject("parlay plain", own.url, {"speculative": False}),
             Subject("parlay speculative", own.url, {"speculative": True}),
         ]
+        served.wait_idle(own)
         samples = asyncio.run(_measure(subjects, args))
         overhead = http_overhead_us(own)
     _print(samples, overhead)
