@@ -87,6 +87,7 @@ class RuntimeSection(Section):
     mlock: bool = False
     large_pages: bool = True  # weights on a Linux CPU, where there is room
     translate: bool = False  # let a drafter of another vocabulary draft through text
+    remember_tokens: int = Field(0, ge=0, le=10_000_000)  # of earlier answers, for suffix drafts
     context_full: Literal["stop", "slide"] = "stop"
 
     @property

@@ -103,6 +103,7 @@ class Parlay:
         batch: int = 512,
         vram_budget_gb: float | None = None,
         translate: bool = False,
+        remember_tokens: int = 0,
         measure_again: bool = False,
         progress: Progress = quietly,
     ) -> None:
@@ -110,6 +111,7 @@ class Parlay:
         model), a drafter's path, or several with commas between. auto: suffix, and the drafter that
         the manifest of pairs has for this target. `window`: None lets the
         controller choose, round by round, by measured time; it may choose not to speculate.
+        `remember_tokens`: suffix also drafts what earlier answers said, up to so many tokens.
         `progress` is told what is measured at the first start; `measure_again` does so anew."""
         path = resolve_model(str(target))
         model = ModelSettings(gpu_layers, tuple(devices), mmap, mlock, large_pages)
@@ -135,6 +137,7 @@ class Parlay:
                 drafter_cache_type_v=drafter_cache_type_v,
                 vram_budget_gb=vram_budget_gb,
                 translate=translate,
+                remember_tokens=remember_tokens,
                 measure_again=measure_again,
             ),
             progress=progress,

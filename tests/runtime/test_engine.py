@@ -337,6 +337,19 @@ def test_the_next_turn_reuses_the_cache_and_says_the_same(
     assert second.tokens == alone.tokens
 
 
+def test_an_answer_given_before_is_drafted_where_it_is_remembered(
+    files: Callable[[str], Path],
+) -> None:
+    target, found = files("llama-q8_0"), {}
+    for n in (0, 1000):
+        with Engine(settings(target, "suffix", mode="exact", remember_tokens=n)) as engine:
+            first, again = (run(engine, REQUESTS[0])[0] for _ in range(2))
+        assert first.tokens == again.tokens
+        found[n] = again.counts.n_accepted - first.counts.n_accepted
+    assert found[0] == 0
+    assert found[1000] > 15
+
+
 # -- what is refused ---------------------------------------------------------------------------
 
 
@@ -358,6 +371,11 @@ def test_a_drafter_with_another_vocabulary_is_refused_with_the_first_difference(
 
 def test_a_second_draft_model_is_refused(tiny_llama: Path, tiny_drafter: Path) -> None:
     refused(settings(tiny_llama, tiny_drafter, tiny_drafter), BadRequest, "only one draft model")
+
+
+def test_a_memory_of_less_than_nothing_is_refused(tiny_llama: Path) -> None:
+    with pytest.raises(BadRequest, match="give 0 or more"):
+        settings(tiny_llama, "suffix", remember_tokens=-1)
 
 
 def test_a_window_that_no_pass_holds_is_refused(tiny_llama: Path) -> None:

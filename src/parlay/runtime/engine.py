@@ -62,9 +62,10 @@ Closable = TypeVar("Closable", bound=_Closable)
 
 log = logging.getLogger("parlay.runtime")
 
-FREE_PROPOSERS: dict[str, Callable[[], Proposer]] = {
-    "ngram": NgramProposer,
-    "suffix": SuffixProposer,
+# Made with the tokens of past texts to remember, by those that can.
+FREE_PROPOSERS: dict[str, Callable[[int], Proposer]] = {
+    "ngram": lambda _n: NgramProposer(),
+    "suffix": lambda n: SuffixProposer(remember_tokens=n),
 }
 MODEL = "model"
 # A prompt is read in passes of this many tokens: small enough that others are not kept waiting.
@@ -89,12 +90,15 @@ class EngineSettings:
     drafter_cache_type_v: str = "auto"
     vram_budget_gb: float | None = None  # refuse to load beyond this
     translate: bool = False  # let a drafter of another vocabulary draft through text
+    remember_tokens: int = 0  # of finished answers and their prompts, for suffix drafts of others
     drafter_later: bool = False  # `load_drafter` will bring the draft model
     measure_again: bool = False  # believe no measurement of an earlier run
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 0:
             raise BadRequest(f"the window is {self.window}; give 0 or more")
+        if self.remember_tokens < 0:
+            raise BadRequest(f"{self.remember_tokens} tokens to remember; give 0 or more")
         rows = (self.widest + 1) * self.context.n_sequences
         if rows > self.context.n_batch:
             raise BadRequest(
@@ -323,7 +327,7 @@ class Engine:
         made: dict[str, Proposer] = {}
         for name in self.settings.draft:
             if name in FREE_PROPOSERS:
-                made[name] = FREE_PROPOSERS[name]()
+                made[name] = FREE_PROPOSERS[name](self.settings.remember_tokens)
             elif MODEL in made:
                 raise BadRequest("only one draft model can be loaded; name one file")
             elif not self.settings.drafter_later:

@@ -55,6 +55,7 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
         drafter_cache_type_v=runtime.drafter_cache_type_v,
         vram_budget_gb=runtime.vram_budget_gb,
         translate=runtime.translate,
+        remember_tokens=runtime.remember_tokens,
         drafter_later=drafter_path(deployment) is not None,
     )
 

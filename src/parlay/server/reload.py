@@ -79,7 +79,7 @@ def exchange_free(engine: Engine, wanted: tuple[str, ...]) -> None:
     def exchange() -> None:
         for name, make in FREE_PROPOSERS.items():
             if name in wanted and name not in engine.bets.proposers:
-                engine.bets.proposers[name] = make()
+                engine.bets.proposers[name] = make(engine.settings.remember_tokens)
             elif name not in wanted:
                 engine.bets.proposers.pop(name, None)
 
