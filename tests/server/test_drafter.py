@@ -15,6 +15,7 @@ from parlay.decoding.round import Fallback
 from parlay.deployment import DeploymentError, load_deployment
 from parlay.errors import DecodeError, LoadError
 from parlay.runtime import engine as engine_module
+from parlay.server.drafter import LOADER
 from parlay.server.opening import needed_gb
 from tests import tiny_models
 from tests.server.running import Running, running
@@ -50,6 +51,13 @@ def test_the_target_answers_while_the_drafter_loads(
         late = ask(server)
     assert late["speculative"]["drafted"] > 0
     assert late["choices"][0]["text"] == early["choices"][0]["text"]
+
+
+def test_the_thread_that_loads_ends(target: Path, drafter: Path) -> None:
+    """OpenMP keeps threads of its own for it as long as it lives, which slows every pass."""
+    with running(target, model__drafter=str(drafter)) as server:
+        wait_for(lambda: server.service.drafter.state == "ready")
+        wait_for(lambda: not any(t.name.startswith(LOADER) for t in threading.enumerate()))
 
 
 @pytest.mark.parametrize("kind", ["missing", "garbage", "vocabulary"])

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,7 @@ from parlay.server.alerts import Alerts
 log = logging.getLogger("parlay.server")
 # A load that failed for want of memory is tried again after this long, then twice as long.
 _MIN_RETRY_S, _MAX_RETRY_S = 15.0, 600.0
+LOADER = "parlay-loader"  # the name of the thread that loads
 State = Literal["none", "loading", "ready", "absent"]
 
 
@@ -49,14 +51,14 @@ class DrafterCare:
         self._turn = asyncio.Lock()  # one load at a time
 
     async def load(self) -> None:
-        """Load it in a thread of its own, while the target goes on answering."""
+        """Load it while the target goes on answering."""
         async with self._turn:
             if self.path is None:
                 self.state = "none"
                 return
             self._set("loading", Fallback.DRAFTER_LOADING)
             try:
-                await asyncio.to_thread(self._load, self.path)
+                await _apart(self._load, self.path)
             except (ParlayError, MemoryError) as error:
                 self._fail(error)
             else:
@@ -103,6 +105,18 @@ class DrafterCare:
 
     def _set(self, state: State, reason: Fallback | None, detail: str = "") -> None:
         self.state, self.reason, self.detail = state, reason, detail
+
+
+async def _apart(load: Callable[[Path], None], path: Path) -> None:
+    """On a thread that ends: loading computes, and OpenMP keeps threads for every thread that did.
+
+    With more of them than cores none spins at barriers, and every pass is slower by a fifth.
+    """
+    once = ThreadPoolExecutor(1, LOADER)
+    try:
+        await asyncio.get_running_loop().run_in_executor(once, load, path)
+    finally:
+        once.shutdown(wait=False)
 
 
 def _reason(error: BaseException) -> Fallback:
