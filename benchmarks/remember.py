@@ -1,0 +1,62 @@
+"""What it is worth to remember earlier answers: prompts asked again with a small change.
+
+Two runtimes of the default model, one with a memory; both have answered every prompt once. Ratios
+of tokens per second by category, and whether the texts are equal.
+
+Example: python benchmarks/remember.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import defaultdict
+from statistics import fmean
+from typing import Any
+
+from parlay import Parlay
+from parlay.bench.suite import Prompt, load_suite
+
+CATEGORIES = ("code-editing", "agent", "extraction", "boilerplate", "multi-turn")
+CHANGE = "\nBe brief."
+
+
+def changed(prompt: Prompt) -> list[dict[str, Any]]:
+    messages = [dict(message) for message in prompt.messages]
+    messages[-1]["content"] = (messages[-1].get("content") or "") + CHANGE
+    return messages
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--remember", type=int, default=65536)
+    args = parser.parse_args()
+    prompts = [p for p in load_suite("core-60").prompts if p.category in CATEGORIES]
+    ratios: dict[str, list[float]] = defaultdict(list)
+    with (
+        Parlay(args.model) as without,
+        Parlay(args.model, remember_tokens=args.remember) as remembering,
+    ):
+        both = (without, remembering)
+        for prompt in prompts:
+            for parlay in both:
+                parlay.generate(list(prompt.messages), max_tokens=args.tokens)
+        n_same = 0
+        for i, prompt in enumerate(prompts):
+            order = both if i % 2 else both[::-1]  # so that drift hits both alike
+            found = {p: p.generate(changed(prompt), max_tokens=args.tokens) for p in order}
+            plain, helped = (found[p] for p in both)
+            ratio = helped.tokens_per_second / plain.tokens_per_second
+            ratios[prompt.category].append(math.log(ratio))
+            n_same += plain.text == helped.text
+            print(f"{prompt.id:16} {ratio:.3f}", flush=True)
+    for category, logs in ratios.items():
+        print(f"{category:16} {math.exp(fmean(logs)):.3f}")
+    everything = [log for logs in ratios.values() for log in logs]
+    print(f"all {math.exp(fmean(everything)):.3f}, {n_same} of {len(prompts)} texts equal")
+
+
+if __name__ == "__main__":
+    main()
