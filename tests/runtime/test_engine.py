@@ -378,6 +378,11 @@ def test_a_memory_of_less_than_nothing_is_refused(tiny_llama: Path) -> None:
         settings(tiny_llama, "suffix", remember_tokens=-1)
 
 
+def test_a_memory_that_nobody_would_use_is_refused(tiny_llama: Path) -> None:
+    with pytest.raises(BadRequest, match="add suffix"):
+        settings(tiny_llama, "ngram", remember_tokens=100)
+
+
 def test_a_window_that_no_pass_holds_is_refused(tiny_llama: Path) -> None:
     with pytest.raises(BadRequest, match=r"window of 200 .* needs passes of 201 rows"):
         settings(tiny_llama, window=200)

@@ -102,6 +102,7 @@ class Offer:
     gained: list[float]  # tokens expected to be accepted, by window
     worth: float  # seconds that one of them saves
     allowance: float
+    n_allowed: int  # the widest window whose loss is allowed
     window: int = 0
     value: float = 0.0  # seconds saved
 
@@ -120,20 +121,21 @@ def best_offer(
 ) -> Offer | None:
     """The best window of the best free offer to one sequence, as if it were alone in betting."""
     view = request.view
+    limit_s = _FREE_LIMIT * market.plain_s + 2 * market.to_and_fro_s
     best: Offer | None = None
     for source, draft in view.offers.items():
         if not draft.confidence:
             continue
         rates = survival.of(source, view.greedy, view.thinking).by_confidence
         gained = gains(draft.confidence, rates.odds, request.mood(source).factor)
-        limit_s = _FREE_LIMIT * market.plain_s + 2 * market.to_and_fro_s
         allowance = account.allowance(
             view.seq_id, source, view.n_generated, market.plain_s, limit_s
         )
+        n_allowed = market.widest(allowance, len(gained))
         # What a draft that holds saves is what the windows save that are allowed.
-        allowed = gained[: max(1, market.widest(allowance, len(gained)))]
+        allowed = gained[: max(1, n_allowed)]
         each = worth(allowed, market.rate, market.steady, market.rows, market.n_sequences)
-        offer = _value_windows(Offer(source, gained, each, allowance), market)
+        offer = _value_windows(Offer(source, gained, each, allowance, n_allowed), market)
         if best is None or offer.value > best.value:
             best = offer
     request.refused = None if best is None else _refusal(best, market)
@@ -145,10 +147,10 @@ def _refusal(offer: Offer, market: Market) -> Refusal | None:
 
     Where drafts hold they are long: a right token wins what it does as one of a long draft.
     """
-    wrong_s = market.loss(market.rows + 1)
-    if wrong_s <= offer.allowance:
+    if offer.n_allowed:
         return None
     steady, rows = market.steady, market.rows
+    wrong_s = market.loss(rows + 1)
     n_long = max(1, min(_LONG, len(steady) - 1 - rows))
     right_s = market.plain_s - (steady[rows + n_long] - market.plain_s) / n_long
     likely = offer.gained[0]
@@ -162,17 +164,14 @@ def _value_windows(offer: Offer, market: Market) -> Offer:
     A change of shape is charged only as far as the draft may be wrong: if it is right, the new
     shape is the one to be in, and would have to be paid for a round later anyway.
     """
-    rows, prices, steady, full = market.rows, market.prices, market.steady, market.full
+    rows, prices, steady = market.rows, market.prices, market.steady
     plain_s, plain_price = market.plain_s, market.prices[rows]
-    most = offer.allowance + plain_s - market.return_s
     doubt = 1.0 - offer.gained[0]
     ease = offer.allowance / (_AT_EASE * plain_s)
     price_of_loss = _CAUTION * doubt * max(0.0, 1.0 - ease)
     best, best_rows = -plain_s, rows
-    for gain in offer.gained:
+    for gain in offer.gained[: offer.n_allowed]:
         rows += 1
-        if full[rows] > most:
-            break
         price = steady[rows] + doubt * (prices[rows] - steady[rows])
         value = offer.worth * gain - price - price_of_loss * (price - plain_s)
         if value + plain_price > best:

@@ -12,7 +12,7 @@ from parlay.rendering.builder import Builder
 from parlay.rendering.common import alias_of, gguf_file, needs_key, port_of
 from parlay.rendering.launch import Command, RenderError, Secret
 
-VERSION = "in llama-cpp-python 0.3.36"
+VERSION = "the llama.cpp in llama-cpp-python 0.3.36"
 KEY = "LLAMA_API_KEY"
 _TYPES: dict[Method, str] = {
     "ngram": "ngram-simple",

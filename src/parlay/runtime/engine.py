@@ -99,6 +99,8 @@ class EngineSettings:
             raise BadRequest(f"the window is {self.window}; give 0 or more")
         if self.remember_tokens < 0:
             raise BadRequest(f"{self.remember_tokens} tokens to remember; give 0 or more")
+        if self.remember_tokens and "suffix" not in self.draft:
+            raise BadRequest("remember_tokens is for suffix drafts; add suffix to the drafters")
         rows = (self.widest + 1) * self.context.n_sequences
         if rows > self.context.n_batch:
             raise BadRequest(
@@ -257,7 +259,10 @@ class Engine:
     # -- a drafter that comes and goes ----------------------------------------
 
     def load_drafter(self, path: Path) -> None:
-        """Load a draft model on the caller's thread; the worker bets on it from its next round."""
+        """Load a draft model on the caller's thread; the worker bets on it from its next round.
+
+        Loading computes, so that thread should end: OpenMP keeps threads for it while it lives.
+        """
         closing: list[Callable[[], None]] = []
         try:
             made = self._draft_model(path, closing)
