@@ -27,6 +27,7 @@ from typing import Any
 
 from parlay import Parlay
 from parlay.bench.suite import Prompt, load_suite
+from parlay.decoding.round import Round
 from parlay.models import resolve_model
 
 Ask = Callable[[Prompt, int], dict[str, Any]]
@@ -64,9 +65,9 @@ class Server:
             ]  # fmt: skip
         quiet = subprocess.DEVNULL
         self._process = subprocess.Popen(command, stdout=quiet, stderr=quiet)
-        self._wait()
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Until it answers: all of them load side by side."""
         for _ in range(600):
             if self._process.poll() is not None:
                 sys.exit(f"the server ended with {self._process.returncode}")
@@ -111,7 +112,11 @@ def own(parlay: Parlay, draft: str | None, window: int | None) -> Ask:
     def ask(prompt: Prompt, n: int) -> dict[str, Any]:
         parlay.generate("Hi.", max_tokens=1, raw=True)  # another text, so that nothing is reused
         busy = [c.busy_s for c in contexts(parlay)]
-        answer = parlay.generate(list(prompt.messages), max_tokens=n, draft=draft, window=window)
+        stream = parlay._start(
+            list(prompt.messages), whole=True, max_tokens=n, draft=draft, window=window
+        )
+        answer, sequence = stream.answer, stream.sequence
+        assert sequence is not None
         inside = sum(c.busy_s for c in contexts(parlay)) - sum(busy)
         counts = answer.speculation
         outside = answer.prefill_s + answer.decode_s - inside
@@ -125,9 +130,16 @@ def own(parlay: Parlay, draft: str | None, window: int | None) -> Ask:
             "length": counts.acceptance_length,
             "outside_us_per_round": outside / counts.n_rounds * 1e6,
             "text": answer.text,
+            "rounds": [told(r) for r in sequence.rounds] if window is None else [],
         }
 
     return ask
+
+
+def told(r: Round) -> list[Any]:
+    """What the controller did in a round, and what that took in milliseconds."""
+    times = [round(1000 * s, 2) for s in (r.timing.draft_s, r.timing.verify_s, r.timing.overhead_s)]
+    return [r.source, r.window, r.n_drafted, r.n_accepted, r.n_dropped, r.n_rows, *times, r.reason]
 
 
 def contexts(parlay: Parlay) -> list[Any]:
@@ -153,6 +165,9 @@ def main() -> None:
     ap.add_argument("--target", default="default")
     ap.add_argument("--drafter", help="GGUF of a draft model")
     ap.add_argument("--window", type=int, nargs="*", default=[5])
+    ap.add_argument("--server-window", type=int, nargs="*", help="the servers', if others")
+    ap.add_argument("--spec-draft", default="draft-simple", help="the server's name of the kind")
+    ap.add_argument("--alone", action="store_true", help="without the server's plain decoding")
     ap.add_argument("--server", help="llama.cpp's server binary; without it xllamacpp is used")
     ap.add_argument("--spec-types", nargs="*", default=[], help="of the server, such as ngram-mod")
     ap.add_argument("--suite", default="core-12")
@@ -172,14 +187,7 @@ def main() -> None:
         context_size=args.context, threads=args.threads, batch=args.batch,
     )  # fmt: skip
     args.threads = args.threads or parlay.engine.threads
-    servers = {"server plain": Server(args, target, 8765, [])}
-    if args.drafter and args.server:
-        for i, k in enumerate(args.window):
-            extra = ["-md", args.drafter, "-ngld", "99", "--spec-type", "draft-simple",
-                     "--spec-draft-n-max", str(k)]  # fmt: skip
-            servers[f"server k={k}"] = Server(args, target, 8766 + i, extra)
-    for i, name in enumerate(args.spec_types):
-        servers[f"server {name}"] = Server(args, target, 8790 + i, ["--spec-type", name])
+    servers = peers(args, target)
     subjects: dict[str, Ask] = {"parlay plain": own(parlay, "none", 0)}
     draft = "model" if args.drafter else "suffix"
     subjects |= {f"parlay k={k}": own(parlay, draft, k) for k in args.window}
@@ -194,6 +202,23 @@ def main() -> None:
     if args.json:
         Path(args.json).write_text(json.dumps(samples))
     report(samples, args)
+
+
+def peers(args: argparse.Namespace, target: Path) -> dict[str, Server]:
+    """llama.cpp's servers, each with one setting; memory says how many can be there at once."""
+    wanted: dict[str, list[str]] = {} if args.alone else {"server plain": []}
+    windows = args.window if args.server_window is None else args.server_window
+    if args.drafter and args.server:
+        model = ["-md", args.drafter, "-ngld", "99", "--spec-type", args.spec_draft]
+        wanted |= {f"server k={k}": [*model, "--spec-draft-n-max", str(k)] for k in windows}
+    wanted |= {f"server {name}": ["--spec-type", name] for name in args.spec_types}
+    servers = {
+        name: Server(args, target, 8765 + i, extra)
+        for i, (name, extra) in enumerate(wanted.items())
+    }
+    for server in servers.values():
+        server.wait()
+    return servers
 
 
 def run(subjects: dict[str, Ask], args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -217,11 +242,10 @@ def run(subjects: dict[str, Ask], args: argparse.Namespace) -> list[dict[str, An
 def report(samples: list[dict[str, Any]], args: argparse.Namespace) -> None:
     rng = random.Random(0)
     names = list(dict.fromkeys(s["subject"] for s in samples))
-    pairs = [
-        ("parlay plain", "server plain"),
-        *((f"parlay k={k}", "parlay plain") for k in args.window),
-        ("parlay auto", "parlay plain"),
-    ]
+    pairs = [("parlay plain", "server plain")] if "server plain" in names else []
+    n_prefills = len(pairs)
+    pairs += [(f"parlay k={k}", "parlay plain") for k in args.window]
+    pairs += [("parlay auto", "parlay plain")]
     pairs += [(f"parlay k={k}", f"server k={k}") for k in args.window if f"server k={k}" in names]
     others = [name for name in names if name.startswith("server ") and name != "server plain"]
     pairs += [("parlay auto", name) for name in others]
@@ -237,7 +261,7 @@ def report(samples: list[dict[str, Any]], args: argparse.Namespace) -> None:
         share = f", accepted {accepted / drafted:.2f} of {drafted}" if drafted else ""
         print(f"{name:14} {mean:7.1f} tok/s{share}{extra}")
     for metric in ("tps", "prefill_tps"):
-        for a, b in pairs if metric == "tps" else pairs[:1]:
+        for a, b in pairs if metric == "tps" else pairs[:n_prefills]:
             mean, low, high = interval(ratios(samples, a, b, metric), rng)
             print(f"{metric}: {a} / {b}: {mean:.3f} [{low:.3f}, {high:.3f}]")
     for category in sorted({s["category"] for s in samples}):
