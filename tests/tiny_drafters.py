@@ -28,10 +28,12 @@ def write_dflash(
     n_ff: int = 128,
     n_ctx: int = 512,
     block_size: int = 6,
+    head_rows: Sequence[int] = (),
     vocab: Vocabulary = VOCABULARY,
     seed: int = 3,
 ) -> Path:
-    """A block drafter without embeddings or head: it borrows the target's."""
+    """A block drafter without embeddings; it borrows the target's head too, or has one of its own
+    for the tokens `head_rows`."""
     draw = tiny_models._Draw(seed)
     head_size = n_embd // n_heads
     tensors: dict[str, Array] = {
@@ -43,6 +45,8 @@ def write_dflash(
         tensors |= tiny_models._attention(draw, f"blk.{i}", n_embd, n_heads, n_kv_heads)
         tensors |= tiny_models._head_norms(draw, f"blk.{i}", head_size)
         tensors |= tiny_models._feed_forward(draw, f"blk.{i}", n_embd, n_ff)
+    if head_rows:
+        tensors["output.weight"] = draw.matrix(len(head_rows), n_embd, gain=3.0)
     writer = gguf.GGUFWriter(path, "dflash")
     _common(writer, n_layers, n_ctx, n_embd, n_heads, n_kv_heads, n_ff)
     writer.add_key_length(head_size)
@@ -51,6 +55,8 @@ def write_dflash(
     writer.add_array("dflash.target_layers", list(layers))
     vocab.write(writer)
     writer.add_mask_token_id(MASK)
+    if head_rows:
+        writer.add_tensor("d2t", np.array(head_rows, np.int64))
     return _finish(writer, tensors, path)
 
 

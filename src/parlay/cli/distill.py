@@ -107,7 +107,7 @@ def distill(
         WritingSettings(
             slots=slots or (256 if _device() == "cuda" else 32),
             context_size=context_size,
-            max_answer_tokens=min(320, context_size // 2),
+            max_answer_tokens=min(192, context_size // 2),
             max_user_tokens=min(96, context_size // 8),
             seed=seed,
             shares=_shares(prompts),

@@ -47,16 +47,20 @@ class ProfitController:
     def __init__(self, costs: CostTable, kept: Mapping[str, Any] | None = None) -> None:
         """`kept`: what `to_dict` gave after an earlier run with the same pair of models."""
         kept = kept or {}
-        self.costs = costs
+        self.reprice(costs)
         self.survival = Survival.from_dict(kept.get("survival", {}))
         self.account = Account(kept.get("record", {}))
-        self._margin = _MARGIN if costs.stable else _UNSTABLE_MARGIN
         self._shapes = Shapes()
         self._requests: dict[int, Request] = {}
         self._probing: dict[str, Probing] = {}
-        self._tokens, self._seconds = 0.0, 0.0  # decaying sums: what was generated, in what time
         self._n_without_plain = 0
         self._last_source = "none"  # whom the shape of the last pass is owed to
+
+    def reprice(self, costs: CostTable) -> None:
+        """Other prices from now on, between two rounds; all that was learned of drafts stays."""
+        self.costs = costs
+        self._margin = _MARGIN if costs.stable else _UNSTABLE_MARGIN
+        self._tokens, self._seconds = 0.0, 0.0  # decaying sums: what was generated, in what time
 
     def to_dict(self) -> dict[str, Any]:
         """What is worth keeping between runs, per pair of models."""

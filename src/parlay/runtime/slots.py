@@ -34,6 +34,11 @@ class Slots:
         return sum(not slot.busy for slot in self._slots)
 
     @property
+    def last_used(self) -> int:
+        """Grows whenever a sequence ends."""
+        return self._clock
+
+    @property
     def all(self) -> tuple[Slot, ...]:
         return tuple(self._slots)
 

@@ -1,7 +1,8 @@
 """The ground a profit controller stands on in a server: prices, measured while nobody waits.
 
 Knows the engine and what earlier runs kept; knows nothing of HTTP. The target answers before it is
-measured: until then every row is taken to cost as much as a pass, so that nothing is bet.
+measured: until then every row is taken to cost as much as a pass, and a few rounds are tried to
+learn better, since a server that is never idle would never bet.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from parlay import store
 from parlay.control.controller import Choice, View
 from parlay.control.cost import CostTable, Curve
 from parlay.control.profit import ProfitController
+from parlay.control.trials import Trials
 from parlay.decoding.round import Round
 from parlay.errors import BadRequest
 from parlay.runtime import measuring
@@ -35,6 +38,7 @@ class Pricing:
         self.measured = costs is not None  # and believed; else `steps` are still to be made
         if costs is None and engine.watched.samples[1, 1, False]:  # the probe's passes
             costs = measuring.table(engine.watched)
+        self._trials = Trials(engine.target.steady) if costs is None else None
         self.controller = ProfitController(costs or _unmeasured())
         self._pair_key = ""
         self.pair(drafter)
@@ -42,10 +46,19 @@ class Pricing:
     # -- a controller; on the worker's thread ---------------------------------
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
-        return self.controller.choose(views)
+        trial = None if self._trials is None else self._trials.next(views)
+        if trial is None:
+            return self.controller.choose(views)
+        at, tried = trial.at, list(views)
+        tried[at] = replace(views[at], window=trial.window, sources=(trial.source,))
+        choices = self.controller.choose(tried)
+        choices[at] = replace(choices[at], reason="trial")
+        return choices
 
     def observe(self, rounds: Sequence[Round]) -> None:
         self.controller.observe(rounds)
+        if self._trials is not None and self._trials.observe(rounds):
+            self._take_over(self._trials.table())
 
     # -- what is kept ---------------------------------------------------------
 
@@ -74,16 +87,21 @@ class Pricing:
         return deque() if self.measured else deque([*(run for _, run in wanted), self._settle])
 
     def _settle(self) -> None:
-        """Take over what was measured; what was learned and the drafter's price stay."""
+        """Take over what was measured."""
         found = measuring.table(self._engine.watched, origin=_ORIGIN)
-        found.drafter = self.controller.costs.drafter
-        self.controller = ProfitController(found, self.controller.to_dict())
+        self._take_over(found)
+        self._trials = None
         self.measured = found.stable
         self._engine.watched.forget()  # should it be measured again, then afresh
         if found.stable:
             store.save("costs", self._target_key, {**found.to_dict(), "drafter": None})
         else:
             log.info("the machine is busy: what passes cost here will be measured again")
+
+    def _take_over(self, found: CostTable) -> None:
+        """Other prices for the target; what was learned and the drafter's price stay."""
+        found.drafter = self.controller.costs.drafter
+        self.controller.reprice(found)
 
 
 def _known(key: str) -> CostTable | None:

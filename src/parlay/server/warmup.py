@@ -1,7 +1,8 @@
 """Measures a server in its idle moments: plain passes for the speed-up, then prices for the bets.
 
 Knows the engine's slots; gives way to every request. A step runs on the worker's thread, between
-two rounds, and only if no answer is being made.
+two rounds, and only if no answer is being made and none ended just now: it takes the slots, and who
+goes on at once, as agents do, should find there what was read before.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from parlay.server.pricing import Pricing
 log = logging.getLogger("parlay.server")
 Step = Callable[[], None]
 _PAUSE_S = 0.25
+_QUIET_S = 1.0
 # A busy machine's prices are not believed: try again after this long, then five times as long.
 _AGAIN_S = (60.0, 300.0, 1500.0)
 
@@ -37,6 +39,7 @@ class WarmUp:
         )
         self._pricing: Pricing | None = None
         self._wanted = asyncio.Event()
+        self._last_used, self._quiet_since = 0, float("-inf")
 
     def price(self, pricing: Pricing) -> None:
         """Windows will be chosen by time: its prices are wanted."""
@@ -78,13 +81,13 @@ class WarmUp:
             return True
 
     def _on_worker(self, step: Step) -> Future[bool]:
-        """Whether the step was made: not while an answer is."""
+        """Whether the step was made: not while an answer is, nor right after one."""
         done: Future[bool] = Future()
 
         def act() -> None:
             if not done.set_running_or_notify_cancel():  # the server is ending
                 return
-            if self._engine.active or self._engine.n_waiting:
+            if self._engine.active or self._engine.n_waiting or not self._quiet():
                 done.set_result(False)
                 return
             try:
@@ -97,6 +100,12 @@ class WarmUp:
         self._engine.call(act)
         return done
 
+    def _quiet(self) -> bool:
+        """Whether no answer has ended for a while."""
+        if (used := self._engine.slots.last_used) != self._last_used:
+            self._last_used, self._quiet_since = used, time.monotonic()
+        return time.monotonic() - self._quiet_since >= _QUIET_S
+
     def _vacate(self) -> None:
         """Timed passes use the slots: what earlier answers left there must not be relied upon."""
         slots = self._engine.slots
@@ -104,6 +113,7 @@ class WarmUp:
             if slot.tokens:
                 slots.keep(slot.seq_id, 0)
                 slots.release(slot.seq_id, ())
+        self._last_used = slots.last_used  # that was no answer
 
     def _time_plain(self, baseline: Baseline, n_sequences: int) -> None:
         target = self._engine.target

@@ -33,7 +33,7 @@ class Shares:
     """How often each source is asked; what is left is the target's own user turns."""
 
     seeds: float = 0.35
-    over_texts: float = 0.25
+    over_texts: float = 0.35
     given: float = 0.0
 
 

@@ -56,6 +56,7 @@ class Shape:
 PRESETS = {
     "tiny": Shape(n_embd=32, n_layers=1, n_heads=1, n_kv_heads=1, n_ff=64),  # for tests
     "small": Shape(n_embd=256, n_layers=4, n_heads=4, n_kv_heads=2, n_ff=704),
+    "deep": Shape(n_embd=256, n_layers=5, n_heads=4, n_kv_heads=2, n_ff=1408),
     "base": Shape(n_embd=384, n_layers=6, n_heads=6, n_kv_heads=2, n_ff=1280),
     "wide": Shape(n_embd=448, n_layers=4, n_heads=7, n_kv_heads=1, n_ff=1216),
     "large": Shape(n_embd=512, n_layers=8, n_heads=8, n_kv_heads=4, n_ff=1408),
