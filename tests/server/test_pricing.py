@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -64,18 +65,59 @@ def price(key: str, row_ms: float) -> None:
     store.save("costs", key, {"parlay_costs": 1, "target": target, "drafter": None})
 
 
+@contextmanager
+def unpriced(target: Path) -> Iterator[Running]:
+    """Leaves a probe of exact shapes on file, and no prices."""
+    with priced(target) as server:
+        yield server
+    (store.cache_folder() / "costs").mkdir(exist_ok=True)
+    for path in (store.cache_folder() / "costs").iterdir():
+        path.unlink()
+
+
+@pytest.fixture
+def asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first answer is there before the server begins to measure."""
+    run = WarmUp.run
+
+    async def later(self: WarmUp, patience_s: float) -> None:
+        while not self._engine.slots.last_used:
+            await asyncio.sleep(0.01)
+        await run(self, patience_s)
+
+    monkeypatch.setattr(WarmUp, "run", later)
+
+
+@contextmanager
+def asked_without_end(server: Running, n_streams: int = 2) -> Iterator[list[dict[str, Any]]]:
+    """Clients that send the next request as soon as they have an answer."""
+    answers: list[dict[str, Any]] = []
+    enough = threading.Event()
+
+    def go_on(stream: int) -> None:
+        while not enough.is_set():
+            answers.append(ask(server, prompt=f"stream {stream}"))
+
+    with ThreadPoolExecutor(n_streams) as pool:
+        asking = [pool.submit(go_on, i) for i in range(n_streams)]
+        try:
+            yield answers
+        finally:
+            enough.set()
+        for one in asking:
+            one.result()
+
+
 def test_the_target_answers_before_it_is_measured_and_bets_nothing(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(_self: WarmUp, _patience_s: float) -> None:
         return None
 
-    with priced(target) as server:  # the probe of exact shapes is on file now, prices are not
+    with unpriced(target) as server:
         expected = ask(server, speculative=False)["choices"]
-        (Path(store.cache_folder()) / "costs").mkdir(exist_ok=True)
-        for path in (store.cache_folder() / "costs").iterdir():
-            path.unlink()
     monkeypatch.setattr(WarmUp, "run", never)
+    monkeypatch.setattr("parlay.control.trials._SHARE", 0.0)  # nor are prices tried
     with priced(target) as server:
         assert server.service.pricing is not None and not server.service.pricing.measured
         early = ask(server)
@@ -100,6 +142,39 @@ def test_prices_are_measured_in_idle_moments_and_kept(target: Path) -> None:
     if kept:  # a machine that was not too busy to believe
         with priced(target) as server:
             assert server.service.pricing is not None and server.service.pricing.measured
+
+
+@pytest.mark.usefixtures("asked_first")
+def test_prices_are_learned_although_requests_never_stop(target: Path) -> None:
+    with unpriced(target) as server:
+        plain = [ask(server, prompt=f"stream {i}", speculative=False) for i in range(2)]
+    with priced(target) as server, asked_without_end(server) as answers:
+        pricing = server.service.pricing
+        assert pricing is not None and not pricing.measured
+        n_left = len(server.service.warm_up._steps)
+        wait_for(lambda: pricing.controller.costs.name == "tried")
+        wait_for(lambda: pricing.controller.costs.curve(256, 2).known >= {2, 3, 4, 5})
+        assert len(server.service.warm_up._steps) == n_left  # no answer waited for a measurement
+    assert {found["choices"][0]["text"] for found in answers} == {
+        found["choices"][0]["text"] for found in plain
+    }
+
+
+@pytest.mark.usefixtures("asked_first")
+def test_who_goes_on_at_once_finds_the_prompt_read_whatever_is_left_to_measure(
+    target: Path,
+) -> None:
+    with unpriced(target):
+        pass
+    long = "a prompt that is worth keeping " * 8
+    with priced(target) as server:
+        n_left = len(server.service.warm_up._steps)
+        ask(server, prompt=long)
+        end = time.monotonic() + 0.8  # some looks of the warm-up
+        while time.monotonic() < end:
+            assert ask(server, prompt=long, max_tokens=2)["timings"]["cache_n"] > 0
+        assert len(server.service.warm_up._steps) == n_left
+        settled(server)  # once nobody asks
 
 
 def test_a_measurement_gives_way_to_an_answer(target: Path) -> None:
