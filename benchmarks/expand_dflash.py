@@ -394,7 +394,9 @@ def _changed(drafter: File, found: Layout, shape: Shape, label: LlamaFileType) -
         / found.n_embd,
         "target_layers": [found.layers[i] for i in drafter.value("target_layers")],
     }
+    name = drafter.reader.get_field("general.name")
     return {
+        "general.name": f"{name.contents() if name else drafter.path.stem}, {found.n_embd} wide",
         "general.file_type": int(label),
         **{f"dflash.{key}": value for key, value in changed.items()},
     }
