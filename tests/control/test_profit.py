@@ -236,6 +236,9 @@ def test_several_sequences_lose_no_more_together(seed: int, n_slots: int) -> Non
 
 
 class AlwaysPlain:
+    def due(self) -> bool:
+        return True
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return [Choice("none", 0, Fallback.REQUEST) for _ in views]
 

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlay.control.controller import Choice, FixedWindow, View
+from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.verdict import Origin
 from parlay.errors import BadRequest, DecodeError
 from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.proposer import Ask
 from parlay.runtime.exactness import ExactShapes
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import KEPT_ROUNDS, Sequence
@@ -333,3 +335,27 @@ def test_a_sequence_keeps_its_latest_rounds_but_not_the_reading_of_its_prompt() 
     (seq,) = rig.run(Request(PROMPT, max_tokens=12))
     assert sum(r.n_generated for r in seq.rounds) == seq.n_generated - 1
     assert seq.rounds.maxlen == KEPT_ROUNDS
+
+
+class Resting(FixedWindow):
+    """Never wants anybody to be asked."""
+
+    def due(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("window", "n_asked"), [(None, 0), (3, 7)])
+def test_proposers_are_asked_where_the_controller_or_the_request_wants_it(
+    window: int | None, n_asked: int
+) -> None:
+    asked: list[int] = []
+
+    class Counted(ScriptedProposer):
+        def propose(self, asks: Seq[Ask]) -> list[Draft]:
+            asked.extend(ask.window for ask in asks)
+            return [NO_DRAFT for _ in asks]
+
+    rig = Rig(controller=Resting(3), proposers={"free": Counted(LOGITS, ())})
+    rig.bets._free = frozenset({"free"})
+    rig.run(Request(PROMPT, max_tokens=9, window=window))
+    assert len(asked) == n_asked  # the first token came with the prompt, the last needs no draft

@@ -30,6 +30,7 @@ class View:
     thinking: bool = False
     fallback: Fallback | None = None  # the request may not speculate now, and why
     n_remaining: int = 256  # tokens the request may still generate
+    looked: bool = True  # whether the free proposers were asked at all
 
 
 # Given the confidences of a finished draft: how many of its tokens are worth a row in the pass?
@@ -51,6 +52,9 @@ class Choice:
 
 class Controller(Protocol):
     """Chooses before a pass, learns after it."""
+
+    def due(self) -> bool:
+        """Whether the proposers should be asked in the coming round; called once for each."""
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         """One choice per sequence of the coming pass; the cost is shared, so they come together."""
@@ -94,6 +98,9 @@ class FixedWindow:
 
     def __init__(self, window: int) -> None:
         self._window = window
+
+    def due(self) -> bool:
+        return True
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return [given(view) or self._choose(view) for view in views]

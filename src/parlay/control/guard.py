@@ -75,6 +75,9 @@ class Guarded:
         """Whether acceptance was too low and everything decodes plainly for now."""
         return self._n_cooling > 0
 
+    def due(self) -> bool:
+        return not self.cooling and self.controller.due()
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         if self.cooling:
             return [plain(view.fallback or Fallback.LOW_ACCEPTANCE) for view in views]

@@ -23,6 +23,7 @@ from parlay.control.betting import (
 )
 from parlay.control.controller import Choice, View, given, no_room, plain
 from parlay.control.cost import CostTable
+from parlay.control.looking import Looking
 from parlay.control.probing import Probing
 from parlay.control.shapes import Shapes
 from parlay.control.stopping import Stopping
@@ -37,6 +38,8 @@ _RATE_KEPT = 0.9
 _LARGEST_EXCESS = 2.0
 # Plain passes are what everything is measured against: one at least every so many.
 _N_WITHOUT_PLAIN = 512
+
+_REST = replace(plain(Fallback.UNPROFITABLE), reason="rest")
 
 _Offers = dict[int, Offer]  # by sequence
 
@@ -53,6 +56,7 @@ class ProfitController:
         self._shapes = Shapes()
         self._requests: dict[int, Request] = {}
         self._probing: dict[str, Probing] = {}
+        self._looking = Looking()
         self._n_without_plain = 0
         self._last_source = "none"  # whom the shape of the last pass is owed to
 
@@ -68,6 +72,9 @@ class ProfitController:
 
     # -- before a pass --------------------------------------------------------
 
+    def due(self) -> bool:
+        return self._looking.due()
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         n = len(views)
         requests = [self._follow(view, n) for view in views]
@@ -75,6 +82,8 @@ class ProfitController:
         betting = [r for r, choice in zip(requests, imposed, strict=True) if choice is None]
         if not betting:
             return [choice for choice in imposed if choice is not None]
+        if not any(request.view.looked for request in betting):
+            return [_REST if choice is None else choice for choice in imposed]
         n_rows = n + sum([choice.window for choice in imposed if choice is not None])
         found = self._bet(self._market(betting, n, n_rows))
         return [
@@ -251,6 +260,8 @@ class ProfitController:
 
     def _observe_time(self, rounds: Sequence[Round]) -> None:
         first, n = rounds[0], len(rounds)
+        found = any(r.n_drafted or r.n_dropped for r in rounds)
+        self._looking.observe(first.timing.draft_s, first.timing.verify_s, found)
         n_context = max([r.n_context for r in rounds])
         curve, rows = self.costs.curve(n_context, n), first.n_pass_rows
         changed, pace = rows != self._shapes.last, self.costs.pace

@@ -31,6 +31,9 @@ class Rival:
         self._source = source
         self._rule = rule
 
+    def due(self) -> bool:
+        return True
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return [self._choose(view) for view in views]
 
@@ -160,6 +163,9 @@ class OneSource:
     def __init__(self, controller: Controller, source: str) -> None:
         self._controller = controller
         self._source = source
+
+    def due(self) -> bool:
+        return self._controller.due()
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return self._controller.choose([self._only(view) for view in views])

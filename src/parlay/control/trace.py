@@ -77,6 +77,9 @@ class Traced:
         self._clock = 0.0
         self._pending: dict[int, tuple[View, Choice]] = {}
 
+    def due(self) -> bool:
+        return self.controller.due()
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         choices = self.controller.choose(views)
         self._pending = {

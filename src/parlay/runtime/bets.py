@@ -70,7 +70,8 @@ class Bets:
         """One bet per sequence of the coming pass."""
         if not self.proposers:
             return [Bet(plain(self._absence(seq)), NO_DRAFT) for seq in sequences]
-        views = [self._view(seq, len(sequences), exact) for seq in sequences]
+        due = self.controller.due()
+        views = [self._view(seq, len(sequences), exact, due) for seq in sequences]
         choices = [
             self._explain(choice, seq)
             for choice, seq in zip(self.controller.choose(views), sequences, strict=True)
@@ -97,7 +98,7 @@ class Bets:
         for proposer in self.proposers.values():
             proposer.close()
 
-    def _view(self, seq: Sequence, n_sequences: int, exact: bool) -> View:
+    def _view(self, seq: Sequence, n_sequences: int, exact: bool, due: bool) -> View:
         request = seq.request
         allowed = self.proposers if request.sources is None else request.sources
         room = self._context_size - seq.n_cached - 1
@@ -108,9 +109,9 @@ class Bets:
         if exact:
             most = self._exact.window(most, n_sequences)
         sources = tuple(name for name in allowed if name in self.proposers)
-        offers = {
-            name: self._ask_one(name, seq, most) for name in sources if name in self._free and most
-        }
+        looked = due or request.window is not None  # a window that was asked for is kept to
+        asked = sources if looked and most else ()
+        offers = {name: self._ask_one(name, seq, most) for name in asked if name in self._free}
         return View(
             seq_id=seq.seq_id,
             n_context=seq.n_cached,
@@ -124,6 +125,7 @@ class Bets:
             thinking=seq.thinking,
             fallback=request.fallback or (None if sources else self._absence(seq)),
             n_remaining=seq.n_remaining,
+            looked=looked,
         )
 
     def _absence(self, seq: Sequence) -> Fallback:

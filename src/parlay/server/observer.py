@@ -46,6 +46,9 @@ class Observer:
         # A pass is shared by its sequences: its time is counted once here.
         self.draft_s = self.verify_s = self.overhead_s = 0.0
 
+    def due(self) -> bool:
+        return self.controller.due()
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return self.controller.choose(views)
 

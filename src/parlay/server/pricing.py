@@ -45,6 +45,9 @@ class Pricing:
 
     # -- a controller; on the worker's thread ---------------------------------
 
+    def due(self) -> bool:
+        return self._trials is not None or self.controller.due()
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         trial = None if self._trials is None else self._trials.next(views)
         if trial is None:

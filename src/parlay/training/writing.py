@@ -40,7 +40,7 @@ class WritingSettings:
     slots: int = 32
     context_size: int = 1024
     max_user_tokens: int = 96
-    # Short answers: later words repeat earlier ones and are guessed anyway, and more prompts fit in.
+    # Short: later words repeat earlier ones and are guessed anyway, and more prompts fit in.
     max_answer_tokens: int = 192
     # Greedy most of the time: that is how drafts are mostly verified.
     temperatures: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.3, 0.7, 0.7, 1.0)
