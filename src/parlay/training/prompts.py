@@ -1,4 +1,4 @@
-"""Where prompts come from: the target's own user turns, seeds, tasks over its texts, a file.
+"""Where prompts come from: the target's own user turns, seeds, tasks over texts, a file.
 
 Knows words, not models. Drawn with a fixed seed, and none is given twice.
 """
@@ -9,7 +9,7 @@ import functools
 import json
 import random
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -18,12 +18,14 @@ from typing import Any
 import yaml
 
 from parlay.errors import BadRequest
+from parlay.training.found import MAX_CHARACTERS, MIN_CHARACTERS, found_texts
 
 Messages = Sequence[Mapping[str, Any]]
 
 MAX_FILE_BYTES = 256_000_000
 _POOL = 512  # written texts that tasks are set over
-_TEXT_CHARACTERS = (200, 2400)
+_FENCE = "```"
+_FENCED = 0.5  # share of found code that comes in a block of its own
 _TRIES = 8
 _REMEMBERED = 2_000_000
 
@@ -34,6 +36,7 @@ class Shares:
 
     seeds: float = 0.35
     over_texts: float = 0.35
+    found: float = 0.5  # of the tasks over texts; the others are over texts that the target wrote
     given: float = 0.0
 
 
@@ -42,14 +45,16 @@ class Seeds:
     """Tasks with holes, and what to fill them with."""
 
     tasks: tuple[str, ...]  # "Explain {topic} to {reader}."
-    over_texts: tuple[str, ...]  # "Summarise this:\n\n{text}"
+    over_prose: tuple[str, ...]  # "Summarise this:\n\n{text}"
+    over_code: tuple[str, ...]  # "Add comments to this:\n\n{text}"
     fillers: Mapping[str, tuple[str, ...]]
 
     def draw(self, rng: random.Random) -> str:
         return self._fill(rng.choice(self.tasks), rng)
 
-    def draw_over(self, text: str, rng: random.Random) -> str:
-        return self._fill(rng.choice(self.over_texts), rng).replace("<text>", text)
+    def draw_over(self, text: str, is_code: bool, rng: random.Random) -> str:
+        task = rng.choice(self.over_code if is_code else self.over_prose)
+        return self._fill(task, rng).replace("<text>", text)
 
     def _fill(self, task: str, rng: random.Random) -> str:
         # Numbers are drawn, not listed: a hundred sums are better than ten.
@@ -66,7 +71,8 @@ def shipped_seeds() -> Seeds:
     )
     tasks = tuple(task for group in raw["tasks"].values() for task in group)
     fillers = {name: tuple(words) for name, words in raw["fillers"].items()}
-    return Seeds(tasks, tuple(raw["over_texts"]), fillers)
+    over = raw["over_texts"]
+    return Seeds(tasks, tuple(over["prose"]), tuple(over["code"]), fillers)
 
 
 def read_prompts(path: Path) -> list[Messages]:
@@ -121,8 +127,8 @@ class Prompts:
         at = self._rng.random()
         if self.given and at < self.shares.given:
             return self._rng.choice(self.given)
-        if at < self.shares.given + self.shares.over_texts and self._texts:
-            return self._new(self._over_text)
+        if at < self.shares.given + self.shares.over_texts and (text := self._text()):
+            return self._new(lambda: shipped_seeds().draw_over(*text, self._rng))
         if at < self.shares.given + self.shares.over_texts + self.shares.seeds:
             return self._new(lambda: shipped_seeds().draw(self._rng))
         return None
@@ -138,15 +144,29 @@ class Prompts:
 
     def learn(self, text: str) -> None:
         """A written text that tasks may be set over."""
-        if _TEXT_CHARACTERS[0] <= len(text) <= _TEXT_CHARACTERS[1]:
+        if MIN_CHARACTERS <= len(text) <= MAX_CHARACTERS:
             self._texts.append(text)
 
-    def _new(self, make: Any) -> Messages | None:
+    def _new(self, make: Callable[[], str]) -> Messages | None:
         for _ in range(_TRIES):
             text = make()
             if self.is_new(text):
                 return [{"role": "user", "content": text}]
         return None
 
-    def _over_text(self) -> str:
-        return shipped_seeds().draw_over(self._rng.choice(self._texts), self._rng)
+    def _text(self) -> tuple[str, bool] | None:
+        """A text to set a task over, and whether it is code; None where there is none yet."""
+        if self.shares.found and (not self._texts or self._rng.random() < self.shares.found):
+            pools = [pool for pool in (found_texts().prose, found_texts().code) if pool]
+            if pools:
+                return self._found(self._rng.choice(pools))
+        if not self._texts:
+            return None
+        text = self._rng.choice(self._texts)
+        return text, _FENCE in text
+
+    def _found(self, pool: Sequence[str]) -> tuple[str, bool]:
+        text, is_code = self._rng.choice(pool), pool is found_texts().code
+        if is_code and self._rng.random() < _FENCED:
+            text = f"{_FENCE}python\n{text}\n{_FENCE}"
+        return text, is_code
