@@ -32,14 +32,14 @@ _CALLS: dict[str, tuple[str, list[Any], Any]] = {
     "get_layer": (
         "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
         [_POINTER, ctypes.c_uint32],
-        _FLOATS,
+        _POINTER,
     ),
     "set_last": (
         "_Z26llama_set_embeddings_nextnP13llama_contextbb",
         [_POINTER, _BOOL, _BOOL],
         None,
     ),
-    "get_last": ("_Z26llama_get_embeddings_nextnP13llama_context", [_POINTER], _FLOATS),
+    "get_last": ("_Z26llama_get_embeddings_nextnP13llama_context", [_POINTER], _POINTER),
     "layers": (
         "_Z28llama_model_target_layer_idsPK11llama_model",
         [_POINTER],
@@ -134,6 +134,7 @@ class Capture:
         self._n_layers = model.n_layers
         self.layers = tuple(layers)
         self._listener = listener
+        self._views: dict[int, tuple[int, States]] = {}  # where a layer's states lie
         _check(model, self.layers)
         self._switch(on=True)
 
@@ -143,14 +144,27 @@ class Capture:
 
     def tell(self, spans: Sequence[Span], n_rows: int) -> None:
         """Hand the last pass's states over."""
-        rows = np.hstack([self._read(layer, n_rows) for layer in self.layers])
-        ends = np.cumsum([len(span.tokens) for span in spans])
-        self._listener(spans, np.split(rows, ends[:-1]))
+        width = self._n_embd
+        rows: States = np.empty((n_rows, len(self.layers) * width), np.float32)
+        for i, layer in enumerate(self.layers):
+            rows[:, i * width : (i + 1) * width] = self._read(layer, n_rows)
+        if len(spans) == 1:
+            self._listener(spans, [rows])
+        else:
+            ends = np.cumsum([len(span.tokens) for span in spans])
+            self._listener(spans, np.split(rows, ends[:-1]))
 
     def _read(self, layer: int, n_rows: int) -> States:
+        """Views are kept: to make one takes longer than to copy what it shows."""
         if layer == self._n_layers:
-            return _view(_call("get_last")(self._handle), n_rows, self._n_embd)
-        return _view(_call("get_layer")(self._handle, layer), n_rows, self._n_embd)
+            address = _call("get_last")(self._handle)
+        else:
+            address = _call("get_layer")(self._handle, layer)
+        before, rows = self._views.get(layer, (None, None))
+        if rows is None or address != before or len(rows) < n_rows:
+            rows = _view(address, n_rows, self._n_embd)
+            self._views[layer] = address, rows
+        return rows[:n_rows]
 
     def _switch(self, *, on: bool) -> None:
         for layer in self.layers:
@@ -175,13 +189,13 @@ def _check(model: Model, layers: Sequence[int]) -> None:
         )
 
 
-def _view(pointer: Any, n: int, width: int) -> States:
-    if not pointer:
+def _view(address: int | None, n: int, width: int) -> States:
+    if not address:
         raise LoadError("llama.cpp kept no hidden states of this pass")
-    flat = (ctypes.c_float * (n * width)).from_address(ctypes.addressof(pointer.contents))
+    flat = (ctypes.c_float * (n * width)).from_address(address)
     rows: States = np.ctypeslib.as_array(flat).reshape(n, width)
     return rows
 
 
-def _copy(pointer: Any, n: int, width: int) -> States:
-    return np.array(_view(pointer, n, width))
+def _copy(address: int | None, n: int, width: int) -> States:
+    return np.array(_view(address, n, width))
