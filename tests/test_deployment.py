@@ -125,6 +125,8 @@ def test_names_are_no_paths(tmp_path: Path) -> None:
     found = load(tmp_path, "model: {target: default, drafter: 'suffix, d.gguf'}")
     assert found.model.target == "default"
     assert found.model.drafter == f"suffix,{tmp_path / 'd.gguf'}"
+    for name in ("default", "default-block", "smollm2"):
+        assert load(tmp_path, f"model: {{drafter: {name}}}").model.drafter == name
 
 
 def test_routes_are_read_with_their_reasons(tmp_path: Path) -> None:

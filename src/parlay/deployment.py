@@ -24,12 +24,13 @@ from pydantic import (
 )
 
 from parlay.errors import BadRequest
+from parlay.models import DEFAULT_NAMES, SHIPPED_DRAFTERS
 from parlay.routing import DEFAULT_RULES, Rule
 from parlay.upstreams import Pool, repeated
 
 Share = Annotated[float, Field(ge=0, le=1)]
 # Names that stand for something else than a file.
-_NAMES = frozenset({"default", "smollm2", "auto", "suffix", "ngram", "none"})
+_NAMES = frozenset({*DEFAULT_NAMES, *SHIPPED_DRAFTERS, "auto", "suffix", "ngram", "none"})
 _FIXED_WINDOW = 4  # of a fixed controller that is given none
 _PATHS = (
     "model.target",
@@ -55,7 +56,7 @@ class ModelSection(Section):
     """Which models."""
 
     target: str = "default"
-    # file, ngram, suffix, default (the shipped one), none, several with commas; auto: see pairs
+    # file, ngram, suffix, default, default-block (shipped), none, several with commas; auto: pairs
     drafter: str = "auto"
     tokenizer: str | None = None  # must match the target's own; absent: that one is used
     alias: tuple[str, ...] = ()  # names under which clients may ask for it; the first is shown

@@ -1,4 +1,4 @@
-"""Finds the model a name stands for, fetches the default model, knows the drafter that is shipped.
+"""Finds the model a name stands for, fetches the default model, knows the shipped drafters.
 
 Knows nothing of llama.cpp and does not read GGUF: it hands out paths.
 """
@@ -23,9 +23,11 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 DEFAULT_NAMES = ("default", "smollm2")
 
-# The default model's drafter comes with the package; its card lies beside it.
+# The default model's drafters come with the package; their card lies beside them.
 DRAFTERS = Path(__file__).parent / "drafters"
-DEFAULT_DRAFTER = DRAFTERS / "smollm2-135m-instruct-draft-q4_0.gguf"
+DEFAULT_DRAFTER = DRAFTERS / "smollm2-135m-instruct-draft-q4_0.gguf"  # any model of its vocabulary
+BLOCK_DRAFTER = DRAFTERS / "smollm2-135m-instruct-block-q4_0.gguf"  # reads SmolLM2's hidden states
+SHIPPED_DRAFTERS = {"default": DEFAULT_DRAFTER, "default-block": BLOCK_DRAFTER}
 
 Progress = Callable[[str], None]
 
@@ -38,8 +40,8 @@ def resolve_model(name_or_path: str, progress: Progress | None = None) -> Path:
 
 
 def resolve_drafter(name_or_path: str) -> Path:
-    """The shipped drafter for "default", the default model itself for "smollm2", else a path."""
-    return DEFAULT_DRAFTER if name_or_path == "default" else resolve_model(name_or_path)
+    """A shipped drafter by its name, the default model itself for "smollm2", else a path."""
+    return SHIPPED_DRAFTERS.get(name_or_path) or resolve_model(name_or_path)
 
 
 def default_model(progress: Progress | None = None) -> Path:

@@ -107,10 +107,11 @@ class Parlay:
         measure_again: bool = False,
         progress: Progress = quietly,
     ) -> None:
-        """`draft`: auto, none, ngram, suffix, default (the drafter that is shipped for the default
-        model), a drafter's path, or several with commas between. auto: suffix, and the drafter that
-        the manifest of pairs has for this target. `window`: None lets the
-        controller choose, round by round, by measured time; it may choose not to speculate.
+        """`draft`: auto, none, ngram, suffix, default or default-block (the drafters that are
+        shipped for the default model), a drafter's path, or several with commas between. auto:
+        suffix, and the drafter that the manifest of pairs has for this target. `window`:
+        None lets the controller choose, round by round, by measured time; it may choose not to
+        speculate.
         `remember_tokens`: suffix also drafts what earlier answers said, up to so many tokens.
         `progress` is told what is measured at the first start; `measure_again` does so anew."""
         path = resolve_model(str(target))

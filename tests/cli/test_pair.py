@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from parlay.cli import pair
 from parlay.errors import BadRequest
-from parlay.models import DEFAULT_DRAFTER
+from parlay.models import BLOCK_DRAFTER, DEFAULT_DRAFTER
 from parlay.pairing.baseline import load_baseline
 
 app = typer.Typer()
@@ -105,8 +105,9 @@ def test_the_manifest_round(tiny_llama: Path, tiny_drafter: Path) -> None:
     assert [p["drafter"]["name"] for p in json.loads(out)] == [
         "drafter.gguf",
         DEFAULT_DRAFTER.name,
+        BLOCK_DRAFTER.name,
     ]
-    assert "shipped" in run("list")[1]
+    assert run("list")[1].count("shipped") == 2
     assert "sha256" in run("show", "drafter.gguf")[1]
     assert run("show", "nothing of that name")[0] == 1
     code, out = run("verify")

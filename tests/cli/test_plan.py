@@ -53,6 +53,17 @@ def test_features_for_a_drafter_are_counted(tiny_llama: Path) -> None:
     assert sizes == [5 * 512 * 64 * 4] * 2
 
 
+def test_a_shipped_drafter_is_planned_by_its_name_with_the_layers_it_reads(
+    tiny_llama: Path,
+) -> None:
+    code, out = run(tiny_llama, "--draft", "default-block", "--json")
+    items = json.loads(out)["items"]
+    assert code == 0
+    assert "drafter" in {item["model"] for item in items}
+    sizes = [item["bytes"] for item in items if item["what"] == "features"]
+    assert sizes == [5 * 512 * 64 * 4] * 2
+
+
 def test_the_table_of_public_shapes(tiny_llama: Path) -> None:
     code, out = run("--table")
     rows = [line.split(" | ") for line in out.splitlines()]

@@ -145,15 +145,17 @@ def test_verify_notices_what_is_gone_or_changed(pair: tuple[Path, Path]) -> None
     assert [v.problem for v in verify(all_pairs())] == ["has changed", "is gone"]
 
 
-def test_the_shipped_manifest_pairs_the_default_model_with_the_shipped_drafter() -> None:
-    (pair,) = shipped_manifest().pairs
-    assert (pair.target.bytes, pair.target.sha256) == (models.N_BYTES, models.SHA256)
-    assert (pair.drafter.name, pair.drafter.bytes, pair.drafter.sha256) == (
-        models.DEFAULT_DRAFTER.name,
-        models.DEFAULT_DRAFTER.stat().st_size,
-        sha256_of(models.DEFAULT_DRAFTER),
-    )
-    assert find(all_pairs(), "smollm2") == [pair]
+def test_the_shipped_manifest_pairs_the_default_model_with_every_shipped_drafter() -> None:
+    pairs = shipped_manifest().pairs
+    for pair, path in zip(pairs, models.SHIPPED_DRAFTERS.values(), strict=True):
+        assert (pair.target.bytes, pair.target.sha256) == (models.N_BYTES, models.SHA256)
+        assert (pair.drafter.name, pair.drafter.bytes, pair.drafter.sha256) == (
+            path.name,
+            path.stat().st_size,
+            sha256_of(path),
+        )
+    assert find(all_pairs(), "smollm2") == list(pairs)
+    assert find(all_pairs(), "block") == [pairs[1]]
 
 
 @pytest.mark.weights
@@ -167,7 +169,9 @@ def test_the_default_model_drafts_with_the_shipped_drafter_unless_the_user_recor
     copy.symlink_to(smollm2)
     assert found(copy).draft == str(models.DEFAULT_DRAFTER)
     own = check_pair(smollm2, models.DEFAULT_DRAFTER)
-    assert own.verdict == "identical"
+    shipped = shipped_manifest().pairs
+    assert own.verdict == shipped[0].verdict == "identical"
+    assert check_pair(smollm2, models.BLOCK_DRAFTER).verdict == shipped[1].verdict == "compatible"
     record(smollm2, tiny_drafter, own)
     assert found(smollm2).draft == str(tiny_drafter)
 
@@ -178,11 +182,12 @@ def test_a_file_of_the_same_name_but_another_size_has_no_shipped_drafter(tmp_pat
     assert find_drafter(other) is None
 
 
-def test_default_names_the_shipped_drafter_and_smollm2_the_model_itself(
+def test_default_and_default_block_name_the_shipped_drafters_and_smollm2_the_model_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(models, "default_model", lambda progress=None: Path("fetched.gguf"))
     assert named_draft("suffix,default") == ("suffix", str(models.DEFAULT_DRAFTER))
+    assert named_draft("default-block") == (str(models.BLOCK_DRAFTER),)
     assert named_draft("smollm2") == ("fetched.gguf",)
     assert named_draft("none") == ()
 

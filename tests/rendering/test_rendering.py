@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlay.deployment import Deployment, Section
+from parlay.models import BLOCK_DRAFTER
 from parlay.rendering.launch import RenderError, service_name
 from parlay.rendering.render import ENGINES, FORMATS, Rendered, render
 
@@ -137,6 +138,13 @@ def test_llama_server_gets_its_types(method: str, drafter: str | None, kind: str
     assert kind in after(words, "--spec-type").split(",")
     assert after(words, "--spec-draft-n-max") == "5"
     assert ("--spec-draft-model" in words) == (drafter is not None)
+
+
+def test_a_shipped_drafter_is_rendered_by_its_file_and_kind() -> None:
+    model = {"target": "/m/smollm2.gguf", "drafter": "default-block"}
+    words = argv(render(deployment(model=model), "llama-server"))
+    assert after(words, "--spec-type") == "draft-dflash"
+    assert after(words, "--spec-draft-model") == str(BLOCK_DRAFTER)
 
 
 def test_llama_server_bets_with_several_proposers_and_the_others_say_they_do_not() -> None:

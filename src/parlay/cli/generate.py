@@ -58,8 +58,8 @@ def generate(
     draft: Annotated[
         str,
         typer.Option(
-            help="auto, none, ngram, suffix, default (the shipped drafter), PATH of a drafter, or"
-            " several: suffix,PATH."
+            help="auto, none, ngram, suffix, default or default-block (the shipped drafters),"
+            " PATH of a drafter, or several: suffix,PATH."
         ),
     ] = "auto",
     window: Annotated[

@@ -47,7 +47,9 @@ def register(app: typer.Typer) -> None:
 
 def check(
     target: Annotated[str, typer.Argument(help="GGUF file, or default.")],
-    drafter: Annotated[str, typer.Argument(help="GGUF file, or default: the shipped drafter.")],
+    drafter: Annotated[
+        str, typer.Argument(help="GGUF file, or default, default-block: the shipped drafters.")
+    ],
     measured: Annotated[bool, typer.Option("--measure", help="Load both and generate.")] = False,
     cycles: Annotated[int, typer.Option(min=1, help="Answers to generate.")] = 12,
     window: Annotated[int, typer.Option("--window", "-k", min=1, max=32)] = 8,
@@ -181,7 +183,7 @@ def show_all(json_output: _JSON = False) -> None:
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("target", "drafter", "verdict", "acceptance", "source"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")  # two names may differ only at their ends
     for i, pair in enumerate(pairs):
         source = "yours" if i < n_own else "shipped"
         table.add_row(pair.target.name, pair.drafter.name, pair.verdict, _acceptance(pair), source)

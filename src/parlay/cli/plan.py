@@ -17,7 +17,7 @@ from rich.text import Text
 from parlay.cli import plan_concurrency
 from parlay.fleet.sizing import Goals
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.models import resolve_model
+from parlay.models import resolve_drafter, resolve_model
 from parlay.planning import public
 from parlay.planning.devices import GIB, pretend, ram
 from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here, proposals_for
@@ -56,7 +56,9 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     target: Annotated[str, typer.Argument(help="GGUF file, or default.")] = "default",
-    draft: Annotated[Path | None, typer.Option(help="The drafter's GGUF file.")] = None,
+    draft: Annotated[
+        str | None, typer.Option(help="The drafter's GGUF file, or default, default-block.")
+    ] = None,
     context_size: Annotated[int, typer.Option("--context-size", "-c")] = 4096,
     slots: Annotated[
         int | None, typer.Option(min=1, max=256, help="Sequences at a time; 1.")
@@ -71,7 +73,7 @@ def plan(
     batch: Annotated[int, typer.Option(help="Most rows in one pass.")] = 512,
     mmap: bool = True,
     features: Annotated[
-        int, typer.Option(min=0, help="Target layers a DFlash or EAGLE drafter reads.")
+        int, typer.Option(min=0, help="Target layers a drafter reads; 0: as its file says.")
     ] = 0,
     vram_budget_gb: Annotated[float | None, typer.Option(min=0, help="Hard limit.")] = None,
     gpu_gb: Annotated[
@@ -102,13 +104,14 @@ def plan(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Plan the memory of a target and its drafter."""
+    drafting = None if draft is None else resolve_drafter(draft)
     if table:
         typer.echo(public.markdown_table(context_size))
         return
     if concurrency:
         goals = Goals(ttft_goal, tpot_goal)
         question = plan_concurrency.Question(
-            target, draft, slots, costs, proposer, acceptance, log, goals, times, seed
+            target, drafting, slots, costs, proposer, acceptance, log, goals, times, seed
         )
         if not plan_concurrency.answer(question, json_output, _say):
             raise typer.Exit(1)
@@ -124,8 +127,8 @@ def plan(
     context, own = engine_contexts(shared, window, drafter_types)
     wanted = Wanted(resolve_model(target), ModelSettings(gpu_layers, mmap=mmap), context)
     drafter = None
-    if draft is not None:
-        drafter = Wanted(draft, ModelSettings(drafter_gpu_layers, mmap=mmap), own)
+    if drafting is not None:
+        drafter = Wanted(drafting, ModelSettings(drafter_gpu_layers, mmap=mmap), own)
     made = plan_here(
         load_list(wanted, drafter, features),
         budget_gb=vram_budget_gb,

@@ -59,11 +59,11 @@ def check_fits(
 
 
 def load_list(target: Wanted, drafter: Wanted | None, n_features: int = 0) -> list[Load]:
-    """Headers read, roles given."""
-    loads = [_load("target", target, n_features)]
-    if drafter is not None:
-        loads.append(_load("drafter", drafter))
-    return loads
+    """Headers read, roles given. A drafter that reads the target's layers says how many."""
+    if drafter is None:
+        return [_load("target", target, n_features)]
+    drafts = _load("drafter", drafter)
+    return [_load("target", target, n_features or drafts.shape.n_reads), drafts]
 
 
 def _load(role: str, wanted: Wanted, n_features: int = 0) -> Load:

@@ -76,6 +76,7 @@ class Shape:
     output_bytes: int  # the head and all else outside the layers
     tied_bytes: int  # the embeddings once more where they serve as the head
     n_inner: int = 0  # width of a recurrent layer's inside
+    n_reads: int = 0  # layers of its target whose inputs a drafter reads
 
     @property
     def n_layers(self) -> int:
@@ -123,6 +124,7 @@ def read_shape(path: Path) -> Shape:
         output_bytes=sum(t.n_bytes for t in tensors) - sum(t.n_bytes for t in inside) - inputs,
         tied_bytes=embeddings.n_bytes if tied and embeddings is not None else 0,
         n_inner=first.count("ssm.inner_size"),
+        n_reads=first.length("target_layers"),
     )
 
 
@@ -135,6 +137,11 @@ class _Keys:
 
     def count(self, name: str) -> int:
         return self.header.count(f"{self.architecture}.{name}", 0)
+
+    def length(self, name: str) -> int:
+        """Of an array; 0 where the file has none."""
+        value = self.header.values.get(f"{self.architecture}.{name}")
+        return len(value) if isinstance(value, tuple) else 0
 
     def by_layer(self, name: str, n_layers: int, default: int = 0) -> list[int]:
         """One count for each layer, also where the file gives one for all."""

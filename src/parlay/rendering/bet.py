@@ -12,7 +12,7 @@ from typing import Literal
 from parlay.deployment import Deployment
 from parlay.errors import ParlayError
 from parlay.llama.header import read_parts
-from parlay.models import DEFAULT_DRAFTER
+from parlay.models import SHIPPED_DRAFTERS
 from parlay.rendering.launch import RenderError
 
 Method = Literal["none", "ngram", "suffix", "draft_model", "eagle3", "mtp", "dflash"]
@@ -33,11 +33,7 @@ class Bet:
 def bet_of(deployment: Deployment) -> Bet:
     """What to draft with on another engine."""
     names = [part.strip() for part in deployment.model.drafter.split(",") if part.strip()]
-    files = [
-        str(DEFAULT_DRAFTER) if n == "default" else n
-        for n in names
-        if n not in (*FREE, "auto", "none")
-    ]
+    files = [str(SHIPPED_DRAFTERS.get(n, n)) for n in names if n not in (*FREE, "auto", "none")]
     free = ["suffix" if n == "auto" else n for n in names if n in (*FREE, "auto")]
     model = deployment.scale.drafter or (files[0] if files else None)
     method = _method(deployment, model, free)
