@@ -92,21 +92,22 @@ def _conversation(parlay: Parlay, prompt: Prompt) -> str | list[dict[str, object
 
 
 def _costs(parlay: Parlay, prompt: Prompt, window: int) -> Costs:
-    """Time of a pass by its rows, and of a drafted token: the best of several laps.
+    """Time of a pass by its rows, and of a draft by its tokens: the best of several laps.
 
     Another job on the same cores only ever adds time, so the least is nearest to the truth.
     """
     windows = sorted({*(k for k in _TIMED_WINDOWS if k <= window), window})
     target = dict.fromkeys((k + 1 for k in windows), math.inf)
-    drafter = math.inf
+    drafter: dict[int, float] = {}
     for k in windows * _LAPS:
         counts = parlay.generate(
             _conversation(parlay, prompt), max_tokens=_TIMED_TOKENS, window=k
         ).speculation
         target[k + 1] = min(target[k + 1], counts.verify_s / max(1, counts.n_rounds))
         if counts.n_drafted:
-            drafter = min(drafter, counts.draft_s / counts.n_drafted)
-    return Costs(target, drafter if drafter < math.inf else 0.0)
+            whole = k * counts.draft_s / counts.n_drafted  # a text's last draft may be shorter
+            drafter[k] = min(drafter.get(k, math.inf), whole)
+    return Costs(target, drafter)
 
 
 def _baseline(runs: Sequence[_Run], costs: Costs, settings: Settings) -> Baseline:

@@ -13,19 +13,21 @@ from operator import mul
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds: of a target pass by its rows, and of the drafter for one token."""
+    """Seconds: of a target pass by its rows, of a draft by its tokens. A draft model's drafts cost
+    by the token, a block drafter's short ones nearly as much as its long ones."""
 
     target: Mapping[int, float]
-    drafter: float
+    drafter: Mapping[int, float]
 
     @property
     def ratio(self) -> float:
-        """The drafter's token over the target's."""
-        return self.drafter / self.target[1]
+        """The drafter's token over the target's, in the draft that has it cheapest."""
+        tokens = (seconds / window for window, seconds in self.drafter.items())
+        return min(tokens, default=0.0) / self.target[1]
 
     def round(self, window: int) -> float:
         """A round with a draft of so many tokens, over plain decoding's."""
-        return (self.target[window + 1] + window * self.drafter) / self.target[1]
+        return (self.target[window + 1] + self.drafter.get(window, 0.0)) / self.target[1]
 
     @property
     def windows(self) -> list[int]:
