@@ -3,13 +3,17 @@
     python -m benchmarks.train_default write  --target T.gguf --work W --minutes 3.5 --writers 4
     python -m benchmarks.train_default train  --target T.gguf --work W --minutes 5 \
         --config base=base --config sharp=base,temperature=0.7 --config wide=wide
+    python -m benchmarks.train_default train  --target T.gguf --work W --minutes 5 \
+        --start deep.gguf --config more=deep --config slow=,learning_rate=0.0002
     python -m benchmarks.train_default report --work W --out O
 
-A configuration is NAME=PRESET and, after commas, fields of the shape or the recipe. Every phase may
-be run again: text is added, a training goes on from its checkpoint (with more --minutes). --limit
-is for the whole phase, in minutes: every training ends early enough to be exported by then.
-`report` leaves at most eight files of at most 15 MiB: report.json, the Q4_0 drafters, and the best
-one's F16, larger ones in parts (`cat NAME.gguf.part* > NAME.gguf`).
+A configuration is NAME=PRESET and, after commas, fields of the shape or the recipe. With --start
+all of them begin with that drafter's weights (`default`: the shipped one) at a quarter of the usual
+learning rate; the shape is the file's, and PRESET may be left out. Every phase may be run again:
+text is added, a training goes on from its checkpoint (with more --minutes). --limit is for the
+whole phase, in minutes: every training ends early enough to be exported by then. `report` leaves at
+most eight files of at most 15 MiB: report.json, the Q4_0 drafters, and the best one's F16, larger
+ones in parts (`cat NAME.gguf.part* > NAME.gguf`).
 
 Where llama.cpp is built for CUDA, it and PyTorch in one process may crash with "free(): invalid
 pointer": each brings its own libstdc++, and the order of imports does not always help. What does is
@@ -30,12 +34,15 @@ import parlay  # noqa: F401 - before PyTorch, which helps some GPU builds; LD_PR
 import torch
 
 from benchmarks import trainings
+from parlay.errors import ParlayError
 from parlay.llama.facts import read_facts
+from parlay.models import resolve_drafter
 from parlay.training.corpus import Corpus
 from parlay.training.distill import export_all, save_report, train
 from parlay.training.prompts import Shares
 from parlay.training.shape import Shape, preset
-from parlay.training.trainer import Progress, Recipe
+from parlay.training.start import Start, read_start
+from parlay.training.trainer import LEARNING_RATE, START_LEARNING_RATE, Progress, Recipe
 from parlay.training.writers import Job, write
 from parlay.training.writing import WritingSettings
 
@@ -86,11 +93,12 @@ def _write(args: argparse.Namespace) -> int:
 
 
 def _train_all(args: argparse.Namespace) -> int:
-    return trainings.train_all("benchmarks.train_default", args, {"context": args.context})
+    more = {"context": args.context} | ({"start": args.start} if args.start else {})
+    return trainings.train_all("benchmarks.train_default", args, more)
 
 
 def _train_one(args: argparse.Namespace) -> int:
-    name, shape, recipe = _configuration(args)
+    name, shape, recipe, begin = _configuration(args)
     shown = [0.0]
 
     def watch(progress: Progress, done: float, loss: float) -> None:
@@ -113,7 +121,8 @@ def _train_one(args: argparse.Namespace) -> int:
         trainings.device(),
         args.work / f"{name}.pt",
         watch,
-        print,
+        _say,
+        begin,
     )
     export_all(trainer, trained, args.target, args.work / f"{name}.gguf", trainings.FILE_TYPES)
     save_report(trained, args.work / f"{name}.json")
@@ -122,17 +131,41 @@ def _train_one(args: argparse.Namespace) -> int:
     return 0
 
 
-def _configuration(args: argparse.Namespace) -> tuple[str, Shape, Recipe]:
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _configuration(args: argparse.Namespace) -> tuple[str, Shape, Recipe, Start | None]:
     name, base, given = trainings.split(args.config[0])
+    begin = _begin(args, base)
     recipe = Recipe(
         steps=args.steps,
         minutes=args.minutes,
         ends_at=args.ends_at,
         batch_tokens=16_384,
+        learning_rate=START_LEARNING_RATE if begin else LEARNING_RATE,
         rounding="q4_0",
     )
-    shape = preset(base, read_facts(args.target).n_vocab, args.context)
-    return name, *trainings.changed(shape, recipe, given)
+    if begin is None:
+        before = preset(base, read_facts(args.target).n_vocab, args.context)
+    else:
+        before = begin.shape
+    shape, recipe = trainings.changed(before, recipe, given)
+    if begin and shape != begin.shape:
+        raise SystemExit(f"{args.config[0]}: with --start the shape is the file's")
+    return name, shape, recipe, begin
+
+
+def _begin(args: argparse.Namespace, base: str) -> Start | None:
+    if not args.start:
+        return None
+    try:
+        begin = read_start(resolve_drafter(args.start), args.target, args.context)
+        if base:
+            begin.check_preset(base)
+    except ParlayError as error:
+        raise SystemExit(str(error)) from None
+    return begin
 
 
 # -- report -----------------------------------------------------------------------------------
@@ -194,6 +227,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--slots", type=int, default=256)
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--prompts", type=Path)
+    parser.add_argument("--start", help="train: a drafter to begin from (GGUF), or default")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 

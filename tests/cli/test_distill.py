@@ -59,6 +59,31 @@ def test_a_block_drafter_is_made_of_the_same_text(tiny_llama: Path, tmp_path: Pa
     assert found is not None and Path(found.draft) == out.resolve()
 
 
+def test_a_drafter_is_adapted_from_another_at_a_lower_rate(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    first, second = tmp_path / "first.gguf", tmp_path / "second.gguf"
+    made = run("distill", str(tiny_llama), "-o", str(first), *SMALL, "--passes", "2", "--json")
+    assert made.exit_code == 0, made.output
+    before = json.loads(made.stdout)["training"]
+    command = ["distill", str(tiny_llama), "-o", str(second), *SMALL[2:], "--passes", "1"]
+    adapted = run(*command, "--start", str(first), "--json")
+    assert adapted.exit_code == 0, adapted.output
+    told = json.loads(adapted.stdout)["training"]
+    assert told["shape"] | {"eps": 0} == before["shape"] | {"eps": 0}
+    assert told["recipe"]["learning_rate"] == before["recipe"]["learning_rate"] / 4
+    assert told["start"] == "the weights of first.gguf"
+    assert told["before"]["n_tokens"] > 0
+    found = find_drafter(tiny_llama)
+    assert found is not None and Path(found.draft) == second.resolve()
+    # The same command goes on from its checkpoint.
+    again = run(*command, "--start", str(first), "--json")
+    assert json.loads(again.stdout)["training"]["start"] == "a checkpoint"
+    refused(tiny_llama, first, "overwrite the one it starts from", "--start", str(first))
+    refused(tiny_llama, second, "not of preset 'small'", "--start", str(first), "--preset", "small")
+
+
 def test_the_help_has_an_example() -> None:
     assert "parlay distill target.gguf -o drafter.gguf" in run("distill", "--help").stdout
 
@@ -81,6 +106,9 @@ def test_mistakes_are_one_line(tiny_llama: Path, tmp_path: Path) -> None:
     refused(tiny_llama, out, "llama, dflash", "--kind", "magic")
     refused(tiny_llama, out, "no preset", "--kind", "dflash", "--preset", "wide")
     refused(tiny_llama, out, "unknown file type", "--file-type", "q3")
+    refused(tiny_llama, out, "does not exist", "--start", str(tmp_path / "none.gguf"))
+    refused(tiny_llama, out, "vocabulary", "--start", "default")
+    refused(tiny_llama, out, "for --kind llama", "--start", "default", "--kind", "dflash")
     refused(tiny_llama, out, "cannot be read", "--prompts", str(tmp_path / "none.jsonl"))
 
 

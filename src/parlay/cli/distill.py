@@ -20,15 +20,18 @@ from rich.progress import Progress as Bar
 from parlay.cli.pair import categories
 from parlay.cli.pair_measure import Settings, measure
 from parlay.errors import BadRequest
-from parlay.models import resolve_model
+from parlay.models import resolve_drafter, resolve_model
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.baseline import Baseline, save_baseline
 from parlay.pairing.records import record
+from parlay.store import file_identity
 
 EXAMPLE = """
 Example: parlay distill target.gguf -o drafter.gguf --tokens 2000000
 
 Example: parlay distill default -o drafter.gguf --preset small --minutes 30 --prompts requests.jsonl
+
+Example: parlay distill default -o mine.gguf --start default --prompts requests.jsonl --minutes 10
 
 Example: parlay distill default -o block.gguf --kind dflash
 
@@ -36,6 +39,7 @@ Text and checkpoints are kept in a folder beside the drafter; the same command g
 stopped. Then: parlay generate "..." -m target.gguf (the pair is in your manifest).
 """
 _FILE_TYPES = ("q4_0", "q8_0", "f16")
+_PRESET = "base"
 _WINDOW = 4
 
 
@@ -46,10 +50,11 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where everything goes."""
+    """Where everything comes from and goes."""
 
     target: Path
     out: Path
+    start: Path | None = None
 
     @property
     def work(self) -> Path:
@@ -63,8 +68,16 @@ def distill(
         str, typer.Option(help="llama: a small model; dflash: blocks from the target's states.")
     ] = "llama",
     preset: Annotated[
-        str, typer.Option(help="tiny, small, base, wide, large; dflash: tiny, small, base, shared.")
-    ] = "base",
+        str,
+        typer.Option(
+            help="tiny, small, deep, base, wide, large; dflash: tiny, small, base, shared."
+            " Default: base."
+        ),
+    ] = "",
+    start: Annotated[
+        str | None,
+        typer.Option(help="Begin with the weights of this drafter (GGUF), or of default."),
+    ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Text to write, in tokens.")] = 2_000_000,
     write_minutes: Annotated[float, typer.Option(min=0, help="0: until it is written.")] = 0,
     passes: Annotated[float, typer.Option(min=0.01, help="Over the text.")] = 10.0,
@@ -79,7 +92,9 @@ def distill(
     slots: Annotated[int, typer.Option(min=0, max=256, help="Texts at once; 0: choose.")] = 0,
     context_size: Annotated[int, typer.Option("--context-size", "-c", min=128)] = 1024,
     batch_tokens: Annotated[int, typer.Option(min=64, help="Tokens in a training step.")] = 16_384,
-    learning_rate: Annotated[float, typer.Option(min=0)] = 2e-3,
+    learning_rate: Annotated[
+        float, typer.Option(min=0, help="0: choose: 0.002, with --start 0.0005.")
+    ] = 0,
     seed: Annotated[int, typer.Option()] = 0,
     threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0,
     gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1,
@@ -89,11 +104,12 @@ def distill(
 ) -> None:
     """Write text with the target, train a small model on it, export, measure, record."""
     _need_torch()
-    from parlay.training.trainer import Recipe
+    from parlay.training.trainer import LEARNING_RATE, START_LEARNING_RATE, Recipe
     from parlay.training.writers import Job
     from parlay.training.writing import WritingSettings
 
-    place = _place(resolve_model(target), out)
+    make = _makers()[kind] if kind in _makers() else _no_such_kind(kind)
+    place = _place(resolve_model(target), out, _start(start, kind))
     types = _types(file_type)
     job = Job(
         place.target,
@@ -118,18 +134,17 @@ def distill(
         steps=1,  # known once the text is
         minutes=minutes or math.inf,
         batch_tokens=batch_tokens,
-        learning_rate=learning_rate,
+        learning_rate=learning_rate or (START_LEARNING_RATE if start else LEARNING_RATE),
         rounding=types[0] if types[0] != "f16" else "",
         seed=seed,
     )
-    make = _makers()[kind] if kind in _makers() else _no_such_kind(kind)
     try:
         files, result = make(place, job, preset, recipe, passes, types)
         baseline = _measure(place, suite, gpu_layers) if measured else None
     except KeyboardInterrupt:
         typer.echo("parlay: stopped; the same command goes on from here", err=True)
         raise typer.Exit(130) from None
-    recorded = _record(place, f"{kind} {preset}", baseline)
+    recorded = _record(place, f"{kind} {_origin(place, preset)}", baseline)
     _show(files, result, baseline, recorded, json_output)
 
 
@@ -147,7 +162,17 @@ def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _place(target: Path, out: Path) -> _Place:
+def _start(named: str | None, kind: str) -> Path | None:
+    if named and kind != "llama":
+        raise BadRequest(f"--start is for --kind llama; a drafter of kind {kind} begins anew")
+    return resolve_drafter(named) if named else None
+
+
+def _origin(place: _Place, preset_name: str) -> str:
+    return f"from {place.start.name}" if place.start else preset_name or _PRESET
+
+
+def _place(target: Path, out: Path, start: Path | None) -> _Place:
     from parlay.llama.facts import read_facts
 
     if not read_facts(target).has_chat_template:
@@ -159,9 +184,10 @@ def _place(target: Path, out: Path) -> _Place:
         raise BadRequest(f"there is no folder {out.parent} for {out.name}; make it first")
     if out.suffix != ".gguf":
         raise BadRequest(f"{out} should end in .gguf")
-    if out.exists() and out.resolve() == target.resolve():
-        raise BadRequest("the drafter would overwrite its target; choose another -o")
-    return _Place(target, out)
+    for what, taken in (("its target", target), ("the one it starts from", start)):
+        if taken and out.resolve() == taken.resolve():
+            raise BadRequest(f"the drafter would overwrite {what}; choose another -o")
+    return _Place(target, out, start)
 
 
 def _types(given: list[str] | None) -> tuple[str, ...]:
@@ -186,12 +212,10 @@ def _make(
 ) -> tuple[list[Path], Any]:
     from dataclasses import replace
 
-    from parlay.llama.facts import read_facts
     from parlay.training.corpus import Corpus
     from parlay.training.distill import export_all, save_report, train
-    from parlay.training.shape import preset
 
-    shape = preset(preset_name, read_facts(place.target).n_vocab, job.settings.context_size)
+    shape, begin = _shape(place, preset_name, job.settings.context_size)
     _write(job)
     steps = math.ceil(passes * Corpus(job.folder).n_tokens / recipe.batch_tokens)
     with _bar() as bar:
@@ -208,13 +232,35 @@ def _make(
             shape,
             replace(recipe, steps=steps),
             _device(),
-            place.work / f"{preset_name}.pt",
+            place.work / _checkpoint(place, preset_name),
             watch,
             lambda text: bar.console.print(text, highlight=False),
+            begin,
         )
     files = export_all(trainer, trained, place.target, place.out, types)
     save_report(trained, place.work / "report.json")
     return files, trained
+
+
+def _shape(place: _Place, preset_name: str, n_ctx: int) -> tuple[Any, Any]:
+    """The drafter's shape, and the drafter to start from where one is named."""
+    from parlay.llama.facts import read_facts
+    from parlay.training.shape import preset
+    from parlay.training.start import read_start
+
+    if place.start is None:
+        return preset(preset_name or _PRESET, read_facts(place.target).n_vocab, n_ctx), None
+    begin = read_start(place.start, place.target, n_ctx)
+    if preset_name:
+        begin.check_preset(preset_name)
+    return begin.shape, begin
+
+
+def _checkpoint(place: _Place, preset_name: str) -> str:
+    """Another one for another start: it would win over what was asked for."""
+    if place.start is None:
+        return f"{preset_name or _PRESET}.pt"
+    return f"start-{file_identity(place.start)[:8]}.pt"
 
 
 def _make_blocks(
@@ -226,6 +272,7 @@ def _make_blocks(
     from parlay.training.corpus import Corpus
     from parlay.training.dflash import BlockSettings, export_all_blocks, train_blocks
 
+    preset_name = preset_name or _PRESET
     shape = block_preset(preset_name)
     _write(job)
     steps = math.ceil(passes * Corpus(job.folder).n_tokens / recipe.batch_tokens)

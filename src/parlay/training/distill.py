@@ -22,6 +22,7 @@ from parlay.training.embedding import Unreadable, projected_embedding
 from parlay.training.export import export
 from parlay.training.rounding import ROUNDING
 from parlay.training.shape import Shape
+from parlay.training.start import Start
 from parlay.training.trainer import Progress, Recipe, Trainer, Watch, in_time
 
 # Looked at in training; more would only cost time.
@@ -38,7 +39,8 @@ class Trained:
     progress: Progress
     agreement: dict[str, Agreement]  # on held-out text, by file type
     seen: Agreement  # on text it was trained on: the gap says whether more text would help
-    start: str  # what the embeddings were started from
+    start: str  # what the weights were before the first step
+    before: Agreement | None = None  # of the drafter that was started from, on held-out text
 
     def as_dict(self) -> dict[str, Any]:
         """The report's JSON form."""
@@ -52,7 +54,8 @@ class Trained:
             "epochs": self.progress.epoch,
             "tokens_seen": self.progress.tokens_seen,
             "minutes": round(self.progress.seconds / 60, 3),
-            "embedding_start": self.start,
+            "start": self.start,
+            "before": None if self.before is None else self.before.as_dict(),
             "held_out": {t: found.as_dict() for t, found in self.agreement.items()},
             "seen": self.seen.as_dict(),
             "looks": [asdict(look) for look in self.progress.looks],
@@ -68,8 +71,10 @@ def train(
     checkpoint: Path,
     watch: Watch,
     say: Callable[[str], None],
+    begin: Start | None = None,
 ) -> tuple[Trainer, Trained]:
-    """Train a drafter on what was written, from its checkpoint if there is one."""
+    """Train a drafter on what was written, from its checkpoint if there is one, else from
+    `begin`, whose shape it then has."""
     text = Corpus(corpus)
     if not text.paths:
         raise BadRequest(f"{corpus} holds no written text yet")
@@ -80,9 +85,11 @@ def train(
         Table(text, "held_out", device, greedy=True, limit=HELD_OUT_TOKENS),
         device,
     )
-    start = "a checkpoint"
+    start, before = "a checkpoint", None
     if trainer.resume(checkpoint):
         say(f"going on from step {trainer.progress.step}")
+    elif begin:
+        start, before = _take(trainer, begin, say)
     else:
         start = _start(trainer, target, say)
     trainer.recipe = in_time(recipe, trainer.progress)
@@ -90,9 +97,19 @@ def train(
         trainer.run(checkpoint, watch)
     seen = Table(text, "train", device, greedy=True, limit=SEEN_TOKENS)
     found = _compare(trainer)
-    return trainer, Trained(
-        shape, trainer.recipe, trainer.progress, found, agreement(trainer.student, seen), start
+    on_seen = agreement(trainer.student, seen)
+    return trainer, Trained(shape, trainer.recipe, trainer.progress, found, on_seen, start, before)
+
+
+def _take(trainer: Trainer, begin: Start, say: Callable[[str], None]) -> tuple[str, Agreement]:
+    """All weights from another drafter, and how good it is before anything is learned."""
+    trainer.student.take(begin.weights)
+    before = agreement(trainer.student, trainer.held_out)
+    say(
+        f"starting from {begin.path.name}: {before.first_token:.1%} of first tokens right on"
+        f" held-out text; learning rate {trainer.recipe.learning_rate:g}"
     )
+    return f"the weights of {begin.path.name}", before
 
 
 def _start(trainer: Trainer, target: Path, say: Callable[[str], None]) -> str:

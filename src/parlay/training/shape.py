@@ -39,6 +39,12 @@ class Shape:
         return self.n_embd // self.n_heads
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """What a preset fixes; the rest is the target's affair."""
+        layers = self.n_embd, self.n_layers, self.n_heads, self.n_kv_heads, self.n_ff
+        return *layers, int(self.tied)
+
+    @property
     def n_body(self) -> int:
         """Parameters of the layers."""
         attention = self.n_embd * (2 * self.n_embd + 2 * self.n_kv_heads * self.head_size)

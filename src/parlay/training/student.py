@@ -5,7 +5,7 @@ Knows shapes and weights, named as GGUF names them; knows nothing of targets, lo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -53,6 +53,12 @@ class Student(nn.Module):  # type: ignore[misc]
             for matrix in (self.token_embd, self.output):
                 if matrix is not None:
                     matrix.copy_(embedding)
+
+    def take(self, tensors: Mapping[str, Any]) -> None:
+        """Begin with all of these weights, by their GGUF names."""
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                parameter.copy_(torch.from_numpy(tensors[f"{name}.weight"]))
 
     def rounded(self, matrix: Any) -> Any:
         return matrix if self.rounding is None else self.rounding(matrix)

@@ -27,6 +27,8 @@ from parlay.training.rounding import ROUNDING
 from parlay.training.shape import Shape
 from parlay.training.student import Student
 
+LEARNING_RATE = 2e-3
+START_LEARNING_RATE = LEARNING_RATE / 4  # of a trained drafter: more would first undo what it knows
 _WARM_UP = 0.02  # share of the training
 _CHECKPOINT_S = 60.0
 _SHOWN_S = 0.5
@@ -41,7 +43,7 @@ class Recipe:
     minutes: float = math.inf
     ends_at: float = math.inf  # seconds since 1970; whatever came before training counts too
     batch_tokens: int = 32_768
-    learning_rate: float = 2e-3
+    learning_rate: float = LEARNING_RATE
     weight_decay: float = 0.05
     temperature: float = 1.0  # of the target's distributions; below 1 the first choice weighs more
     rounding: str = ""  # q4_0 or q8_0: the weights are rounded so in the last part
