@@ -2,24 +2,27 @@
 
 24 prompts of 128 tokens for each of three file types, half of them asked alone and half as one of
 four. Every prompt takes another proposer and window, so that all of them are tried both ways;
-benchmarks/lossless.py runs every prompt with every pair of them.
+benchmarks/lossless.py runs every prompt with every pair of them. A block drafter, for which
+the target's hidden states are read out, has fewer and shorter texts of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.lossless import N_TOKENS, PROPOSERS, WINDOWS, answers, prompts
+from benchmarks.lossless import FREE, N_TOKENS, WAYS, WINDOWS, answers, prompts
 from parlay import Parlay
-from parlay.models import DEFAULT_DRAFTER
+from parlay.models import BLOCK_DRAFTER, DEFAULT_DRAFTER
+from parlay.runtime.engine import MODEL
 
 pytestmark = pytest.mark.weights
 
 N_PROMPTS = 24
-COMBINATIONS = [(draft, window) for window in WINDOWS for draft in PROPOSERS]
+COMBINATIONS = [(draft, window) for window in WINDOWS for draft in (*FREE, MODEL)]
 # Four and the number of pairs have no common factor: neighbours differ, and none is left out.
 ORDER = [COMBINATIONS[4 * i % len(COMBINATIONS)] for i in range(N_PROMPTS)]
 HALF = N_PROMPTS // 2
@@ -87,3 +90,38 @@ def test_as_one_of_four_every_proposer_gives_the_text_of_plain_decoding(
             assert answer.exact
             drafted += answer.speculation.n_drafted
     assert drafted > 500
+
+
+# -- a drafter that reads the target's states: a block of eight, so no window above seven ----------
+
+BLOCK_WINDOWS = (1, 2, 4, 7)
+SHORT: dict[str, Any] = {"max_tokens": 32}
+
+
+@pytest.fixture(scope="module")
+def block(smollm2: Path) -> Iterator[Parlay]:
+    with Parlay(smollm2, draft=str(BLOCK_DRAFTER), slots=4, context_size=1024) as made:
+        assert made.engine.mode == "exact" and made.engine.exact.limit > max(BLOCK_WINDOWS)
+        yield made
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_block_drafter_gives_the_text_of_plain_decoding_alone_and_as_one_of_four(
+    block: Parlay, way: str
+) -> None:
+    texts, how = prompts(8), {**SHORT, **WAYS[way]}
+    plain = [a.text for a in answers(block, texts, "none", 0, together=4, **how)]
+    found = [
+        block.generate(text, draft=MODEL, window=window, **how)
+        for text, window in zip(texts, BLOCK_WINDOWS, strict=False)
+    ]
+    streams = [
+        block.stream(text, draft=MODEL, window=window, **how)
+        for text, window in zip(texts[4:], BLOCK_WINDOWS, strict=True)
+    ]
+    found += [stream.answer for stream in streams]
+    assert [answer.text for answer in found] == plain
+    assert all(answer.exact for answer in found)
+    counts = [answer.speculation for answer in found]
+    tried, right = sum(c.drafted_at[1] for c in counts), sum(c.accepted_at[1] for c in counts)
+    assert tried > 80 and right > 0.4 * tried  # it drafts, and as its card says
