@@ -26,6 +26,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import parlay  # noqa: F401 - before PyTorch, which helps some GPU builds; LD_PRELOAD helps all
@@ -64,7 +65,7 @@ def _write(args: argparse.Namespace) -> int:
         slots=args.slots,
         context_size=args.context,
         seed=args.seed,
-        shares=Shares(given=0.2 if args.prompts else 0.0),
+        shares=_sources(args),
         device=trainings.device(),
     )
     job = Job(
@@ -87,6 +88,13 @@ def _write(args: argparse.Namespace) -> int:
     write(job, show)
     print(f"{Corpus(job.folder).n_generated:,} tokens in {job.folder}", flush=True)
     return 0
+
+
+def _sources(args: argparse.Namespace) -> Shares:
+    """Those of the package, or what --shares says of them."""
+    given = dict(part.split("=") for part in args.shares.split(",")) if args.shares else {}
+    usual = Shares(given=0.2 if args.prompts else 0.0)
+    return replace(usual, **{name: float(value) for name, value in given.items()})
 
 
 # -- train ------------------------------------------------------------------------------------
@@ -227,6 +235,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--slots", type=int, default=256)
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--prompts", type=Path)
+    parser.add_argument("--shares", help="write: such as over_texts=0.6,found=0.8")
     parser.add_argument("--start", help="train: a drafter to begin from (GGUF), or default")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
