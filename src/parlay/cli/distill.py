@@ -234,7 +234,7 @@ def _make(
             _device(),
             place.work / _checkpoint(place, preset_name),
             watch,
-            lambda text: bar.console.print(text, highlight=False),
+            lambda text: bar.console.print(text, highlight=False, soft_wrap=True),
             begin,
         )
     files = export_all(trainer, trained, place.target, place.out, types)
@@ -290,7 +290,7 @@ def _make_blocks(
             replace(recipe, steps=steps),
             place.work / f"dflash-{preset_name}.pt",
             watch,
-            lambda text: bar.console.print(text, highlight=False),
+            lambda text: bar.console.print(text, highlight=False, soft_wrap=True),
         )
     files = export_all_blocks(student, trained, place.target, place.out, types)
     (place.work / "report.json").write_text(json.dumps(trained.as_dict(), indent=1), "utf-8")

@@ -105,10 +105,10 @@ def _take(trainer: Trainer, begin: Start, say: Callable[[str], None]) -> tuple[s
     """All weights from another drafter, and how good it is before anything is learned."""
     trainer.student.take(begin.weights)
     before = agreement(trainer.student, trainer.held_out)
-    say(
-        f"starting from {begin.path.name}: {before.first_token:.1%} of first tokens right on"
-        f" held-out text; learning rate {trainer.recipe.learning_rate:g}"
-    )
+    right = f"{before.first_token:.1%} of first tokens right on held-out text"
+    known = right if before.n_tokens else "too little text to hold some out"
+    rate = f"learning rate {trainer.recipe.learning_rate:g}"
+    say(f"starting from {begin.path.name}: {known}; {rate}")
     return f"the weights of {begin.path.name}", before
 
 
