@@ -69,8 +69,11 @@ def fruitless(controller: ProfitController, n: int) -> list[View]:
         looked = controller.due()
         asked = replace(view({"ngram": draft("ngram")}, n_generated=2 + i), looked=looked)
         seen.append(asked)
-        assert not controller.choose([asked])[0].window
-        controller.observe([told(finished(), LOOK if looked else 0.0)])
+        choice = controller.choose([asked])[0]
+        assert not choice.window
+        controller.observe(
+            [told(replace(finished(), reason=choice.reason), LOOK if looked else 0.0)]
+        )
     return seen
 
 
@@ -94,3 +97,14 @@ def test_a_text_that_begins_to_repeat_itself_is_bet_on_at_the_next_look(n_rests:
             return
         controller.observe([told(finished(), LOOK if looked else 0.0)])
     pytest.fail("no bet in 17 rounds")
+
+
+def test_a_draft_model_still_knows_what_it_missed_while_nobody_looked() -> None:
+    controller = ProfitController(table(slope=0.1))
+    seen = fruitless(controller, 40)
+    assert not all(v.looked for v in seen)
+    resting = replace(view({}, n_generated=50), looked=False)
+    before = controller._requests[0].n_missing
+    choice = controller.choose([resting])[0]
+    controller.observe([told(replace(finished(), reason=choice.reason), 0.0)])
+    assert controller._requests[0].n_missing == before + 1

@@ -220,6 +220,9 @@ class ProfitController:
     # -- after it -------------------------------------------------------------
 
     def observe(self, rounds: Sequence[Round]) -> None:
+        if all(r.reason == _REST.reason for r in rounds):
+            self._rest(rounds)
+            return
         # A pass that also read a prompt tells nothing about the price of its rounds.
         if sum([r.n_rows for r in rounds]) == rounds[0].n_pass_rows:
             self._observe_time(rounds)
@@ -228,6 +231,16 @@ class ProfitController:
             if request is not None:
                 self._learn(r, request)
         self._shapes.observe(rounds[0].n_pass_rows)
+
+    def _rest(self, rounds: Sequence[Round]) -> None:
+        """Nothing was weighed and nothing is learned: what rests must cost next to nothing."""
+        timing = rounds[0].timing
+        self._looking.observe(timing.draft_s, timing.verify_s, found=False)
+        self._shapes.observe(rounds[0].n_pass_rows)
+        for r in rounds:
+            request = self._requests.get(r.seq_id)
+            if request is not None:
+                request.n_missing += r.n_generated
 
     def _learn(self, r: Round, request: Request) -> None:
         view = request.view
