@@ -26,7 +26,6 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import parlay  # noqa: F401 - before PyTorch, which helps some GPU builds; LD_PRELOAD helps all
@@ -92,9 +91,9 @@ def _write(args: argparse.Namespace) -> int:
 
 def _sources(args: argparse.Namespace) -> Shares:
     """Those of the package, or what --shares says of them."""
-    given = dict(part.split("=") for part in args.shares.split(",")) if args.shares else {}
-    usual = Shares(given=0.2 if args.prompts else 0.0)
-    return replace(usual, **{name: float(value) for name, value in given.items()})
+    given = [part.split("=", 1) for part in args.shares.split(",")] if args.shares else []
+    shares: Shares = trainings.replaced(Shares(given=0.2 if args.prompts else 0.0), dict(given))
+    return shares
 
 
 # -- train ------------------------------------------------------------------------------------

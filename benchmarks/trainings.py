@@ -83,10 +83,10 @@ def changed(shape: Any, recipe: Recipe, given: Mapping[str, str]) -> tuple[Any, 
     """Both with other values: a field of the shape, or else one of the recipe."""
     of_shape = {key: value for key, value in given.items() if key in type(shape).__slots__}
     of_recipe = {key: value for key, value in given.items() if key not in of_shape}
-    return _replaced(shape, of_shape), _replaced(recipe, of_recipe)
+    return replaced(shape, of_shape), replaced(recipe, of_recipe)
 
 
-def _replaced(before: Any, given: Mapping[str, str]) -> Any:
+def replaced(before: Any, given: Mapping[str, str]) -> Any:
     """Each value is read as the type of the old one."""
     kinds = {field.name: type(getattr(before, field.name)) for field in fields(before)}
     unknown = [key for key in given if key not in kinds]
