@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from parlay.models import resolve_model
-from parlay.runtime.batch_table import Wanted, measure_table
+from parlay.timing.batch_table import Wanted, measure_table
 
 
 def arguments() -> argparse.Namespace:

@@ -14,12 +14,12 @@ from functools import cache
 import pytest
 
 from parlay.control.account import Account
-from parlay.control.comparison import Comparison, compare, controller_named
 from parlay.control.cost import CostTable, load_costs, shipped_costs
-from parlay.control.hindsight import best_fixed, oracle_seconds, plain_seconds
 from parlay.control.profit import ProfitController
-from parlay.control.recording import Recording, mixed_workload
-from parlay.control.replay import Replay
+from parlay.replay.contest import Comparison, compare, controller_named
+from parlay.replay.hindsight import best_fixed, oracle_seconds, plain_seconds
+from parlay.replay.recording import Recording, mixed_workload
+from parlay.replay.replay import Replay
 from tests.control.synthetic import dead, joined
 
 FREE = ("ngram", "suffix")

@@ -33,8 +33,8 @@ import yaml
 
 from benchmarks import served, vllm_servers
 from benchmarks.vllm_servers import NAME, Vllm
-from parlay.bench.endpoint import Client, EndpointArm, discover
-from parlay.bench.subject import ArmInfo, Ask
+from parlay.bench.subjects.endpoint import Client, EndpointArm, discover
+from parlay.bench.subjects.subject import ArmInfo, Ask
 from parlay.bench.suite import load_suite
 from parlay.models import resolve_drafter
 

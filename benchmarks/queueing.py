@@ -32,7 +32,7 @@ from parlay.fleet.prices import Prices
 from parlay.fleet.simulation import Outcome, Way, percentiles, simulate
 from parlay.models import resolve_model
 from parlay.planning.requests import parse_line
-from parlay.runtime.batch_table import Wanted, batch_table
+from parlay.timing.batch_table import Wanted, batch_table
 
 LENGTHS = (16, 32, 48)
 MAX_LETTERS = 600

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from parlay import Parlay
-from parlay.bench.peer import LlamaServer, PeerSettings
+from parlay.bench.subjects.peer import LlamaServer, PeerSettings
 from parlay.bench.suite import load_suite
 from parlay.llama.facts import read_facts
 from parlay.models import resolve_model

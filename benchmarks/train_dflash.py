@@ -24,8 +24,8 @@ import parlay  # noqa: F401 - before PyTorch, which helps some GPU builds; LD_PR
 import torch
 
 from benchmarks import trainings
-from parlay.training.block_shape import BlockPreset, block_preset
-from parlay.training.dflash import BlockSettings, export_blocks, train_blocks
+from parlay.training.block.block_distill import BlockSettings, export_blocks, train_blocks
+from parlay.training.block.block_shape import BlockPreset, block_preset
 from parlay.training.trainer import Progress, Recipe
 
 

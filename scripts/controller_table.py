@@ -13,12 +13,12 @@ from functools import cache
 from pathlib import Path
 
 from parlay.control.account import Account
-from parlay.control.comparison import Comparison, MakeController, compare, controller_named
 from parlay.control.cost import CostTable, load_costs, shipped_costs
-from parlay.control.hindsight import oracle_seconds
 from parlay.control.profit import ProfitController
-from parlay.control.recording import Recording, mixed_workload
-from parlay.control.replay import Replay
+from parlay.replay.contest import Comparison, MakeController, compare, controller_named
+from parlay.replay.hindsight import oracle_seconds
+from parlay.replay.recording import Recording, mixed_workload
+from parlay.replay.replay import Replay
 
 PAGE = Path(__file__).parent.parent / "docs/controller.md"
 FREE = ("ngram", "suffix")

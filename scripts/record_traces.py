@@ -20,7 +20,6 @@ from gguf import GGUFReader, GGUFWriter, LlamaFileType
 
 from parlay import models
 from parlay.bench.suite import Prompt, load_suite
-from parlay.control.recording import Offer, Recording, save_recordings
 from parlay.decoding.span import Span
 from parlay.llama.context import Context
 from parlay.llama.library import C, check, start
@@ -30,6 +29,7 @@ from parlay.proposers.draft_model import confidence
 from parlay.proposers.ngram import NgramProposer
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.proposers.suffix import SuffixProposer
+from parlay.replay.recording import Offer, Recording, save_recordings
 
 SUITE = "core-60"
 DEPTH = 16

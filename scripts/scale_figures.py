@@ -14,7 +14,6 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from parlay.control.cost import load_costs
-from parlay.control.recording import mixed_workload
 from parlay.fleet.arrivals import poisson
 from parlay.fleet.machine import Shape
 from parlay.fleet.odds import Odds, recorded_odds
@@ -23,6 +22,7 @@ from parlay.fleet.simulation import Outcome, Way, simulate
 from parlay.fleet.sizing import Goals
 from parlay.fleet.streams import best_windows, speedups
 from parlay.fleet.tables import cost_tables
+from parlay.replay.recording import mixed_workload
 
 Place = Callable[[float, float], tuple[float, float]]
 FOLDER = Path(__file__).parents[1] / "docs" / "figures"

@@ -19,6 +19,8 @@ import pytest
 from parlay import models, store
 from tests import tiny_models
 
+pytest_plugins = ["tests.server.fixtures"]  # servers that several parts' tests share
+
 
 @pytest.fixture(scope="session", autouse=True)
 def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

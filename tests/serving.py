@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from openai import OpenAI
 
-from parlay.server.hosting import Host, Ready, Served
+from parlay.web.hosting import Host, Ready, Served
 
 # Far more than anything here takes, even on a busy machine: who waits that long, has hung.
 PATIENCE_S = 60.0

@@ -19,9 +19,11 @@ SRC = Path(__file__).parents[1] / "src" / "parlay"
 LEVELS = (
     ("cli",),
     ("gateway", "server", "bench", "results", "training", "rendering"),
+    ("web",),
     ("parlay",),  # the Python interface, parlay/parlay.py
     ("runtime",),
-    ("proposers", "control", "pairing", "planning", "fleet"),
+    ("timing",),
+    ("proposers", "control", "replay", "pairing", "planning", "fleet"),
     ("llama", "decoding", "reading"),
     ("errors", "store", "models"),
 )
@@ -29,7 +31,7 @@ LEVEL = {part: n for n, parts in enumerate(LEVELS) for part in parts}
 # Modules of the package itself that belong to no part yet, and where they stand.
 PLACED = {
     "testing": "proposers",
-    "deployment": "server",
+    "deployment": "web",
     "routing": "runtime",
     "upstreams": "runtime",
     "__main__": "cli",

@@ -21,9 +21,9 @@ from parlay.models import resolve_drafter, resolve_model
 from parlay.pairing.records import find_drafter
 from parlay.runtime.answer import Answer
 from parlay.runtime.engine import FREE_PROPOSERS, Engine, EngineSettings
-from parlay.runtime.measuring import Progress, quietly
 from parlay.runtime.request import ContextFull, Mode, Request, Verification
 from parlay.runtime.sequence import Piece, Sequence
+from parlay.timing.measuring import Progress, quietly
 
 Message = Mapping[str, Any]
 

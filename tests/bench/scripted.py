@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from parlay.bench.sample import Sample
-from parlay.bench.subject import ArmInfo, Ask, Reply, ScoredToken, SubjectError
+from parlay.bench.subjects.subject import ArmInfo, Ask, Reply, ScoredToken, SubjectError
 from parlay.bench.suite import Prompt, Suite, suite_hash
 from parlay.reading.speculation import Speculation
 

@@ -8,7 +8,7 @@ import random
 from parlay.bench.alarms import warnings_of
 from parlay.bench.comparison import compare
 from parlay.bench.sample import Readings, Sample
-from parlay.bench.subject import ArmInfo
+from parlay.bench.subjects.subject import ArmInfo
 from parlay.reading.speculation import Speculation
 from tests.bench.scripted import PLAIN, SUFFIX, sample
 

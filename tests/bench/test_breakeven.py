@@ -6,7 +6,7 @@ import pytest
 
 from parlay.bench.breakeven import CostPoint, Costs, analyse, break_even, expected_tokens
 from parlay.bench.comparison import Acceptance, Interval
-from parlay.bench.passes import time_passes, warm_up
+from parlay.bench.window_passes import time_passes, warm_up
 from parlay.reading.speculation import Speculation
 from parlay.testing import ScriptedModel, hashed_logits
 

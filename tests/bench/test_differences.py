@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parlay.bench.differences import first_difference
-from parlay.bench.subject import ScoredToken
+from parlay.bench.subjects.subject import ScoredToken
 
 SCORED = [
     ScoredToken("The", -0.1, (("The", -0.1), ("A", -2.0))),

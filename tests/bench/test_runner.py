@@ -10,7 +10,7 @@ import pytest
 
 from parlay.bench.runner import Run, Runner, RunOptions, header
 from parlay.bench.samplefile import SampleFile
-from parlay.bench.subject import SubjectError
+from parlay.bench.subjects.subject import SubjectError
 from parlay.bench.suite import Prompt
 from parlay.errors import BadRequest
 from tests.bench.scripted import PLAIN, SUFFIX, Clock, Scripted, noisy, small_suite

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from parlay.control.controller import View
 from parlay.control.cost import CostTable, Curve, DrafterCost
-from parlay.control.recording import Offer, Recording
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Fallback, Round, Timing
+from parlay.replay.recording import Offer, Recording
 
 
 def table(

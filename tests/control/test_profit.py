@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from parlay.control.controller import Choice, Controller, View
 from parlay.control.cost import CostTable, Curve
 from parlay.control.profit import ProfitController
-from parlay.control.recording import Offer, Recording, mixed_workload
-from parlay.control.replay import Replay
 from parlay.decoding.round import Fallback, Round
+from parlay.replay.recording import Offer, Recording, mixed_workload
+from parlay.replay.replay import Replay
 from tests.control.synthetic import draft, finished, table, view
 
 

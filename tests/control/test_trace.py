@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 
 from parlay.control.profit import ProfitController
-from parlay.control.recording import mixed_workload
-from parlay.control.replay import Replay
 from parlay.control.trace import Traced
 from parlay.decoding.round import Fallback
+from parlay.replay.recording import mixed_workload
+from parlay.replay.replay import Replay
 from tests.control.synthetic import draft, finished, table, view
 
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlay.control.cost import CostTable, Curve, DrafterCost, load_costs
-from parlay.control.recording import Offer, Recording
 from parlay.errors import BadRequest
 from parlay.fleet.arrivals import Arrival, busiest, denser, from_log, poisson, rate_of
 from parlay.fleet.machine import Shape, equal_parts
@@ -19,6 +18,7 @@ from parlay.fleet.sizing import Goals, machines_needed
 from parlay.fleet.streams import _played, best_windows, crossing, speedups
 from parlay.fleet.tables import cost_tables
 from parlay.planning.requests import parse_line
+from parlay.replay.recording import Offer, Recording
 
 FIXED, PER_ROW = 0.010, 0.002
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from parlay.deployment import Deployment
-from parlay.gateway.carried import left_behind
+from parlay.gateway.in_flight import left_behind
 from tests.gateway.fakes import Engine, engines
 from tests.gateway.running import Running, gateway
 from tests.gateway.test_relay import ask, only, stream

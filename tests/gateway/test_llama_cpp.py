@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from parlay.bench.peer import LlamaServer, PeerSettings
+from parlay.bench.subjects.peer import LlamaServer, PeerSettings
 from tests import tiny_models
 from tests.gateway.running import Running, gateway
 from tests.serving import wait_for

@@ -15,8 +15,8 @@ from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.follower import Follower
 from parlay.proposers.head import HeadProposer
 from parlay.proposers.proposer import Ask
-from parlay.runtime.measuring import measure_follower
 from parlay.runtime.request import Request
+from parlay.timing.measuring import measure_follower
 from tests.proposers.scripted_states import MASK, BlockDrafter, CapturedTarget, HeadDrafter
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
 

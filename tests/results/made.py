@@ -13,7 +13,7 @@ from parlay.bench.inspection import inspect
 from parlay.bench.machine import Gpu, Machine
 from parlay.bench.runner import Runner, RunOptions, header
 from parlay.bench.samplefile import SampleFile
-from parlay.bench.subject import ArmInfo
+from parlay.bench.subjects.subject import ArmInfo
 from parlay.bench.suite import Prompt, load_suite
 from parlay.results.assemble import Setting, assemble, finish
 from parlay.results.record import ModelInfo, Record, dump

@@ -8,8 +8,8 @@ from pathlib import Path
 from parlay.bench.alarms import Caution
 from parlay.results.charts import charts
 from parlay.results.markdown import markdown, plain
-from parlay.results.page import embed, escape, page
 from parlay.results.report import report
+from parlay.web.html import embed, escape, page
 from tests.results import made
 from tests.results.browser import PHONE, opened
 

@@ -14,7 +14,7 @@ from tests.results.browser import CHROMIUM, FLAGS, PHONE, Tab
 
 __all__ = ["PHONE", "Tab", "browser", "check_access", "picture", "tab"]
 DESK = {"width": 1280, "height": 860}
-# `PARLAY_PICTURES=1 pytest tests/server/test_page_browser.py` writes the pictures of docs/page.md.
+# `PARLAY_PICTURES=1 pytest tests/web/test_page_browser.py` writes the pictures of docs/page.md.
 PICTURES = Path(__file__).parents[2] / "docs" / "images"
 WANTED = bool(os.environ.get("PARLAY_PICTURES"))
 

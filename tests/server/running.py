@@ -10,8 +10,8 @@ from typing import Any
 
 from parlay.deployment import Deployment, load_deployment
 from parlay.routing import Rule
-from parlay.server.process import Process
-from parlay.server.service import Service
+from parlay.server.lifecycle.process import Process
+from parlay.server.lifecycle.service import Service
 from tests.serving import Answering, in_thread
 
 

@@ -19,8 +19,8 @@ from parlay.control.profit import ProfitController
 from parlay.deployment import Deployment, load_deployment
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.records import record
-from parlay.server.reload import reload
-from parlay.server.warmup import WarmUp
+from parlay.server.lifecycle.reload import reload
+from parlay.server.lifecycle.warmup import WarmUp
 from tests import tiny_models
 from tests.server.running import Running, running
 from tests.serving import PATIENCE_S, wait_for

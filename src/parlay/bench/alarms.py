@@ -15,7 +15,7 @@ import numpy as np
 from parlay.bench.comparison import acceptance
 from parlay.bench.runner import MIN_PAIRS
 from parlay.bench.sample import Clock, Sample
-from parlay.bench.subject import ArmInfo
+from parlay.bench.subjects.subject import ArmInfo
 from parlay.reading.bounds import Label, Reason, Strict
 
 WarningKind = Literal[

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parlay.bench.comparison import Difference
-from parlay.bench.subject import ScoredToken
+from parlay.bench.subjects.subject import ScoredToken
 from parlay.reading.bounds import one_line
 
 

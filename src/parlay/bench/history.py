@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from parlay.bench.comparison import Comparison, Interval
 from parlay.bench.statistics import Verdict
-from parlay.bench.subject import ArmInfo
+from parlay.bench.subjects.subject import ArmInfo
 from parlay.errors import BadRequest
 from parlay.reading.bounds import Label, Sha256, Strict
 

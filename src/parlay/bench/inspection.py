@@ -11,7 +11,7 @@ from typing import Final
 from parlay.bench.comparison import Difference
 from parlay.bench.differences import first_difference
 from parlay.bench.runner import Run, RunOptions
-from parlay.bench.subject import Ask, Subject
+from parlay.bench.subjects.subject import Ask, Subject
 from parlay.bench.suite import Prompt, Suite
 from parlay.errors import ParlayError
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from parlay.bench.sample import Readings, Sample
 from parlay.bench.samplefile import SampleFile
 from parlay.bench.schedule import Step, schedule
-from parlay.bench.subject import Ask, Reply, Subject, SubjectError, TimedOut
+from parlay.bench.subjects.subject import Ask, Reply, Subject, SubjectError, TimedOut
 from parlay.bench.suite import Prompt, Suite
 from parlay.errors import BadRequest, ParlayError
 from parlay.reading.bounds import one_line

@@ -21,9 +21,9 @@ from parlay import store
 from parlay.bench import history
 from parlay.bench.alarms import warnings_of
 from parlay.bench.comparison import Comparison, Interval, compare
-from parlay.bench.lineup import Lineup
 from parlay.bench.runner import MIN_PAIRS, Run, Runner, RunOptions, header
 from parlay.bench.samplefile import SampleFile
+from parlay.bench.subjects.lineup import Lineup
 from parlay.bench.suite import Suite, load_suite
 from parlay.cli import show_bench
 from parlay.errors import BadRequest

@@ -14,14 +14,14 @@ from typing import Annotated
 import typer
 
 from parlay import store
-from parlay.bench import costs as cost_table
 from parlay.bench import machine as machines
+from parlay.bench import window_costs as cost_table
 from parlay.bench.inspection import inspect
-from parlay.bench.lineup import Lineup, OwnOptions, drafter_path, quick_suite
-from parlay.bench.peer import PeerSettings
 from parlay.bench.readings import Sensors
 from parlay.bench.runner import MIN_PAIRS, Runner, RunOptions, header
 from parlay.bench.samplefile import SampleFile
+from parlay.bench.subjects.lineup import Lineup, OwnOptions, drafter_path, quick_suite
+from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import Suite, load_suite
 from parlay.cli import show_bench
 from parlay.errors import BadRequest

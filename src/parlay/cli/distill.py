@@ -268,9 +268,9 @@ def _make_blocks(
 ) -> tuple[list[Path], Any]:
     from dataclasses import replace
 
-    from parlay.training.block_shape import block_preset
+    from parlay.training.block.block_distill import BlockSettings, export_all_blocks, train_blocks
+    from parlay.training.block.block_shape import block_preset
     from parlay.training.corpus import Corpus
-    from parlay.training.dflash import BlockSettings, export_all_blocks, train_blocks
 
     preset_name = preset_name or _PRESET
     shape = block_preset(preset_name)

@@ -14,10 +14,10 @@ from parlay.cli.doctor_checks import Finding, Status, run_check
 from parlay.cli.doctor_checks import room as _room
 from parlay.cli.doctor_checks import workload as _workload_of
 from parlay.deployment import Deployment, DeploymentError
-from parlay.gateway.carried import left_behind
-from parlay.gateway.looking import Look, look
+from parlay.gateway.checks import Look, look
+from parlay.gateway.in_flight import left_behind
 from parlay.gateway.upstream import Fetched, key_headers
-from parlay.server.security import Keys, check_bind, is_loopback
+from parlay.web.security import Keys, check_bind, is_loopback
 
 MAX_LINES = 20  # of one kind; a fleet that is down is one fault, not thousands
 _REFUSED = (401, 403)

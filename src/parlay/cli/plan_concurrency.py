@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 
 from parlay.control.cost import CostTable, load_costs
-from parlay.control.recording import mixed_workload
 from parlay.errors import BadRequest
 from parlay.fleet.arrivals import Arrival, busiest, denser, from_log, rate_of
 from parlay.fleet.machine import Shape
@@ -29,6 +28,7 @@ from parlay.fleet.streams import Point, best_windows, crossing, speedups
 from parlay.fleet.tables import cost_tables
 from parlay.models import resolve_model
 from parlay.planning.requests import read_logs
+from parlay.replay.recording import mixed_workload
 
 MAX_REQUESTS = 3000  # of a log: its busiest stretch
 _STREAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -96,7 +96,7 @@ def _slots(question: Question, prices: Prices) -> int:
 
 def _costs(question: Question, say: Callable[[str], None]) -> CostTable:
     if question.costs is None:
-        from parlay.runtime.batch_table import Wanted, batch_table
+        from parlay.timing.batch_table import Wanted, batch_table
 
         wanted = Wanted(
             resolve_model(question.target, say),

@@ -13,15 +13,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from parlay.control.comparison import Comparison, compare, controller_named
 from parlay.control.cost import CostTable, load_costs, shipped_costs
-from parlay.control.recording import (
-    Recording,
-    load_recordings,
-    mixed_workload,
-    shipped_recordings,
-)
 from parlay.errors import BadRequest
+from parlay.replay.contest import Comparison, compare, controller_named
+from parlay.replay.recording import Recording, load_recordings, mixed_workload, shipped_recordings
 
 EXAMPLE = """
 Example: parlay replay code math --costs gpu-27b-q5_0 --draft ngram,suffix,model

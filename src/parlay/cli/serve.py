@@ -82,9 +82,9 @@ def _serve(read: Any, json_output: bool) -> None:
     if read().engine == "endpoints":
         _serve_gateway(read, json_output)
         return
-    from parlay.server.heap import share_heap
-    from parlay.server.process import Process
-    from parlay.server.service import Service
+    from parlay.server.lifecycle.heap import share_heap
+    from parlay.server.lifecycle.process import Process
+    from parlay.server.lifecycle.service import Service
 
     share_heap()
     # What happens to a server while nobody looks must be in its log.
@@ -127,8 +127,13 @@ def _url(deployment: Deployment, port: int) -> str:
 def _check(deployment: Deployment, json_output: bool) -> None:
     """Whether this deployment could start: files, keys, bind address, memory."""
     from parlay.gateway.upstream import key_headers
-    from parlay.server.opening import check_files, check_memory, drafter_path, with_known_drafter
-    from parlay.server.security import Keys, check_bind
+    from parlay.server.lifecycle.opening import (
+        check_files,
+        check_memory,
+        drafter_path,
+        with_known_drafter,
+    )
+    from parlay.web.security import Keys, check_bind
 
     problem = None
     try:

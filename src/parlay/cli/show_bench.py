@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from parlay.bench.comparison import Comparison, Interval
-from parlay.bench.endpoint import parse_extra
-from parlay.bench.lineup import Lineup
+from parlay.bench.subjects.endpoint import parse_extra
+from parlay.bench.subjects.lineup import Lineup
 from parlay.errors import BadRequest
 from parlay.results.record import Record
 

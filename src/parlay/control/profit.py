@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from parlay.control.account import Account
+from parlay.control.attention import Looking
 from parlay.control.betting import (
     DraftPlan,
     Market,
@@ -23,7 +24,6 @@ from parlay.control.betting import (
 )
 from parlay.control.controller import Choice, View, given, no_room, plain
 from parlay.control.cost import CostTable
-from parlay.control.looking import Looking
 from parlay.control.probing import Probing
 from parlay.control.shapes import Shapes
 from parlay.control.stopping import Stopping

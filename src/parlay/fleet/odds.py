@@ -12,8 +12,8 @@ from itertools import accumulate
 from operator import mul
 from random import Random
 
-from parlay.control.recording import Recording
 from parlay.errors import BadRequest
+from parlay.replay.recording import Recording
 
 MAX_WINDOW = 16
 

@@ -16,8 +16,8 @@ from parlay.deployment import Deployment
 from parlay.errors import BadRequest
 from parlay.reading import answers
 from parlay.routing import Endpoint, Facts, Rule, first_match
-from parlay.server import failures
-from parlay.server.schema import Speculative
+from parlay.web import failures
+from parlay.web.schema import Speculative
 
 PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 _UNSAID = 4096  # tokens an answer may have where neither client nor deployment says

@@ -22,7 +22,8 @@ from parlay.gateway.figures import Decision, Watch
 from parlay.gateway.relay import Attempt, Piece, UpstreamFailed
 from parlay.gateway.service import Gateway
 from parlay.gateway.upstream import Upstream
-from parlay.server import failures, sse
+from parlay.web import failures
+from parlay.web import streaming as sse
 
 
 class Exchange:

@@ -14,7 +14,7 @@ from typing import Any
 from parlay.gateway.pools import Pools
 from parlay.gateway.upstream import Upstream
 from parlay.reading.speculation import Speculation
-from parlay.server.memory import process_bytes
+from parlay.web.memory import process_bytes
 
 TICK_S = 1.0
 HISTORY = 300  # ticks

@@ -14,9 +14,9 @@ from starlette.responses import Response
 from parlay.gateway.live import TICK_S
 from parlay.gateway.routes import gateway_of
 from parlay.gateway.service import Gateway
-from parlay.server import sse
-from parlay.server.failures import Failure
-from parlay.server.viewers import Viewer, Viewers
+from parlay.web import streaming as sse
+from parlay.web.failures import Failure
+from parlay.web.viewers import Viewer, Viewers
 
 router = APIRouter(prefix="/live")
 _NO_ENGINE = "a gateway has no engine of its own; open the page of an engine behind it"

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from parlay.gateway.choice import Route
 from parlay.gateway.tally import Tally
 from parlay.gateway.upstream import Upstream
-from parlay.server.memory import process_bytes
+from parlay.web.memory import process_bytes
 
 RouteKey = tuple[str, bool]  # a rule's name, and whether answers are streamed
 Rows = Mapping[Any, float]  # by the values of the labels

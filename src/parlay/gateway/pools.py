@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from parlay.deployment import Deployment
 from parlay.gateway.upstream import Upstream
-from parlay.server import failures
+from parlay.web import failures
 
 _MAX_RETRY_S = 60
 

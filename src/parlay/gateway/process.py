@@ -14,13 +14,13 @@ from starlette.types import ASGIApp
 from parlay import __version__
 from parlay.deployment import Deployment, DeploymentError
 from parlay.gateway import live_routes
-from parlay.gateway.carried import left_behind
+from parlay.gateway.in_flight import left_behind
 from parlay.gateway.probing import Probing
 from parlay.gateway.routes import router
 from parlay.gateway.service import Gateway
-from parlay.server import dashboard as page
-from parlay.server.door import make_app
-from parlay.server.hosting import Host
+from parlay.web import dashboard as page
+from parlay.web.app import make_app
+from parlay.web.hosting import Host
 
 log = logging.getLogger("parlay.gateway")
 _SUMMARY = "One door in front of several engines; traffic follows measured time"

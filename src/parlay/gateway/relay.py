@@ -19,7 +19,7 @@ from parlay.gateway.asking import PATHS, Asked
 from parlay.gateway.upstream import Upstream
 from parlay.reading import answers
 from parlay.reading.answers import Event
-from parlay.server import failures
+from parlay.web import failures
 
 MAX_LINE = 4_000_000
 _FAREWELL_S = 0.5

@@ -16,7 +16,7 @@ from parlay.gateway.exchange import Exchange
 from parlay.gateway.service import Gateway
 from parlay.gateway.upstream import Upstream
 from parlay.routing import Endpoint
-from parlay.server import failures
+from parlay.web import failures
 
 
 def gateway_of(request: Request) -> Gateway:

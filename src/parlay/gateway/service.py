@@ -23,11 +23,11 @@ from parlay.gateway.relay import Attempt, UpstreamFailed
 from parlay.gateway.tally import Tally, together
 from parlay.gateway.upstream import Upstream
 from parlay.routing import Endpoint
-from parlay.server import failures
-from parlay.server.alerts import Alerts
-from parlay.server.metrics import RequestMetrics
-from parlay.server.request_log import RequestLog, timestamp
-from parlay.server.security import Keys
+from parlay.web import failures
+from parlay.web.alerts import Alerts
+from parlay.web.request_log import RequestLog, timestamp
+from parlay.web.request_metrics import RequestMetrics
+from parlay.web.security import Keys
 
 log = logging.getLogger("parlay.gateway")
 

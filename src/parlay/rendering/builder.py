@@ -17,8 +17,8 @@ from parlay.rendering.common import (
     needs_key,
     port_of,
 )
+from parlay.rendering.key_account import Ledger
 from parlay.rendering.launch import Command, LaunchPlan, Secret, service_name
-from parlay.rendering.ledger import Ledger
 
 _ALL_LAYERS = 99  # what people write for all of them
 

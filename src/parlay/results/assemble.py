@@ -18,7 +18,7 @@ from parlay.bench.comparison import Comparison, Difference, compare
 from parlay.bench.machine import Machine
 from parlay.bench.runner import Run, RunOptions
 from parlay.bench.sample import Sample
-from parlay.bench.subject import ArmInfo
+from parlay.bench.subjects.subject import ArmInfo
 from parlay.bench.suite import Suite
 from parlay.llama.facts import read_facts
 from parlay.pairing.hashes import sha256_of

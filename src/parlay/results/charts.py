@@ -14,8 +14,8 @@ from parlay.bench.breakeven import expected_tokens
 from parlay.bench.comparison import Comparison, Interval
 from parlay.bench.sample import Sample
 from parlay.reading.speculation import pooled
-from parlay.results.page import COLOURS
 from parlay.results.record import Record
+from parlay.web.html import COLOURS
 
 Chart = dict[str, Any]
 

@@ -10,10 +10,10 @@ from importlib import resources
 from typing import Any, Final
 
 from parlay.bench.comparison import Comparison, Interval
-from parlay.results.page import escape, page
 from parlay.results.record import Record
 from parlay.results.reported import Reported
 from parlay.results.submission import Submission
+from parlay.web.html import escape, page
 
 Row = dict[str, Any]
 

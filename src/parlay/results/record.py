@@ -16,7 +16,7 @@ from parlay.bench.breakeven import BreakEven, Costs
 from parlay.bench.comparison import Comparison
 from parlay.bench.machine import Bytes, Machine
 from parlay.bench.sample import Sample
-from parlay.bench.subject import ArmInfo
+from parlay.bench.subjects.subject import ArmInfo
 from parlay.errors import ParlayError
 from parlay.reading.bounds import Count, Label, Reason, Seconds, Sha256, Strict
 

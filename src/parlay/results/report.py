@@ -11,8 +11,8 @@ from typing import Final
 from parlay.bench.comparison import Comparison, Interval
 from parlay.errors import BadRequest
 from parlay.results.charts import charts
-from parlay.results.page import escape, page, table
 from parlay.results.record import ModelInfo, Record
+from parlay.web.html import escape, page, table
 
 TITLES: Final = {
     "speedup": ("Speed-up by category", "Right of the dotted line the candidate is faster."),

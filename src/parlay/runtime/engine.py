@@ -39,7 +39,12 @@ from parlay.proposers.suffix import SuffixProposer
 from parlay.proposers.translated import TranslatedProposer
 from parlay.runtime.bets import Bets
 from parlay.runtime.exactness import NOTHING_EXACT, ExactShapes, probe
-from parlay.runtime.measuring import (
+from parlay.runtime.request import Mode, Request
+from parlay.runtime.scheduler import Scheduler
+from parlay.runtime.sequence import Sequence, Sink
+from parlay.runtime.slots import Slots
+from parlay.runtime.worker import Worker
+from parlay.timing.measuring import (
     Progress,
     Stopwatch,
     measure,
@@ -47,11 +52,6 @@ from parlay.runtime.measuring import (
     measure_follower,
     quietly,
 )
-from parlay.runtime.request import Mode, Request
-from parlay.runtime.scheduler import Scheduler
-from parlay.runtime.sequence import Sequence, Sink
-from parlay.runtime.slots import Slots
-from parlay.runtime.worker import Worker
 
 
 class _Closable(Protocol):

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.span import Passes, Span
+from parlay.timing.probe_text import probe_tokens, read, rewind
 
 MIN_USEFUL_WINDOW = 3
 
@@ -64,8 +65,6 @@ NOTHING_EXACT = ExactShapes(frozenset({1}), concurrent=False)
 # with the length of the context too (ggml splits it past 256 cells, for single tokens only), which
 # one longer context shows.
 _SHORT, _OTHER, _LONG = 24, 9, 264
-_SMALL_CHUNK = 16  # rows of a pass that reads a prefix: any batch holds that many
-_SPREAD = 7919  # a prime: probe tokens jump about the vocabulary
 
 
 def probe(passes: Passes, max_rows: int, n_sequences: int, budget_s: float = 60.0) -> Probe:
@@ -109,11 +108,6 @@ class _Budget:
         return min(perf_counter() - self.started, self.n_rows * self.fastest_s) > self.seconds
 
 
-def probe_tokens(n: int, n_vocab: int, offset: int = 0) -> list[int]:
-    """Text that means nothing and repeats nothing."""
-    return [(i * _SPREAD + 31 * offset + 11) % n_vocab for i in range(n)]
-
-
 def _probe_after(
     passes: Passes, n_prefix: int, shapes: frozenset[int], budget: _Budget
 ) -> tuple[frozenset[int], bool]:
@@ -124,7 +118,7 @@ def _probe_after(
     prefix, rest = tokens[:n_prefix], tokens[n_prefix:]
     agreed: set[int] = set()
     try:
-        _read(passes, prefix)
+        read(passes, prefix)
         single = _singles(passes, 0, n_prefix, rest, budget)
         budget.n_rows += len(tokens)
         for b in sorted(shapes):
@@ -147,20 +141,6 @@ def _singles(
         rows.append(passes.decode([Span(seq_id, start + i, [token], 1)])[0][0].copy())
         budget.fastest_s = min(budget.fastest_s, perf_counter() - started)
     return rows
-
-
-def _read(passes: Passes, prefix: Sequence[int]) -> None:
-    for at in range(0, len(prefix), _SMALL_CHUNK):
-        passes.decode([Span(0, at, prefix[at : at + _SMALL_CHUNK], 0)])
-
-
-def rewind(passes: Passes, prefix: Sequence[int]) -> None:
-    """Leave just the prefix in the cache; a recurrent one has to read it again."""
-    if passes.reusable(0, len(prefix)) == len(prefix):
-        passes.truncate(0, len(prefix))
-    else:
-        passes.clear(0)
-        _read(passes, prefix)
 
 
 def _agrees(

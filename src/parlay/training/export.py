@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from parlay import store
 from parlay.errors import BadRequest
 from parlay.llama.facts import read_facts
-from parlay.training.block_shape import BlockShape
+from parlay.training.block.block_shape import BlockShape
 from parlay.training.shape import Shape
 
 TYPES = {

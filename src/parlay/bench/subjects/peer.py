@@ -1,0 +1,197 @@
+"""llama.cpp's own server as the peer: started with any kind of speculation, ended with us.
+
+Knows how the process is started, from the `xllamacpp` wheel or from a llama-server binary; what it
+answers is the endpoint's affair.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from parlay.bench.subjects.subject import SubjectError
+from parlay.errors import BadRequest
+from parlay.reading.bounds import one_line
+
+SPEC_TYPES: Final = (
+    "none",
+    "draft-simple",
+    "draft-eagle3",
+    "draft-mtp",
+    "draft-dflash",
+    "draft-dspark",
+    "ngram-simple",
+    "ngram-map-k",
+    "ngram-map-k4v",
+    "ngram-mod",
+    "ngram-cache",
+)
+START_S: Final = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """What the server loads. Windows and threads are llama.cpp's own defaults unless given."""
+
+    model: str
+    spec_type: str = "none"
+    drafter: str | None = None
+    n_max: int | None = None
+    n_context: int = 4096
+    threads: int = 0
+    gpu_layers: int = -1
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.spec_type not in SPEC_TYPES:
+            known = ", ".join(SPEC_TYPES)
+            raise BadRequest(f"no --spec-type {self.spec_type!r} in llama.cpp; use one of {known}")
+        if self.spec_type == "draft-simple" and self.drafter is None:
+            raise BadRequest("draft-simple needs a drafter; give --peer-drafter PATH")
+
+
+class LlamaServer:
+    """A running server; close it, or its process stays."""
+
+    def __init__(self, settings: PeerSettings, binary: Path | None = None) -> None:
+        """`binary`: a llama-server; None starts the one inside the `xllamacpp` wheel."""
+        self.url = f"http://127.0.0.1:{_free_port()}"
+        port = int(self.url.rsplit(":", 1)[1])
+        command = _binary_command(binary, settings, port) if binary else _wheel_command()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=self._log, stderr=subprocess.STDOUT
+        )
+        try:
+            if binary is None:
+                self._tell(settings, port)
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End it; kindly at first."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._log.close()
+
+    def _tell(self, settings: PeerSettings, port: int) -> None:
+        """Settings go through the pipe; it stays open, and its end is the server's end."""
+        assert self._process.stdin is not None
+        line = json.dumps({**asdict(settings), "port": port}) + "\n"
+        self._process.stdin.write(line.encode())
+        self._process.stdin.flush()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise SubjectError(f"llama.cpp's server did not start: {self._last_words()}")
+            if _healthy(self.url):
+                return
+            time.sleep(0.1)
+        raise SubjectError(f"llama.cpp's server was not ready after {START_S:g} s")
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        lines = self._log.read().decode("utf-8", "replace").splitlines()
+        wanted = [line for line in lines if "rror" in line] or lines
+        return one_line(wanted[-1] if wanted else "no output", 160)
+
+
+def _healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=2).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wheel_command() -> list[str]:
+    return [sys.executable, "-m", "parlay.bench.subjects.peer"]
+
+
+def _binary_command(binary: Path, settings: PeerSettings, port: int) -> list[str]:
+    if not binary.is_file():
+        raise BadRequest(f"no llama-server at {binary}; check the path")
+    command = [str(binary), "-m", settings.model, "-c", str(settings.n_context), "-np", "1"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--spec-type", settings.spec_type]
+    command += [
+        "--cache-ram",
+        "0",
+        "-ngl",
+        str(settings.gpu_layers if settings.gpu_layers >= 0 else 999),
+    ]
+    if settings.drafter:
+        command += ["-md", settings.drafter]
+    if settings.n_max is not None:
+        command += ["--spec-draft-n-max", str(settings.n_max)]
+    if settings.threads:
+        command += ["-t", str(settings.threads)]
+    if settings.device:
+        command += ["--device", settings.device]
+    return command
+
+
+# -- the far side, inside the wheel's process ---------------------------------------------------
+
+
+def serve() -> None:
+    """Read settings from standard input, serve until it ends."""
+    settings = json.loads(sys.stdin.readline())
+    try:
+        import xllamacpp
+    except ImportError:
+        sys.exit("error: the peer needs the xllamacpp package; pip install 'parlay[peer]'")
+    server = xllamacpp.Server(_params(xllamacpp, settings))
+    print(server.listening_address, flush=True)
+    sys.stdin.read()
+
+
+def _params(x: Any, settings: dict[str, Any]) -> Any:
+    params = x.CommonParams()
+    params.model.path = settings["model"]
+    params.hostnames = ["127.0.0.1"]
+    params.port = settings["port"]
+    params.n_ctx = settings["n_context"]
+    params.n_parallel = 1
+    params.cache_ram_mib = 0
+    params.endpoint_metrics = True
+    params.n_gpu_layers = settings["gpu_layers"] if settings["gpu_layers"] >= 0 else 999
+    if settings["threads"]:
+        params.cpuparams.n_threads = settings["threads"]
+        params.cpuparams_batch.n_threads = settings["threads"]
+    name = "COMMON_SPECULATIVE_TYPE_" + settings["spec_type"].upper().replace("-", "_")
+    params.speculative.types = [x.common_speculative_type[name]]
+    if settings["drafter"]:
+        params.speculative.draft.mparams.path = settings["drafter"]
+    if settings["n_max"] is not None:
+        params.speculative.draft.n_max = settings["n_max"]
+    return params
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,252 @@
+"""Runs a controller over recordings and a cost table: what it would have made, without a model.
+
+Knows recordings, prices and the controller's seam; nothing of llama.cpp. Deterministic. It charges
+what the runtime pays: changed shapes, the drafter's catching up, its early stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from parlay.control.controller import Choice, Controller, View
+from parlay.control.cost import CostTable
+from parlay.decoding.draft import Draft
+from parlay.decoding.round import Fallback, Round, Timing
+from parlay.replay.recording import Recording
+
+MAX_WINDOW = 16
+FREE = frozenset({"ngram", "suffix"})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What some rounds came to."""
+
+    n_tokens: int
+    seconds: float
+    n_rounds: int = 0
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.n_tokens / self.seconds
+
+
+def total(outcomes: Sequence[Outcome]) -> Outcome:
+    """Several outcomes one after the other."""
+    return Outcome(
+        sum(o.n_tokens for o in outcomes),
+        sum(o.seconds for o in outcomes),
+        sum(o.n_rounds for o in outcomes),
+    )
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """One answer being replayed in a slot."""
+
+    recording: Recording
+    drafts: dict[str, list[Draft]]
+    seq_id: int
+    position: int = 0
+    n_missing: int = 0  # tokens the drafter has not read yet
+
+    @property
+    def n_left(self) -> int:
+        return self.recording.n_tokens - self.position
+
+    @property
+    def max_window(self) -> int:
+        # Only an answer that ran into its limit is known to end there.
+        limited = self.recording.finish_reason == "length"
+        return min(MAX_WINDOW, self.n_left - 1) if limited else MAX_WINDOW
+
+
+@dataclass(frozen=True, slots=True)
+class _Bet:
+    """A draft as it came about: what goes into the pass, and what the drafter did for it."""
+
+    source: str
+    confidence: tuple[float, ...]
+    n_accepted: int
+    n_made: int = 0  # tokens a draft model made, those not verified included
+
+
+@dataclass(slots=True)
+class Replay:
+    """Recordings ready to be run again and again."""
+
+    recordings: Sequence[Recording]
+    sources: tuple[str, ...]
+    _drafts: dict[int, dict[str, list[Draft]]] = field(default_factory=dict)
+
+    def run(self, controller: Controller, costs: CostTable) -> list[Outcome]:
+        """One answer after the other; the controller keeps what it learns."""
+        world = _World(costs)
+        return [world.play(controller, [self._start(i, 0)], self.sources) for i in self._order()]
+
+    def run_together(self, controller: Controller, costs: CostTable, n_slots: int) -> Outcome:
+        """Several answers at a time in one pass; the next one starts when a slot is free."""
+        waiting = self._order()
+        world = _World(costs)
+        slots = [self._start(i, slot) for slot, i in zip(range(n_slots), waiting, strict=False)]
+        outcomes = []
+        while slots:
+            outcomes.append(world.step(controller, slots, self.sources))
+            freed = [seq.seq_id for seq in slots if not seq.n_left]
+            slots = [seq for seq in slots if seq.n_left]
+            slots += [self._start(i, slot) for slot, i in zip(freed, waiting, strict=False)]
+            slots.sort(key=lambda seq: seq.seq_id)
+        return total(outcomes)
+
+    def _order(self) -> Iterator[int]:
+        return iter(range(len(self.recordings)))
+
+    def _start(self, index: int, seq_id: int) -> _Sequence:
+        recording = self.recordings[index]
+        if index not in self._drafts:
+            self._drafts[index] = _free_drafts(recording, self.sources)
+        return _Sequence(recording, self._drafts[index], seq_id, n_missing=recording.n_prompt + 1)
+
+
+def _free_drafts(recording: Recording, sources: Sequence[str]) -> dict[str, list[Draft]]:
+    return {
+        name: [Draft((0,) * len(o.confidence), name, o.confidence) for o in recording.offers[name]]
+        for name in sources
+        if name in FREE
+    }
+
+
+class _World:
+    """The machine: its prices, the shape of the last pass, and a clock."""
+
+    def __init__(self, costs: CostTable) -> None:
+        self._costs = costs
+        self._last_rows = 1
+        self._settled = True
+
+    def play(
+        self, controller: Controller, slots: Sequence[_Sequence], sources: tuple[str, ...]
+    ) -> Outcome:
+        """Run until every sequence has ended."""
+        outcomes = []
+        while all(seq.n_left for seq in slots):
+            outcomes.append(self.step(controller, slots, sources))
+        return total(outcomes)
+
+    def step(
+        self, controller: Controller, slots: Sequence[_Sequence], sources: tuple[str, ...]
+    ) -> Outcome:
+        """One round of every sequence, in one pass."""
+        choices = controller.choose([_view(seq, sources) for seq in slots])
+        bets = [_bet(seq, choice) for seq, choice in zip(slots, choices, strict=True)]
+        timing = self._time(slots, bets)
+        rows = sum(1 + len(bet.confidence) for bet in bets)
+        rounds = [
+            _round(seq, choice, bet, timing, len(slots), rows)
+            for seq, choice, bet in zip(slots, choices, bets, strict=True)
+        ]
+        self._settled = rows == self._last_rows
+        self._last_rows = rows
+        for seq, bet, r in zip(slots, bets, rounds, strict=True):
+            _advance(seq, bet, r)
+        controller.observe(rounds)
+        return Outcome(sum(r.n_generated for r in rounds), timing.total_s, 1)
+
+    def _time(self, slots: Sequence[_Sequence], bets: Sequence[_Bet]) -> Timing:
+        rows = sum(1 + len(bet.confidence) for bet in bets)
+        n_context = max(seq.recording.n_prompt + seq.position for seq in slots)
+        curve = self._costs.curve(n_context, len(slots))
+        changed = rows != self._last_rows
+        settling_s = 0.0 if changed or self._settled else curve.settling_s
+        return Timing(
+            draft_s=self._draft_s(slots, bets),
+            verify_s=curve.of(rows, changed) + settling_s,
+        )
+
+    def _draft_s(self, slots: Sequence[_Sequence], bets: Sequence[_Bet]) -> float:
+        """The drafter goes on while any sequence does; those that stopped cost no more rows."""
+        made = [(bet.n_made, seq.n_missing) for seq, bet in zip(slots, bets, strict=True)]
+        asked = [(n, missing) for n, missing in made if n]
+        drafter = self._costs.drafter
+        if not asked or drafter is None:
+            return 0.0
+        catch_up = drafter.catch_up_s(sum(missing for _, missing in asked), len(asked))
+        steps = range(1, max(n for n, _ in asked))
+        return catch_up + sum(drafter.step_s(sum(n > i for n, _ in asked)) for i in steps)
+
+
+def _view(seq: _Sequence, sources: tuple[str, ...]) -> View:
+    most = seq.max_window
+    offers = {name: _first(drafts[seq.position], most) for name, drafts in seq.drafts.items()}
+    return View(
+        seq_id=seq.seq_id,
+        n_context=seq.recording.n_prompt + seq.position,
+        n_prompt=seq.recording.n_prompt,
+        n_generated=seq.position + 1,
+        max_window=most,
+        sources=sources,
+        offers=offers if most else {},
+        n_remaining=seq.n_left,
+    )
+
+
+def _first(draft: Draft, n: int) -> Draft:
+    if len(draft.tokens) <= n:
+        return draft
+    return Draft(draft.tokens[:n], draft.source, draft.confidence[:n])
+
+
+def _bet(seq: _Sequence, choice: Choice) -> _Bet:
+    """What comes of a choice: a free draft is cut, a model's is made token by token."""
+    if choice.window == 0:
+        return _Bet("none", (), 0)
+    offer = seq.recording.offers[choice.source][seq.position]
+    drafted = offer.confidence[: choice.window]
+    if choice.source in FREE:
+        return _Bet(choice.source, drafted, min(len(drafted), offer.n_accepted))
+    n_made = 1
+    while n_made < len(drafted) and (
+        choice.keep_going is None or choice.keep_going(drafted[:n_made])
+    ):
+        n_made += 1
+    n = n_made if choice.verify is None else choice.verify(drafted[:n_made])
+    return _Bet(choice.source, drafted[:n], min(n, offer.n_accepted), n_made)
+
+
+def _round(
+    seq: _Sequence, choice: Choice, bet: _Bet, timing: Timing, n_sequences: int, n_pass_rows: int
+) -> Round:
+    n = len(bet.confidence)
+    n_generated = min(bet.n_accepted + 1, seq.n_left)
+    return Round(
+        seq_id=seq.seq_id,
+        source=bet.source if n else "none",
+        window=choice.window,
+        n_drafted=n,
+        n_accepted=bet.n_accepted,
+        n_generated=n_generated,
+        confidence=bet.confidence,
+        n_rows=n + 1,
+        n_sequences=n_sequences,
+        n_pass_rows=n_pass_rows,
+        n_context=seq.recording.n_prompt + seq.position,
+        timing=timing,
+        fallback=None if n else choice.fallback or Fallback.NO_DRAFT,
+        n_dropped=bet.n_made - n if bet.n_made else 0,
+        agreed=_agreed(seq, n_generated),
+    )
+
+
+def _agreed(seq: _Sequence, n_generated: int) -> dict[str, int]:
+    offers = seq.recording.offers
+    return {name: min(offers[name][seq.position].n_accepted, n_generated) for name in seq.drafts}
+
+
+def _advance(seq: _Sequence, bet: _Bet, r: Round) -> None:
+    seq.position += r.n_generated
+    if not bet.n_made:
+        seq.n_missing += r.n_generated
+    else:
+        # Its own last token is the one it never read; a rejected draft leaves only the target's.
+        seq.n_missing = 2 if bet.n_accepted == bet.n_made else 1

@@ -1,0 +1,120 @@
+"""The ground a profit controller stands on in a server: prices, measured while nobody waits.
+
+Knows the engine and what earlier runs kept; knows nothing of HTTP. The target answers before it is
+measured: until then every row is taken to cost as much as a pass, and a few rounds are tried to
+learn better, since a server that is never idle would never bet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from parlay import store
+from parlay.control.controller import Choice, View
+from parlay.control.cost import CostTable, Curve
+from parlay.control.profit import ProfitController
+from parlay.control.trials import Trials
+from parlay.decoding.round import Round
+from parlay.errors import BadRequest
+from parlay.runtime.engine import Engine
+from parlay.timing import measuring
+
+log = logging.getLogger("parlay.server")
+Step = Callable[[], None]
+_ORIGIN = "measured by the server while it was idle"
+
+
+class Pricing:
+    """A profit controller whose prices may come later, and whose pair may change."""
+
+    def __init__(self, engine: Engine, drafter: Path | None) -> None:
+        self._engine = engine
+        self._target_key = engine.pair_key(())
+        costs = _known(self._target_key)
+        self.measured = costs is not None  # and believed; else `steps` are still to be made
+        if costs is None and engine.watched.samples[1, 1, False]:  # the probe's passes
+            costs = measuring.table(engine.watched)
+        self._trials = Trials(engine.target.steady) if costs is None else None
+        self.controller = ProfitController(costs or _unmeasured())
+        self._pair_key = ""
+        self.pair(drafter)
+
+    # -- a controller; on the worker's thread ---------------------------------
+
+    def due(self) -> bool:
+        return self._trials is not None or self.controller.due()
+
+    def choose(self, views: Sequence[View]) -> list[Choice]:
+        trial = None if self._trials is None else self._trials.next(views)
+        if trial is None:
+            return self.controller.choose(views)
+        at, tried = trial.at, list(views)
+        tried[at] = replace(views[at], window=trial.window, sources=(trial.source,))
+        choices = self.controller.choose(tried)
+        choices[at] = replace(choices[at], reason="trial")
+        return choices
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        self.controller.observe(rounds)
+        if self._trials is not None and self._trials.observe(rounds):
+            self._take_over(self._trials.table())
+
+    # -- what is kept ---------------------------------------------------------
+
+    def pair(self, drafter: Path | None) -> None:
+        """What was learned of this drafter; what is known of the one before is kept on disk."""
+        exists = drafter is not None and drafter.is_file()
+        key = self._engine.pair_key([drafter] if drafter is not None and exists else [])
+        if key != self._pair_key:
+            self.save()
+            self._pair_key = key
+            kept = store.load("learned", key)
+            self.controller = ProfitController(self.controller.costs, kept)
+
+    def save(self) -> None:
+        """Keep what was learned, so that the next start begins with it."""
+        if self._pair_key:
+            store.save("learned", self._pair_key, self.controller.to_dict())
+
+    # -- prices; on the worker's thread, while nobody waits --------------------
+
+    def steps(self) -> deque[Step]:
+        """What is left to be timed, in parts that a request may come between."""
+        engine = self._engine
+        n = engine.settings.context.n_sequences
+        wanted = measuring.tasks(engine.watched, None, engine.settings.widest, n)
+        return deque() if self.measured else deque([*(run for _, run in wanted), self._settle])
+
+    def _settle(self) -> None:
+        """Take over what was measured."""
+        found = measuring.table(self._engine.watched, origin=_ORIGIN)
+        self._take_over(found)
+        self._trials = None
+        self.measured = found.stable
+        self._engine.watched.forget()  # should it be measured again, then afresh
+        if found.stable:
+            store.save("costs", self._target_key, {**found.to_dict(), "drafter": None})
+        else:
+            log.info("the machine is busy: what passes cost here will be measured again")
+
+    def _take_over(self, found: CostTable) -> None:
+        """Other prices for the target; what was learned and the drafter's price stay."""
+        found.drafter = self.controller.costs.drafter
+        self.controller.reprice(found)
+
+
+def _known(key: str) -> CostTable | None:
+    record = store.load("costs", key)
+    try:
+        return None if record is None else CostTable.from_dict(record)
+    except BadRequest:  # written by another version
+        return None
+
+
+def _unmeasured() -> CostTable:
+    """Prices at which no bet can pay: each row as much as a pass of its own."""
+    return CostTable({(1, 1): Curve({1: 1.0}, {})}, name="unmeasured", stable=False)

@@ -1,0 +1,111 @@
+"""What one answer's numbers look like in JSON: `speculative` and llama.cpp's `timings`.
+
+Plain arithmetic over counts and times; knows neither HTTP nor models.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence as Seq
+from typing import Any
+
+from parlay.decoding.counts import Counts
+from parlay.runtime.request import Mode
+from parlay.runtime.sequence import Sequence
+from parlay.server.figures.plain_speed import Baseline
+
+
+def merged(parts: Seq[Counts]) -> Counts:
+    """The counts of several sequences as one."""
+    total = Counts()
+    for part in parts:
+        for name, value in vars(part).items():
+            own = getattr(total, name)
+            if isinstance(own, Counter):
+                own.update(value)
+            elif isinstance(own, dict):
+                for key, seconds in value.items():
+                    own[key] += seconds
+            else:
+                setattr(total, name, own + value)
+    return total
+
+
+def ttft_s(seq: Sequence) -> float:
+    """From the request's arrival to its first token, the queue included."""
+    return (seq.first_token or seq.ended or seq.submitted) - seq.submitted
+
+
+def e2e_s(seq: Sequence) -> float:
+    return (seq.ended or seq.submitted) - seq.submitted
+
+
+def decode_s(seq: Sequence) -> float:
+    return (seq.ended or 0.0) - (seq.first_token or seq.ended or 0.0)
+
+
+def speculative(seqs: Seq[Sequence], mode: Mode, policy: str, baseline: Baseline) -> dict[str, Any]:
+    """The response's `speculative` field."""
+    counts = merged([seq.counts for seq in seqs])
+    speedup = baseline.speedup(counts)
+    single = baseline.of(1)
+    return {
+        "mode": mode,
+        "exact": mode == "exact" and all(seq.exact for seq in seqs),
+        "policy": policy,
+        **counts.as_dict(),
+        "fallback_ms": {why.value: _ms(s) for why, s in counts.fallback_s.items()},
+        "queue_ms": _ms(max(seq.started - seq.submitted for seq in seqs)),
+        "ttft_ms": _ms(max(ttft_s(seq) for seq in seqs)),
+        "e2e_ms": _ms(max(e2e_s(seq) for seq in seqs)),
+        "speedup": None if speedup is None else round(speedup, 4),
+        "baseline_ms_per_token": None if single is None else _ms(single),
+    }
+
+
+def timings(seqs: Seq[Sequence]) -> dict[str, Any]:
+    """The response's `timings`, with llama.cpp's names."""
+    n_cached = sum(seq.n_reused for seq in seqs)
+    n_prompt = sum(len(seq.request.prompt) for seq in seqs) - n_cached
+    prompt_s = max((seq.first_token or seq.ended or seq.started) - seq.started for seq in seqs)
+    n_predicted = sum(seq.n_generated for seq in seqs)
+    predicted_s = max(decode_s(seq) for seq in seqs)
+    return {
+        "cache_n": n_cached,
+        "prompt_n": n_prompt,
+        "prompt_ms": _ms(prompt_s),
+        "prompt_per_token_ms": _ms(_over(prompt_s, n_prompt)),
+        "prompt_per_second": round(_over(n_prompt, prompt_s), 3),
+        "predicted_n": n_predicted,
+        "predicted_ms": _ms(predicted_s),
+        "predicted_per_token_ms": _ms(_over(predicted_s, n_predicted)),
+        "predicted_per_second": round(_over(n_predicted, predicted_s), 3),
+        "draft_n": sum(seq.counts.n_drafted for seq in seqs),
+        "draft_n_accepted": sum(seq.counts.n_accepted for seq in seqs),
+    }
+
+
+def usage(seqs: Seq[Sequence]) -> dict[str, Any]:
+    """OpenAI's `usage`: the prompt counts once, however many answers were asked for."""
+    n_prompt = len(seqs[0].request.prompt)
+    n_answer = sum(seq.n_generated for seq in seqs)
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_answer,
+        "total_tokens": n_prompt + n_answer,
+        "prompt_tokens_details": {"cached_tokens": seqs[0].n_reused},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": sum(seq.counts.n_accepted for seq in seqs),
+            "rejected_prediction_tokens": sum(
+                seq.counts.n_drafted - seq.counts.n_accepted for seq in seqs
+            ),
+        },
+    }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 3)
+
+
+def _over(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,227 @@
+"""From a body to requests for the worker: prompt, samplers, grammar, and how to bet.
+
+Knows the schema, the conversation and the routes; starts nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from parlay.decoding.constraint import Constraint
+from parlay.decoding.round import Fallback
+from parlay.deployment import Deployment
+from parlay.errors import BadRequest, PromptTooLong
+from parlay.parlay import parse_draft
+from parlay.routing import Endpoint, Facts, Rule, first_match
+from parlay.runtime.request import Mode, Request
+from parlay.server.api import tools
+from parlay.server.api.conversation import Conversation, Prompt, offered
+from parlay.server.api.grammar import Grammars
+from parlay.web.schema import ChatRequest, CompletionRequest, NamedTool, Options, Speculative
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A request, understood."""
+
+    endpoint: Endpoint
+    requests: tuple[Request, ...]  # one for each answer wanted
+    constraints: tuple[Constraint | None, ...]  # a grammar's state for each of them
+    policy: str
+    seed: int
+    mode: Mode
+    thinking: bool = False
+    tool_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wager:
+    """How a request bets."""
+
+    policy: str
+    sources: tuple[str, ...] | None = None
+    window: int | None = None
+    fallback: Fallback | None = None
+
+
+class Planner:
+    """Understands bodies for one engine under one deployment."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        conversation: Conversation,
+        grammars: Grammars,
+        *,
+        mode: Mode,
+        context_size: int,
+        adaptive: bool,
+    ) -> None:
+        self._deployment = deployment
+        self._conversation = conversation
+        self._grammars = grammars
+        self._mode: Mode = mode
+        self._context_size = context_size
+        self._adaptive = adaptive  # the controller measures, so `auto` rules are only its advice
+
+    def chat(self, body: ChatRequest, headers: Mapping[str, str], pressed: bool) -> Plan:
+        prompt = self._conversation.prompt(body)
+        forced = isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required"
+        grammar = self._grammar(body)
+        if forced and grammar is not None:
+            raise BadRequest("a forced tool call cannot be combined with another grammar")
+        if forced:
+            grammar = self._grammars.lark(tools.forced_call(offered(body)))
+        facts = self._facts("chat", body, prompt, headers, grammar, pressed)
+        facts = replace(facts, tools=bool(body.tools), code=_has_code(body))
+        logprobs = (body.top_logprobs or 0) if body.logprobs else None
+        plan = self._plan(body, facts, prompt, grammar, logprobs)
+        split = body.reasoning_format == "auto"
+        names = tuple(tool["function"]["name"] for tool in offered(body))
+        return replace(plan, thinking=prompt.thinking and split, tool_names=names)
+
+    def completion(
+        self, body: CompletionRequest, headers: Mapping[str, str], pressed: bool
+    ) -> Plan:
+        prompt = self._conversation.plain(body.prompt)
+        grammar = self._grammar(body)
+        facts = self._facts("completions", body, prompt, headers, grammar, pressed)
+        return self._plan(body, facts, prompt, grammar, body.logprobs)
+
+    def _facts(
+        self,
+        endpoint: Endpoint,
+        body: ChatRequest | CompletionRequest,
+        prompt: Prompt,
+        headers: Mapping[str, str],
+        grammar: str | None,
+        pressed: bool,
+    ) -> Facts:
+        return Facts(
+            endpoint=endpoint,
+            model=body.model,
+            n_prompt=len(prompt.tokens),
+            n_answer=self._n_answer(body.n_answer, len(prompt.tokens)),
+            grammar=grammar is not None,
+            reasoning=prompt.reasoning,
+            memory_pressure=pressed,
+            headers=headers,
+            tag=headers.get("x-parlay-tag") or (body.metadata or {}).get("tag"),
+        )
+
+    def _plan(
+        self,
+        body: Options,
+        facts: Facts,
+        prompt: Prompt,
+        grammar: str | None,
+        logprobs: int | None,
+    ) -> Plan:
+        self._check(body, len(prompt.tokens))
+        wager = self._wager(body.speculative, facts)
+        asked = body.speculative if isinstance(body.speculative, Speculative) else Speculative()
+        seed = body.seed if body.seed is not None and body.seed >= 0 else secrets.randbelow(1 << 31)
+        requests = tuple(
+            Request(
+                prompt=prompt.tokens,
+                max_tokens=facts.n_answer,
+                sampling=body.sampling(
+                    self._deployment.server.default_temperature, (seed + i) % (1 << 64)
+                ),
+                stop=body.stops,
+                sources=wager.sources,
+                window=wager.window,
+                fallback=wager.fallback,
+                thinking=prompt.thinking if facts.endpoint == "chat" else None,
+                mode=asked.mode,
+                verification=asked.verification,
+                context_full=body.context_full or self._deployment.runtime.context_full,
+                logprobs=logprobs,
+            )
+            for i in range(body.n)
+        )
+        mode = asked.mode or self._mode
+        constraints = tuple(
+            None if grammar is None else self._grammars.constraint(grammar) for _ in requests
+        )
+        return Plan(facts.endpoint, requests, constraints, wager.policy, seed, mode)
+
+    def _check(self, body: Options, n_prompt: int) -> None:
+        server = self._deployment.server
+        if body.n > server.max_n:
+            raise BadRequest(f"n is {body.n}; this server makes at most {server.max_n} answers")
+        limit = min(server.max_prompt_tokens or self._context_size, self._context_size - 1)
+        if n_prompt > limit:
+            raise PromptTooLong(f"the prompt has {n_prompt} tokens; this server takes {limit}")
+
+    def _n_answer(self, wanted: int | None, n_prompt: int) -> int:
+        """Absent: as much as the context holds after the prompt."""
+        limits = [self._deployment.server.max_answer_tokens, wanted]
+        room = max(1, self._context_size - n_prompt)
+        given = [limit for limit in limits if limit is not None]
+        return min(given) if given else room
+
+    def _grammar(self, body: Options) -> str | None:
+        wanted = []
+        form = body.response_format
+        if form is not None and form.type == "json_object":
+            schema = form.schema_ or {"type": "object"}
+            wanted.append(self._grammars.json_schema(schema))
+        if form is not None and form.type == "json_schema":
+            schema = form.json_schema.schema_ if form.json_schema else form.schema_ or {}
+            wanted.append(self._grammars.json_schema(schema))
+        if body.json_schema is not None:
+            wanted.append(self._grammars.json_schema(body.json_schema))
+        if body.grammar:
+            wanted.append(self._grammars.gbnf(body.grammar))
+        if len(wanted) > 1:
+            raise BadRequest("give one of response_format, json_schema and grammar, not several")
+        return wanted[0] if wanted else None
+
+    # -- how to bet -----------------------------------------------------------
+
+    def _wager(self, asked: bool | Speculative | None, facts: Facts) -> Wager:
+        if asked is False:
+            return Wager("request", sources=(), fallback=Fallback.REQUEST)
+        if asked is True:
+            return Wager("request")
+        if asked is None:
+            return self._by_rule(first_match(self._deployment.routes, facts))
+        wager = self._by_policy(asked, facts)
+        sources = wager.sources if asked.draft is None else parse_draft(asked.draft)
+        if sources == ():
+            wager = replace(wager, fallback=Fallback.REQUEST)
+        window = wager.window if asked.window is None else asked.window
+        return replace(wager, sources=sources, window=window)
+
+    def _by_policy(self, asked: Speculative, facts: Facts) -> Wager:
+        name = asked.policy
+        if name is None and asked.draft is None and asked.window is None:
+            return self._by_rule(first_match(self._deployment.routes, facts))
+        if name in (None, "speculate", "auto"):
+            return Wager(name or "request")
+        if name == "plain":
+            return Wager("plain", fallback=Fallback.POLICY)
+        rules = {rule.name: rule for rule in self._deployment.routes}
+        if name not in rules:
+            known = ", ".join(("speculate", "plain", "auto", *rules))
+            raise BadRequest(f"speculative.policy {name!r:.60} is unknown; use one of {known}")
+        return self._by_rule(rules[name])
+
+    def _by_rule(self, rule: Rule) -> Wager:
+        advice_only = rule.auto and self._adaptive
+        plain = rule.policy == "plain" and not advice_only
+        return Wager(
+            rule.name,
+            sources=None if rule.draft is None else parse_draft(rule.draft),
+            window=rule.window,
+            fallback=rule.reason if plain else None,
+        )
+
+
+def _has_code(body: ChatRequest) -> bool:
+    """A fence in the conversation: code is being read or written."""
+    texts = (m.content for m in body.messages if isinstance(m.content, str))
+    return any("```" in text for text in texts)

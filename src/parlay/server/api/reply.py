@@ -1,0 +1,143 @@
+"""What a reply has in common in all formats: an id, choices that grow, numbers at the end.
+
+Knows sequences and statistics; the formats of chat and plain completions are elsewhere.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any, Protocol
+
+from parlay.errors import ParlayError
+from parlay.llama.vocabulary import Vocabulary
+from parlay.runtime.sequence import Sequence
+from parlay.server.api import answer_statistics as statistics
+from parlay.server.api.job import Event, Job
+from parlay.server.api.origins import Origins
+from parlay.server.api.planner import Plan
+from parlay.server.figures.plain_speed import Baseline
+from parlay.web import failures
+from parlay.web import streaming as sse
+
+
+class Choice(Protocol):
+    """One answer of a reply, in one format."""
+
+    def push(self, event: Event) -> list[dict[str, Any]]:
+        """Take a round; return the streamed choices it makes, without their index."""
+
+    def finish(self, reason: str) -> list[dict[str, Any]]:
+        """The rest, with the finish reason on the last one."""
+
+    def whole(self) -> dict[str, Any]:
+        """The choice as one object."""
+
+
+class Reply:
+    """A reply in the making."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        job: Job,
+        choices: list[Choice],
+        *,
+        prefix: str,
+        kind: str,
+        model: str,
+        baseline: Baseline,
+        origins: Origins | None = None,
+    ) -> None:
+        self.id = f"{prefix}-{secrets.token_hex(12)}"
+        self._plan = plan
+        self._job = job
+        self._choices = choices
+        self._kind = kind
+        self._baseline = baseline
+        self._origins = origins  # told with every chunk, where the client asked for it
+        self._head = {"id": self.id, "created": int(time.time()), "model": model}
+        # The same for every chunk: written out once.
+        head = sse.dumps({**self._head, "object": kind})[:-1]
+        self._heads = [f'data: {head},"choices":[{{"index":{i},' for i in range(len(choices))]
+
+    def frame(self, event: Event) -> bytes:
+        """A round as it is streamed."""
+        if event.last or self._origins is not None:
+            return sse.frame(*self.chunks(event))
+        head = self._heads[event.index]
+        parts = self._choices[event.index].push(event)
+        return "".join([f"{head}{sse.dumps(part)[1:]}]}}\n\n" for part in parts]).encode()
+
+    def chunks(self, event: Event) -> list[dict[str, Any]]:
+        """A round as streamed chunks; the last chunk of a choice carries its numbers."""
+        choice, seq = self._choices[event.index], self._job.sequences[event.index]
+        parts = choice.push(event)
+        if event.last:
+            parts += choice.finish(self._reason(seq))
+        if self._origins is not None:
+            self._origins.push(event, seq.submitted, parts)
+        found = [self._chunk([{"index": event.index, **part}]) for part in parts]
+        if event.last:
+            found[-1] |= self._numbers([seq])
+        return found
+
+    def usage_chunk(self) -> dict[str, Any]:
+        """The very last chunk, for those who asked: no choices, all numbers."""
+        seqs = self._job.sequences
+        return {**self._chunk([]), "usage": statistics.usage(seqs), **self._numbers(seqs)}
+
+    def whole(self) -> dict[str, Any]:
+        """The reply as one object."""
+        seqs = self._job.sequences
+        choices = [
+            {"index": i, **choice.whole(), **(self._numbers([seqs[i]]) if len(seqs) > 1 else {})}
+            for i, choice in enumerate(self._choices)
+        ]
+        return {
+            **self._head,
+            "object": self._kind.removesuffix(".chunk"),
+            "choices": choices,
+            "usage": statistics.usage(seqs),
+            "seed": self._plan.seed,
+            **self._numbers(seqs),
+        }
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {**self._head, "object": self._kind, "choices": choices}
+
+    def _numbers(self, seqs: list[Sequence]) -> dict[str, Any]:
+        return {
+            "speculative": statistics.speculative(
+                seqs, self._plan.mode, self._plan.policy, self._baseline
+            ),
+            "timings": statistics.timings(seqs),
+        }
+
+    def _reason(self, seq: Sequence) -> str:
+        """OpenAI's finish reason; a broken answer is an error and not a reason."""
+        if seq.finish_reason == "error":
+            raise failures.of(seq.error or ParlayError("the answer broke"))
+        if seq.finish_reason != "cancelled":
+            return seq.finish_reason or "stop"
+        if not self._job.expired:
+            raise failures.unavailable("the server is shutting down", "shutting_down")
+        if seq.n_generated == 0:
+            raise failures.timed_out(time.perf_counter() - self._job.arrived)
+        return "length"  # the time limit; what is there is still worth having
+
+
+def token_figures(vocabulary: Vocabulary, token: int, logprob: float) -> dict[str, Any]:
+    """One token in OpenAI's chat form."""
+    raw = vocabulary.piece(token)
+    return {"token": _shown(vocabulary, token, raw), "logprob": logprob, "bytes": list(raw)}
+
+
+def _shown(vocabulary: Vocabulary, token: int, raw: bytes) -> str:
+    """Half a character is written as its bytes, so that no two tokens look the same."""
+    if not raw:
+        return vocabulary.text_of(token)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)

@@ -1,0 +1,133 @@
+"""Whether speculation can pay here: what passes cost, and the acceptance above which guessing wins.
+
+Knows the controller's cost table and the bench's arithmetic; no HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parlay.bench.breakeven import CostPoint, Costs, WindowRow, break_even, expected_tokens
+from parlay.control.cost import CostTable
+from parlay.server.lifecycle.service import Service
+
+_N_CONTEXT = 256  # tokens in the cache, for the curve that is shown
+_MIN_POINTS = 2
+_MIN_DRAFTED = 20  # below, the acceptance of late says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What became of the drafts of late."""
+
+    by_position: tuple[float, ...]
+    share: float
+
+
+def costs_of(service: Service) -> Costs | None:
+    """The controller's prices as they are now; None where it prices nothing."""
+    table = _table(service.observer.controller)
+    if table is None:
+        return None
+    curve = table.curve(_N_CONTEXT, 1)
+    widest = service.engine.settings.widest + 1
+    points = [
+        CostPoint(rows=b, seconds=table.pace * curve.steady[b])
+        for b in sorted(curve.known | {1})
+        if b <= widest
+    ]
+    if len(points) < _MIN_POINTS:  # not measured yet
+        return None
+    drafter = table.drafter if "model" in service.engine.bets.proposers else None
+    return Costs(target=points, drafter_s_per_token=drafter.step_s() if drafter else None)
+
+
+def _table(controller: object) -> CostTable | None:
+    """Controllers wrap one another; the innermost may have prices."""
+    while controller is not None:
+        found = getattr(controller, "costs", None)
+        if isinstance(found, CostTable):
+            return found
+        controller = getattr(controller, "controller", None)
+    return None
+
+
+def acceptance_of(service: Service) -> Acceptance | None:
+    """Of the last rounds of the whole server."""
+    counts = service.observer.recent_counts()
+    if counts.n_drafted < _MIN_DRAFTED:
+        return None
+    return Acceptance(tuple(counts.acceptance_by_position), counts.token_acceptance)
+
+
+def economics(
+    costs: Costs | None, acceptance: Acceptance | None, proposers: Sequence[str]
+) -> dict[str, Any]:
+    """The prices, what each window needs, and what follows from it in a sentence."""
+    if costs is None:
+        return _unknown(acceptance)
+    widest = max(point.rows for point in costs.target) - 1
+    rows = [_row(costs, k, acceptance) for k in range(1, widest + 1)]
+    headline, text = _words(rows, acceptance, proposers)
+    plain_s = costs.target_s(1)
+    drafter_s = costs.drafter_s_per_token
+    return {
+        "headline": headline,
+        "text": text,
+        "plain_ms": round(1e3 * plain_s, 4),
+        "drafter_ms": None if drafter_s is None else round(1e3 * drafter_s, 4),
+        "rows": [{"rows": p.rows, "ms": round(1e3 * p.seconds, 4)} for p in costs.target],
+        "windows": [row.model_dump() for row in rows],
+        "acceptance": None if acceptance is None else round(acceptance.share, 4),
+    }
+
+
+def _unknown(acceptance: Acceptance | None) -> dict[str, Any]:
+    return {
+        "headline": "Not measured yet.",
+        "text": "The quick A/B below times passes of this model on this machine.",
+        "plain_ms": None,
+        "drafter_ms": None,
+        "rows": [],
+        "windows": [],
+        "acceptance": None if acceptance is None else round(acceptance.share, 4),
+    }
+
+
+def _row(costs: Costs, k: int, acceptance: Acceptance | None) -> WindowRow:
+    cost = (costs.target_s(k + 1) + k * (costs.drafter_s_per_token or 0.0)) / costs.target_s(1)
+    tokens = expected_tokens(acceptance.by_position, k) if acceptance else None
+    needed = break_even(cost, k)
+    return WindowRow(
+        window=k,
+        cost=round(cost, 4),
+        tokens=None if tokens is None else round(tokens, 4),
+        speedup=None if tokens is None else round(tokens / cost, 4),
+        break_even=None if needed is None else round(needed, 4),
+    )
+
+
+def _words(
+    rows: Sequence[WindowRow], acceptance: Acceptance | None, proposers: Sequence[str]
+) -> tuple[str, str]:
+    who = " and ".join(proposers) or "no proposer"
+    paying = [row for row in rows if row.break_even is not None]
+    if not paying:
+        return (
+            f"On this machine, with {who}, speculation cannot pay.",
+            "A pass over several tokens costs as much as that many passes over one.",
+        )
+    best = min(paying, key=lambda row: (row.break_even or 0.0, row.window))
+    needed = best.break_even or 0.0
+    headline = f"On this machine, with {who}, speculation pays above {_pct(needed)} acceptance."
+    cost = f"With a window of {best.window} a round costs {best.cost:.2f} plain passes."
+    if acceptance is None:
+        return headline, f"{cost} Nothing was drafted lately, so where you are is not known yet."
+    side = "above" if acceptance.share > needed else "below"
+    return headline, f"{cost} Lately {_pct(acceptance.share)} of the guesses held: {side} the line."
+
+
+def _pct(share: float) -> str:
+    return f"{100 * share:.0f} %"

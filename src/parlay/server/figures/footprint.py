@@ -1,0 +1,68 @@
+"""The memory that was planned for what is loaded, held against what is used.
+
+Knows the planner and the devices; reads model headers, once for each set of models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from parlay.errors import ParlayError
+from parlay.planning.devices import GIB, pools
+from parlay.server.lifecycle.opening import needed_gb
+from parlay.server.lifecycle.service import Service
+from parlay.web.memory import process_bytes
+
+log = logging.getLogger("parlay.server")
+_GPU_EVERY_S = 5.0  # asking a driver takes its time
+
+
+class Footprint:
+    """Planned and used bytes of a service's models."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._planned: dict[Path | None, int | None] = {}
+        self._gpu_bytes = 0
+        self._gpu_read = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Where the models are, what that should take, and what is taken there."""
+        on_gpu = self._service.engine.model.on_gpu
+        return {
+            "place": "gpu" if on_gpu else "ram",
+            "planned_bytes": self._planned.get(self._drafter),
+            # Of a GPU all that is used, whoever uses it; of RAM this process's part.
+            "used_bytes": self._on_gpu() if on_gpu else process_bytes(),
+        }
+
+    async def prepare(self) -> None:
+        """Plan for the models that are loaded now, in a thread: headers are read."""
+        path = self._drafter
+        if path not in self._planned:
+            planned = await asyncio.to_thread(_needed, self._service, path)
+            self._planned = {path: planned}
+
+    @property
+    def _drafter(self) -> Path | None:
+        drafter = self._service.drafter
+        return drafter.path if drafter.state == "ready" else None
+
+    def _on_gpu(self) -> int:
+        if time.monotonic() - self._gpu_read > _GPU_EVERY_S:
+            self._gpu_read = time.monotonic()
+            self._gpu_bytes = sum(p.total - p.free for p in pools() if p.kind != "ram")
+        return self._gpu_bytes
+
+
+def _needed(service: Service, drafter: Path | None) -> int | None:
+    """None where the planner does not know an architecture."""
+    try:
+        return int(needed_gb(service.deployment, drafter) * GIB)
+    except (ParlayError, OSError) as error:
+        log.info("no memory plan for what is loaded: %s", error)
+        return None

@@ -1,0 +1,81 @@
+"""A controller that passes everything on to another one and counts the rounds that go by.
+
+Knows no HTTP. It runs on the worker's thread; readers on other threads see whole numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parlay.control.controller import Choice, Controller, View
+from parlay.decoding.counts import Counts
+from parlay.decoding.round import Fallback, Round
+from parlay.server.figures.plain_speed import Baseline
+
+RECENT_ROUNDS = 400
+
+
+# Who asked for plain rounds has not fallen back.
+_WANTED = (None, Fallback.REQUEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """The last few hundred rounds in four numbers."""
+
+    n_rounds: int
+    n_drafted: int
+    n_accepted: int
+    n_fallbacks: int
+
+    @property
+    def fallback_share(self) -> float:
+        return self.n_fallbacks / self.n_rounds if self.n_rounds else 0.0
+
+
+class Observer:
+    """Counts of the whole server."""
+
+    def __init__(self, controller: Controller) -> None:
+        self.controller = controller  # may be exchanged between two rounds
+        self.counts = Counts()
+        self.baseline = Baseline()
+        self.recent: deque[Round] = deque(maxlen=RECENT_ROUNDS)
+        # A pass is shared by its sequences: its time is counted once here.
+        self.draft_s = self.verify_s = self.overhead_s = 0.0
+
+    def due(self) -> bool:
+        return self.controller.due()
+
+    def choose(self, views: Sequence[View]) -> list[Choice]:
+        return self.controller.choose(views)
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        for found in rounds:
+            self.counts.observe(found)
+        self.recent.extend(rounds)
+        timing = rounds[0].timing
+        self.draft_s += timing.draft_s
+        self.verify_s += timing.verify_s
+        self.overhead_s += timing.overhead_s
+        self.baseline.observe(rounds)
+        self.controller.observe(rounds)
+
+    def recent_sums(self) -> Recent:
+        """The same in a tenth of the time, for whoever looks every second."""
+        rounds = tuple(self.recent)
+        return Recent(
+            n_rounds=len(rounds),
+            n_drafted=sum(r.n_drafted for r in rounds),
+            n_accepted=sum(r.n_accepted for r in rounds),
+            n_fallbacks=sum(r.fallback not in _WANTED for r in rounds),
+        )
+
+    def recent_counts(self) -> Counts:
+        """The last few hundred rounds."""
+        counts = Counts()
+        for found in tuple(self.recent):
+            counts.observe(found)
+        return counts

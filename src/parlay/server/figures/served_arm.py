@@ -1,0 +1,151 @@
+"""One arm of a quick A/B: the server's own models, with speculation or without.
+
+Knows the service and the bench's protocol. Called in the runner's thread; the answering happens on
+the event loop and the worker, as for any client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from dataclasses import replace
+from typing import TypeVar
+
+from parlay.bench.subjects.own import speculation_of
+from parlay.bench.subjects.subject import ArmInfo, Ask, Reply, ScoredToken, SubjectError, TimedOut
+from parlay.errors import ParlayError
+from parlay.llama import library
+from parlay.runtime.engine import Engine
+from parlay.server.api.job import Job
+from parlay.server.api.planner import Plan
+from parlay.server.lifecycle.service import Service
+from parlay.web.failures import Failure
+from parlay.web.schema import ChatRequest
+
+T = TypeVar("T")
+ROUTE = "bench"  # under which the requests are counted
+
+
+class ServedArm:
+    """Asks through the queue."""
+
+    def __init__(self, service: Service, loop: asyncio.AbstractEventLoop, speculates: bool) -> None:
+        self._service = service
+        self._loop = loop
+        self._speculates = speculates
+        self._job: Job | None = None
+        self.n_asked = 0
+        proposers = "+".join(sorted(service.engine.bets.proposers))
+        self._info = ArmInfo(
+            name=f"served, {proposers}"[:90] if speculates else "served, plain",
+            kind="parlay",
+            method=proposers[:90] or "none" if speculates else "none",
+            speculates=speculates,
+            mode=service.engine.mode,
+            model=service.model_name[:90],
+            build=library.version()[:90],
+        )
+
+    @property
+    def info(self) -> ArmInfo:
+        return self._info
+
+    def warm_up(self, ask: Ask) -> list[int]:
+        """One answer; the server has been warm for long."""
+        told = self.ask(ask).speculation
+        return sorted(int(k) for k in told.windows) if told else []
+
+    def ask(self, ask: Ask) -> Reply:
+        answering = asyncio.run_coroutine_threadsafe(self._ask(ask), self._loop)
+        try:
+            return answering.result(ask.time_limit_s + 5)
+        except Failure as failure:
+            raise SubjectError(failure.message) from failure
+        except futures.TimeoutError as error:
+            answering.cancel()
+            raise TimedOut(f"no whole answer after {ask.time_limit_s:g} s") from error
+
+    def score(self, ask: Ask) -> Sequence[ScoredToken]:
+        """A quick look scores nothing."""
+        return ()
+
+    def stop(self) -> None:
+        """End the answer that is being made; on the event loop."""
+        if self._job is not None:
+            self._job.cancel()
+
+    def close(self) -> None:
+        """The models are the server's."""
+
+    async def _ask(self, ask: Ask) -> Reply:
+        body = ChatRequest.model_validate(
+            {
+                "messages": ask.prompt.messages,
+                "tools": ask.prompt.tools or None,
+                "max_tokens": ask.max_tokens,
+                "temperature": ask.temperature,
+                "seed": ask.seed,
+                "speculative": self._speculates,
+            }
+        )
+        began = time.perf_counter()
+        plan = replace(await self._service.plan_chat(body, {}), policy=ROUTE)
+        self._job = job = self._service.begin(plan)
+        self.n_asked += 1
+        seq, text = job.sequences[0], ""
+        try:
+            async for event in job.events():
+                text += "".join(piece.text for piece in event.pieces)
+        finally:  # also where nobody waits for it any more
+            self._count(job, plan)
+        wall_s = time.perf_counter() - began
+        if seq.finish_reason not in ("stop", "length"):
+            raise SubjectError(f"the answer ended with {seq.finish_reason}")
+        first, ended = seq.first_token or seq.started, seq.ended or seq.started
+        return Reply(
+            text=text,
+            n_tokens=seq.n_generated,
+            n_prompt=len(seq.request.prompt),
+            first_token_s=first - seq.started,
+            decode_s=ended - first,
+            wall_s=wall_s,
+            server_decode_s=ended - first,
+            finish_reason=seq.finish_reason,
+            speculation=speculation_of(seq.counts),
+        )
+
+    def _count(self, job: Job, plan: Plan) -> None:
+        """As any request; and the next arm must not find its prompt read."""
+        seq = job.sequences[0]
+        status = 200 if seq.finish_reason in ("stop", "length") else 499
+        reply_id = f"bench-{secrets.token_hex(12)}"
+        self._service.finished(job, plan, reply_id, {"status": status, "stream": False})
+
+        def forget() -> None:
+            slot = self._service.engine.slots.all[seq.seq_id]
+            if not slot.busy:
+                slot.tokens = []
+
+        if seq.seq_id >= 0:  # it has had a slot
+            self._service.engine.call(forget)
+
+
+def on_worker(engine: Engine, function: Callable[[], T], seconds: float) -> T:
+    """Run something between two rounds, and wait for it."""
+    done = threading.Event()
+    found: list[T] = []
+
+    def call() -> None:
+        try:
+            found.append(function())
+        finally:
+            done.set()
+
+    engine.call(call)
+    if not done.wait(seconds) or not found:
+        raise ParlayError("the worker had no time for it; try again when fewer answers are made")
+    return found[0]

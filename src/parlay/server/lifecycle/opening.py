@@ -1,0 +1,198 @@
+"""From a deployment to a running engine: settings, controller, checks before anything is loaded.
+
+Knows the deployment and the runtime; knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from parlay.control.controller import FixedWindow
+from parlay.control.guard import Guarded, Limits, OnAlert
+from parlay.deployment import Deployment, DeploymentError
+from parlay.errors import LoadError
+from parlay.llama.model import Model
+from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.models import resolve_model
+from parlay.parlay import known_draft, named_draft
+from parlay.planning.devices import GIB
+from parlay.planning.limits import Wanted, check_fits, engine_contexts, load_list, plan_here
+from parlay.runtime.engine import FREE_PROPOSERS, Engine, EngineSettings
+from parlay.runtime.pricing import Pricing
+from parlay.server.figures.observer import Observer
+
+_MAX_WINDOW = 16
+
+
+def engine_settings(deployment: Deployment) -> EngineSettings:
+    """How the engine opens: the target at once, a draft model afterwards."""
+    runtime = deployment.runtime
+    model = ModelSettings(
+        runtime.gpu_layers, runtime.devices, runtime.mmap, runtime.mlock, runtime.large_pages
+    )
+    widest = max(1, runtime.batch // runtime.slots - 1)
+    return EngineSettings(
+        target=resolve_model(deployment.model.target),
+        draft=named_draft(deployment.model.drafter),
+        window=None if runtime.adaptive else min(runtime.fixed_window, widest),
+        max_window=min(max(runtime.speculative_window or 0, _MAX_WINDOW), widest),
+        mode=None if runtime.mode == "auto" else runtime.mode,
+        model=model,
+        context=ContextSettings(
+            context_size=runtime.context_size,
+            n_sequences=runtime.slots,
+            n_batch=runtime.batch,
+            threads=runtime.threads,
+            flash_attention=runtime.flash_attention,
+            cache_type_k=runtime.cache_type_k,
+            cache_type_v=runtime.cache_type_v,
+        ),
+        drafter_model=replace(model, gpu_layers=runtime.drafter_gpu_layers),
+        drafter_cache_type_k=runtime.drafter_cache_type_k,
+        drafter_cache_type_v=runtime.drafter_cache_type_v,
+        vram_budget_gb=runtime.vram_budget_gb,
+        translate=runtime.translate,
+        remember_tokens=runtime.remember_tokens,
+        drafter_later=drafter_path(deployment) is not None,
+    )
+
+
+def drafter_path(deployment: Deployment) -> Path | None:
+    """The draft model's file, if one is named."""
+    names = [n for n in named_draft(deployment.model.drafter) if n not in FREE_PROPOSERS]
+    if len(names) > 1:
+        raise DeploymentError("model.drafter names several files; one draft model can be loaded")
+    return Path(names[0]) if names else None
+
+
+def with_known_drafter(deployment: Deployment) -> Deployment:
+    """`auto` becomes what the manifest of pairs has for the target, beside the suffix proposer."""
+    if deployment.model.drafter != "auto":
+        return deployment
+    names = known_draft(resolve_model(deployment.model.target))
+    model = deployment.model.model_copy(update={"drafter": ",".join(names)})
+    return deployment.model_copy(update={"model": model})
+
+
+def guarded(deployment: Deployment, pricing: Pricing | None, on_alert: OnAlert) -> Guarded:
+    """Guard rails around a fixed window, or around the controller that prices rounds."""
+    runtime = deployment.runtime
+    window = runtime.speculative_window if pricing else runtime.fixed_window
+    limits = Limits(
+        min_token_acceptance=runtime.min_token_acceptance,
+        min_sequence_acceptance=runtime.min_sequence_acceptance,
+        fallback_threshold_pct=runtime.fallback_threshold_pct,
+        max_window=window,
+    )
+    return Guarded(pricing or FixedWindow(runtime.fixed_window), limits, on_alert)
+
+
+def open_engine(deployment: Deployment) -> tuple[Engine, Observer]:
+    """Load the target; the first answer can be made when this returns."""
+    check_files(deployment)
+    # The service exchanges it for one whose alerts it hears.
+    observer = Observer(FixedWindow(deployment.runtime.fixed_window))
+    engine = Engine(engine_settings(deployment), observer)
+    try:
+        check_tokenizer(deployment, engine.model)
+    except BaseException:
+        engine.close()
+        raise
+    return engine, observer
+
+
+def check_files(deployment: Deployment) -> None:
+    """What can be said before minutes are spent on loading."""
+    model = deployment.model
+    target = resolve_model(model.target)
+    if not target.is_file():
+        raise DeploymentError(f"model.target: no file at {target}; check the path")
+    if model.tokenizer is not None and not Path(model.tokenizer).is_file():
+        raise DeploymentError(f"model.tokenizer: no file at {model.tokenizer}; leave the key out")
+
+
+def check_memory(deployment: Deployment) -> None:
+    """Raise LoadError where the target has no room; what `parlay serve` would say at its start."""
+    target, _ = _wanted(deployment, Path())
+    check_fits(target, budget_gb=deployment.runtime.vram_budget_gb)
+
+
+def check_drafter(deployment: Deployment, path: Path) -> None:
+    """Raise LoadError where a drafter has no room beside the loaded target: by the budget, which
+    counts both models, or by what is free now, which the target has taken its part of."""
+    _, drafter = _wanted(deployment, path)
+    budget = deployment.runtime.vram_budget_gb
+    needed = needed_gb(deployment, path)
+    if budget is not None and needed > budget:
+        raise LoadError(f"both models take {needed:.2f} GB of memory, vram_budget_gb is {budget:g}")
+    try:
+        check_fits(drafter)
+    except LoadError as error:
+        raise LoadError(f"no memory for the drafter: {error.message}") from None
+
+
+def needed_gb(deployment: Deployment, drafter: Path | None = None) -> float:
+    """What the models will take of the GPU, or of RAM where there is none, by the planner."""
+    target, second = _wanted(deployment, drafter or Path())
+    plan = plan_here(load_list(target, second if drafter else None))
+    return (plan.on_gpu if plan.has_gpu else plan.in_ram) / GIB
+
+
+def _wanted(deployment: Deployment, drafter: Path) -> tuple[Wanted, Wanted]:
+    """Both models as the engine will load them."""
+    settings = engine_settings(deployment)
+    types = (settings.drafter_cache_type_k, settings.drafter_cache_type_v)
+    context, own = engine_contexts(settings.context, settings.widest, types)
+    target = Wanted(settings.target, settings.model, context)
+    return target, Wanted(drafter, settings.drafter_model, own)
+
+
+# -- the tokenizer ----------------------------------------------------------------------------
+
+
+def check_tokenizer(deployment: Deployment, model: Model) -> None:
+    """A tokenizer file, when given, must be the target's own."""
+    if deployment.model.tokenizer is None:
+        return
+    path = Path(deployment.model.tokenizer)
+    for token, text in sorted(_tokens_in(path).items()):
+        if not 0 <= token < model.vocabulary.size:
+            raise _mismatch(path, f"it has a token {token}, the target {model.vocabulary.size}")
+        own = model.vocabulary.raw_text(token)
+        if own != text:
+            raise _mismatch(path, f"token {token} is {text!r} there and {own!r} in the target")
+
+
+def _mismatch(path: Path, reason: str) -> DeploymentError:
+    return DeploymentError(
+        f"model.tokenizer: {path.name} does not match the target: {reason}; leave the key out to"
+        " use the target's own"
+    )
+
+
+def _tokens_in(path: Path) -> dict[int, str]:
+    """Ids and texts of a tokenizer.json, or of a plain {text: id} or [text, ...] file."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        raise DeploymentError(f"model.tokenizer: {path.name} is no JSON file") from None
+    vocab = content
+    added: list[dict[str, Any]] = []
+    if isinstance(content, dict) and isinstance(content.get("model"), dict):
+        vocab, added = content["model"].get("vocab", {}), content.get("added_tokens", [])
+    found = _pairs(vocab) | {token["id"]: token["content"] for token in added}
+    if not found:
+        raise DeploymentError(f"model.tokenizer: {path.name} holds no vocabulary")
+    return found
+
+
+def _pairs(vocab: Any) -> dict[int, str]:
+    if isinstance(vocab, dict):
+        return {int(token): str(text) for text, token in vocab.items() if isinstance(token, int)}
+    if isinstance(vocab, list):
+        texts = [item[0] if isinstance(item, list) else item for item in vocab]
+        return {i: str(text) for i, text in enumerate(texts)}
+    return {}

@@ -1,0 +1,120 @@
+"""Routes for those who run the server: health, metrics, slots, tokens.
+
+Knows HTTP and the service; never shows a path or a prompt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import JSONResponse, Response
+
+from parlay.server.api.openai_routes import service_of
+from parlay.server.lifecycle.service import Service
+from parlay.web.schema import DetokenizeRequest, TokenizeRequest
+
+router = APIRouter()
+
+
+@router.get("/health", summary="Whether requests are taken")
+@router.get("/v1/health", include_in_schema=False)
+async def health(request: Request) -> JSONResponse:
+    service = service_of(request)
+    status = "draining" if service.draining else "ok"
+    body = {"status": status, "drafter": service.drafter.state, "model": service.model_name}
+    return JSONResponse(body, status_code=503 if service.draining else 200)
+
+
+@router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+async def metrics(request: Request) -> Response:
+    return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+async def speculative_metrics(request: Request) -> dict[str, Any]:
+    """Everything about speculation as one JSON object."""
+    service = service_of(request)
+    counts, observer = service.observer.counts, service.observer
+    recent = observer.recent_counts()
+    live = observer.baseline.live_speedup
+    return {
+        **counts.as_dict(),
+        "draft_ms": round(observer.draft_s * 1e3, 3),
+        "verify_ms": round(observer.verify_s * 1e3, 3),
+        "overhead_ms": round(observer.overhead_s * 1e3, 3),
+        "positions": {
+            str(j): {"drafted": n, "accepted": counts.accepted_at[j]}
+            for j, n in sorted(dict(counts.drafted_at).items())
+        },
+        "fallback_ms": {why.value: round(s * 1e3, 3) for why, s in dict(counts.fallback_s).items()},
+        "fallback_share": round(observer.recent_sums().fallback_share, 4),
+        "recent": recent.as_dict(),
+        "speedup": None if live is None else round(live, 4),
+        "baseline_ms": {
+            str(n): round(s * 1e3, 3) for n, s in sorted(observer.baseline.pass_s.items())
+        },
+        "mode": service.engine.mode,
+        "exact": _exact(service),
+        "drafter": _drafter(service),
+        "alerts": [alert.as_dict() for alert in service.alerts.active.values()],
+        "queue": {"slots": len(service.engine.slots.all), "waiting": service.engine.n_waiting},
+        "cache": service.cache.as_dict(),
+        "memory_used_percent": service.memory.used_pct,
+        "uptime_s": round(time.time() - service.started, 3),
+    }
+
+
+def _exact(service: Service) -> dict[str, Any]:
+    shapes = service.engine.exact
+    return {"rows": sorted(shapes.rows), "concurrent": shapes.concurrent}
+
+
+def _drafter(service: Service) -> dict[str, Any]:
+    care = service.drafter
+    return {
+        "state": care.state,
+        "reason": None if care.reason is None else care.reason.value,
+        "detail": care.detail,
+        "proposers": sorted(service.engine.bets.proposers),
+    }
+
+
+@router.get("/slots", summary="What each slot is doing")
+async def slots(request: Request) -> list[dict[str, Any]]:
+    engine = service_of(request).engine
+    working = {seq.seq_id: seq for seq in engine.active}
+    found = []
+    for slot in engine.slots.all:
+        seq = working.get(slot.seq_id)
+        found.append(
+            {
+                "id": slot.seq_id,
+                "n_ctx": engine.target.context_size,
+                "is_processing": seq is not None,
+                "n_cached": len(slot.tokens) if seq is None else seq.n_cached,
+                "n_prompt": 0 if seq is None else len(seq.request.prompt),
+                "n_generated": 0 if seq is None else seq.n_generated,
+                "speculative": None if seq is None else seq.counts.as_dict(),
+            }
+        )
+    return found
+
+
+@router.post("/tokenize", summary="Text to tokens")
+async def tokenize(request: Request, body: TokenizeRequest) -> dict[str, Any]:
+    vocabulary = service_of(request).engine.model.vocabulary
+    tokens = await asyncio.to_thread(
+        vocabulary.tokenize, body.content, bos=body.add_special, special=body.parse_special
+    )
+    if not body.with_pieces:
+        return {"tokens": tokens}
+    return {"tokens": [{"id": token, "piece": vocabulary.text_of(token)} for token in tokens]}
+
+
+@router.post("/detokenize", summary="Tokens to text")
+async def detokenize(request: Request, body: DetokenizeRequest) -> dict[str, str]:
+    vocabulary = service_of(request).engine.model.vocabulary
+    return {"content": await asyncio.to_thread(vocabulary.detokenize, body.tokens)}

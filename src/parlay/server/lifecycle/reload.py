@@ -1,0 +1,86 @@
+"""A new deployment for a running service, without dropping a request.
+
+Knows which keys can change while the target stays loaded, and says which would need a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from parlay.deployment import Deployment, DeploymentError
+from parlay.parlay import parse_draft
+from parlay.runtime.engine import FREE_PROPOSERS, Engine
+from parlay.server.lifecycle.opening import drafter_path
+from parlay.server.lifecycle.service import Service
+
+log = logging.getLogger("parlay.server")
+
+# What is read while a request runs, or can be exchanged between two rounds.
+_LIVE = {
+    "model": {"drafter", "alias"},
+    "runtime": {
+        "speculative_window",
+        "min_token_acceptance",
+        "min_sequence_acceptance",
+        "fallback_threshold_pct",
+        "vram_budget_gb",
+        "controller",
+        "context_full",
+    },
+    "monitoring": {"*"},
+    "server": {"*"},
+}
+_FIXED = {"monitoring": {"metrics_endpoint"}, "server": {"host", "port", "cors_origins"}}
+
+
+async def reload(service: Service, read: Callable[[], Deployment]) -> bool:
+    """Read the deployment again and act on it; a file that is wrong changes nothing."""
+    try:
+        new = read()
+        drafter = drafter_path(new)
+        old = service.deployment
+        service.apply(new)
+    except DeploymentError as error:
+        log.error("the deployment was not reloaded: %s", error)
+        service.alerts.set("reload", "the deployment file has an error; the old one stays")
+        return False
+    service.alerts.set("reload", None)
+    _tell_restart(service, needs_restart(old, new))
+    exchange_free(service.engine, parse_draft(new.model.drafter))
+    if old.model.drafter != new.model.drafter or service.drafter.state == "absent":
+        await service.drafter.exchange(drafter)
+    log.warning("the deployment was reloaded")
+    return True
+
+
+def needs_restart(old: Deployment, new: Deployment) -> list[str]:
+    """Changed keys that a loaded target cannot follow."""
+    found = []
+    for section, live in _LIVE.items():
+        before, after = getattr(old, section), getattr(new, section)
+        for key in type(before).model_fields:
+            moves = "*" in live or key in live
+            fixed = not moves or key in _FIXED.get(section, set())
+            if fixed and getattr(before, key) != getattr(after, key):
+                found.append(f"{section}.{key}")
+    return found
+
+
+def _tell_restart(service: Service, keys: list[str]) -> None:
+    text = f"{', '.join(keys)} changed and will act after a restart" if keys else None
+    service.alerts.set("restart_needed", None)
+    service.alerts.set("restart_needed", text)
+
+
+def exchange_free(engine: Engine, wanted: tuple[str, ...]) -> None:
+    """Proposers without a model come and go between two rounds."""
+
+    def exchange() -> None:
+        for name, make in FREE_PROPOSERS.items():
+            if name in wanted and name not in engine.bets.proposers:
+                engine.bets.proposers[name] = make(engine.settings.remember_tokens)
+            elif name not in wanted:
+                engine.bets.proposers.pop(name, None)
+
+    engine.call(exchange)

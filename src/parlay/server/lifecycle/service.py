@@ -1,0 +1,262 @@
+"""The service: one engine with its planner, its numbers, its log and its care.
+
+Everything the routes need, without a word of HTTP; runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from parlay.control import guard
+from parlay.deployment import Deployment
+from parlay.errors import BadRequest
+from parlay.runtime.engine import Engine
+from parlay.runtime.pricing import Pricing
+from parlay.server.api import answer_statistics as statistics
+from parlay.server.api.conversation import Conversation
+from parlay.server.api.grammar import Grammars
+from parlay.server.api.job import Event, Job
+from parlay.server.api.mailbox import Mailbox
+from parlay.server.api.planner import Plan, Planner
+from parlay.server.figures.metrics import Gauges, Metrics
+from parlay.server.figures.observer import Observer
+from parlay.server.figures.recent_answers import Key, Ledger
+from parlay.server.lifecycle.cache_care import CacheCare
+from parlay.server.lifecycle.drafter_care import DrafterCare
+from parlay.server.lifecycle.opening import check_drafter, drafter_path, guarded
+from parlay.server.lifecycle.warmup import WarmUp
+from parlay.web import failures
+from parlay.web.alerts import Alerts
+from parlay.web.memory import Memory, process_bytes
+from parlay.web.request_log import RequestLog, timestamp
+from parlay.web.schema import ChatRequest, CompletionRequest
+from parlay.web.security import Keys
+
+_MAX_RETRY_S = 60
+_BETS = {
+    "controller",
+    "speculative_window",
+    "min_token_acceptance",
+    "min_sequence_acceptance",
+    "fallback_threshold_pct",
+}
+
+
+class Service:
+    """A loaded target, ready to answer over HTTP."""
+
+    def __init__(self, deployment: Deployment, engine: Engine, observer: Observer) -> None:
+        self.engine = engine
+        self.observer = observer
+        self.started = time.time()
+        self.draining = False
+        self.alerts = Alerts()
+        self.memory = Memory(deployment.monitoring.memory_pressure_pct)
+        self.metrics = Metrics(observer, self.gauges)
+        self.pricing: Pricing | None = None  # where windows are chosen by measured time
+        self.warm_up = WarmUp(engine, observer.baseline)
+        self.drafter = DrafterCare(
+            engine,
+            drafter_path(deployment),
+            self.alerts,
+            check=lambda path: check_drafter(self.deployment, path),
+            on_ready=self._pair,
+        )
+        self.cache = CacheCare(engine)
+        self._conversation = Conversation(engine.model)
+        self._grammars = Grammars(engine.model.vocabulary)
+        self.ledger = Ledger()
+        self._jobs: set[Job] = set()
+        self._mailbox: Mailbox[Event] | None = None  # made with the first request
+        self._usual_s = 1.0  # running mean of a request's time, for Retry-After
+        self._log: RequestLog | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None  # set when it runs
+        self._bets: dict[str, Any] = {}  # the keys that made the controller
+        self.apply(deployment)
+
+    def apply(self, deployment: Deployment) -> None:
+        """Take over everything that can change while requests run."""
+        self.deployment = deployment
+        self.keys = Keys.of(deployment)
+        self.alerts.webhook = deployment.monitoring.alert_webhook
+        self.memory.limit_pct = deployment.monitoring.memory_pressure_pct
+        self._control(deployment)
+        self._planner = Planner(
+            deployment,
+            self._conversation,
+            self._grammars,
+            mode=self.engine.mode,
+            context_size=self.engine.target.context_size,
+            adaptive=self.pricing is not None,
+        )
+        old, self._log = self._log, RequestLog.of(deployment.monitoring)
+        if old is not None:
+            old.close()
+
+    def _control(self, deployment: Deployment) -> None:
+        """Make the controller anew where its keys changed; else it keeps what it has seen."""
+        bets = deployment.runtime.model_dump(include=_BETS)
+        if bets == self._bets:
+            return
+        if not deployment.runtime.adaptive:
+            self.keep_learned()
+            self.pricing = None
+        elif self.pricing is None:
+            self.pricing = Pricing(self.engine, drafter_path(deployment))
+            self.warm_up.price(self.pricing)
+        self.guard = guarded(deployment, self.pricing, self._hear)
+        self.observer.controller = self.guard
+        self._bets = bets
+
+    def _pair(self, drafter: Path | None) -> None:
+        """Another drafter is in use, on the worker's thread from its next round."""
+        if self.pricing is not None:
+            self.engine.call(partial(self.pricing.pair, drafter))
+
+    def keep_learned(self) -> None:
+        """Save what the controller learned; on the worker's thread, which learns it."""
+        if self.pricing is not None:
+            self.engine.call(self.pricing.save)
+
+    def _hear(self, alert: guard.Alert) -> None:
+        """A guard rail acted, on the worker's thread; the share of fallbacks is watched anyway."""
+        text = f"{alert.kind} is {alert.value:.3g}, below {alert.limit:g}: decoding plainly"
+        if self.loop is not None and alert.kind != "fallback_share":
+            self.loop.call_soon_threadsafe(self.alerts.set, "low_acceptance", text)
+
+    @property
+    def model_name(self) -> str:
+        """What clients call the target: an alias, or its file's name without folders."""
+        alias = self.deployment.model.alias
+        return alias[0] if alias else self.engine.settings.target.stem
+
+    # -- requests -------------------------------------------------------------
+
+    async def plan_chat(self, body: ChatRequest, headers: Mapping[str, str]) -> Plan:
+        """In a thread: a template or a grammar may take its time."""
+        return await asyncio.to_thread(self._planner.chat, body, headers, self.memory.pressed)
+
+    async def plan_completion(self, body: CompletionRequest, headers: Mapping[str, str]) -> Plan:
+        return await asyncio.to_thread(self._planner.completion, body, headers, self.memory.pressed)
+
+    def begin(self, plan: Plan, model: str = "") -> Job:
+        """Let a request in, or say when to come back. `model`: the name it was asked for by."""
+        if self.draining:
+            raise failures.unavailable("the server is shutting down", "shutting_down")
+        self._admit(len(plan.requests))
+        if self._mailbox is None:
+            self._mailbox = Mailbox(asyncio.get_running_loop())
+        job = Job(self._mailbox, self.deployment.server.request_timeout_s)
+        job.start(self.engine, plan.requests, plan.constraints)
+        self._jobs.add(job)
+        self.ledger.begin(job, Key(plan.policy, self._known_name(model)))
+        return job
+
+    def _known_name(self, model: str) -> str:
+        """One of our names: what clients make up is no label."""
+        return model if model in self.deployment.model.alias else self.model_name
+
+    def _admit(self, n: int) -> None:
+        self._jobs = {job for job in self._jobs if job.n_open}
+        room = self.engine.settings.context.n_sequences + self.deployment.server.queue_size
+        if n > room:
+            raise BadRequest(f"n is {n}; this server holds {room} answers at once")
+        n_open = sum(job.n_open for job in self._jobs)
+        if n_open + n > room:
+            n_slots = self.engine.settings.context.n_sequences
+            wait = math.ceil(self._usual_s * (n_open - n_slots + 1) / n_slots)
+            raise failures.busy(min(max(1, wait), _MAX_RETRY_S))
+
+    @property
+    def n_open(self) -> int:
+        """Sequences in slots and in the queue."""
+        return sum(job.n_open for job in self._jobs)
+
+    def cancel_all(self) -> None:
+        for job in self._jobs:
+            job.cancel()
+
+    # -- what was answered ----------------------------------------------------
+
+    def finished(self, job: Job, plan: Plan, reply_id: str, about: dict[str, Any]) -> None:
+        """Count and log one request, before its last byte is sent."""
+        seqs = job.sequences
+        whole = max(statistics.e2e_s(seq) for seq in seqs)
+        self._usual_s += 0.1 * (whole - self._usual_s)
+        self.metrics.whole.observe(whole)
+        self.metrics.queued.observe(max(0.0, seqs[0].started - seqs[0].submitted))
+        if seqs[0].first_token is not None:
+            self.metrics.ttft.observe(statistics.ttft_s(seqs[0]))
+        self.metrics.requests.labels(plan.endpoint, about["status"]).inc()
+        record = self._record(job, plan, reply_id) | about
+        self.ledger.finish(job, reply_id, record)
+        if self._log is not None:
+            texts = self._texts(job) if self.deployment.monitoring.log_prompts else {}
+            self._log.write(record | texts)
+
+    def refused(self, endpoint: str, failure: failures.Failure) -> None:
+        """Count and log a request that got no answer."""
+        self.metrics.requests.labels(endpoint, failure.status).inc()
+        if self._log is not None:
+            record = {"endpoint": endpoint, "status": failure.status, "error": failure.code}
+            self._log.write({"time": timestamp(), **record})
+
+    def _record(self, job: Job, plan: Plan, reply_id: str) -> dict[str, Any]:
+        seqs = job.sequences
+        numbers = statistics.speculative(seqs, plan.mode, plan.policy, self.observer.baseline)
+        timings = statistics.timings(seqs)
+        return {
+            "time": timestamp(),
+            "request_id": reply_id,
+            "endpoint": plan.endpoint,
+            "finish_reason": seqs[0].finish_reason,
+            "prompt_tokens": len(seqs[0].request.prompt),
+            "reused_tokens": seqs[0].n_reused,
+            "accepted_tokens": numbers.pop("accepted"),
+            "proposed_tokens": numbers.pop("drafted"),
+            "accept_rate": numbers.pop("token_acceptance"),
+            "tokens_per_second": timings["predicted_per_second"],
+            **numbers,
+        }
+
+    def _texts(self, job: Job) -> dict[str, Any]:
+        vocabulary = self.engine.model.vocabulary
+        first = job.sequences[0].request.prompt
+        answers = [seq.tokens[len(seq.tokens) - seq.n_generated :] for seq in job.sequences]
+        return {
+            "prompt": vocabulary.detokenize(list(first)),
+            "answers": [vocabulary.detokenize(answer) for answer in answers],
+        }
+
+    # -- numbers --------------------------------------------------------------
+
+    def gauges(self) -> Gauges:
+        engine = self.engine
+        size, n_slots = engine.target.context_size, engine.settings.context.n_sequences
+        active = engine.active
+        idle = [slot for slot in engine.slots.all if not slot.busy]
+        return Gauges(
+            slots=n_slots,
+            slots_busy=len(active),
+            queue_length=engine.n_waiting,
+            cache_tokens=sum(s.n_cached for s in active) + sum(len(s.tokens) for s in idle),
+            cache_capacity=size * n_slots,
+            cache_holes=sum(engine.target.holes(s.seq_id) for s in active),
+            compactions=self.cache.n_compactions,
+            drafter_ready=self.drafter.state == "ready",
+            memory_used_pct=self.memory.used_pct,
+            process_bytes=process_bytes(),
+            alerts=tuple(self.alerts.n_raised.items()),
+        )
+
+    def close(self) -> None:
+        self.keep_learned()
+        self.engine.close()
+        if self._log is not None:
+            self._log.close()

@@ -1,0 +1,313 @@
+"""Measures what passes cost on this machine: the cost table a controller starts from.
+
+Knows only `Passes`. A `Stopwatch` around a model also times passes made for another purpose: the
+probe of exact shapes makes most of those that matter, so that start-up pays for them once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from statistics import median, quantiles
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.control.cost import CostTable, Curve, DrafterCost
+from parlay.decoding.span import Passes, Span
+from parlay.proposers.follower import Follower
+from parlay.timing.probe_text import probe_tokens, rewind
+
+Clock = Callable[[], float]
+Progress = Callable[[float, str], None]  # share done, and what is being done
+
+
+def quietly(_share: float, _what: str) -> None:
+    """Nobody wants to see it."""
+
+
+# Python's own part of a round, beside choosing one token per row.
+OVERHEAD_S = 60e-6
+_N_PREFIX = 24
+# Small shapes are used most and change most; of the others two passes have to do.
+_N_SAMPLES, _N_SAMPLES_WIDE, _SMALL_ROWS = 3, 2, 5
+# Every shape up to here is measured, then those where kernels are known to switch.
+_DENSE_ROWS = 9
+_N_CHANGES = 2
+_SPARSE_ROWS = (12, 16, 17, 24, 32)
+_N_STEPS = 8
+_N_WARM_UP = 2
+_CATCH_UPS = (2, 8, 32)
+# On an idle machine half of the single passes lie within 2 to 5 % of each other.
+LARGEST_SPREAD = 0.2
+
+_Key = tuple[int, int, bool]  # sequences, rows, whether the shape differed from the last one
+
+
+class Stopwatch:
+    """A model whose passes are timed."""
+
+    def __init__(self, passes: Passes, clock: Clock = perf_counter) -> None:
+        self._passes = passes
+        self._clock = clock
+        self._last: tuple[int, ...] = ()
+        self._before: tuple[int, ...] = ()
+        self._seen: set[tuple[int, ...]] = set()
+        self.samples: defaultdict[_Key, list[float]] = defaultdict(list)
+        # The second pass of a shape: a GPU records then what it will repeat from the third one on.
+        self.seconds: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        shape = tuple(len(span.tokens) for span in spans)
+        started = self._clock()
+        rows = self._passes.decode(spans)
+        seconds = self._clock() - started
+        if all(span.n_logits for span in spans):  # else a prompt was read
+            self._note(shape, seconds)
+        self._before = self._last
+        self._last = shape
+        return rows
+
+    def forget(self) -> None:
+        """Everything timed so far; what is timed next is believed on its own."""
+        self.samples.clear()
+        self.seconds.clear()
+
+    def _note(self, shape: tuple[int, ...], seconds: float) -> None:
+        n, rows = len(shape), sum(shape)
+        if not self.steady:
+            self.samples[n, rows, False].append(seconds)
+        elif shape not in self._seen:  # it also loads its kernels: no later one pays for that
+            self._seen.add(shape)
+        elif shape != self._last:
+            self.samples[n, rows, True].append(seconds)
+        elif shape != self._before:
+            self.seconds[n, rows].append(seconds)
+        else:
+            self.samples[n, rows, False].append(seconds)
+
+    @property
+    def context_size(self) -> int:
+        return self._passes.context_size
+
+    @property
+    def n_vocab(self) -> int:
+        return self._passes.n_vocab
+
+    @property
+    def busy_s(self) -> float:
+        return self._passes.busy_s
+
+    @property
+    def steady(self) -> bool:
+        return self._passes.steady
+
+    @property
+    def can_shift(self) -> bool:
+        return self._passes.can_shift
+
+    def length(self, seq_id: int) -> int:
+        return self._passes.length(seq_id)
+
+    def truncate(self, seq_id: int, length: int) -> None:
+        self._passes.truncate(seq_id, length)
+
+    def reusable(self, seq_id: int, length: int) -> int:
+        return self._passes.reusable(seq_id, length)
+
+    def clear(self, seq_id: int) -> None:
+        self._passes.clear(seq_id)
+
+    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        self._passes.shift(seq_id, keep, discard)
+
+    def close(self) -> None:
+        self._passes.close()
+
+
+def measure(
+    target: Stopwatch,
+    drafter: Passes | None,
+    *,
+    max_window: int,
+    n_sequences: int = 1,
+    budget_s: float = 4.0,
+    progress: Progress = quietly,
+    clock: Clock = perf_counter,
+    origin: str = "measured at start-up",
+) -> CostTable:
+    """The cost table, from what the stopwatch holds already and passes that are still lacking.
+
+    What the budget leaves no time for is interpolated. A busy machine shows in the spread of equal
+    passes: the table then says that it is not stable.
+    """
+    deadline = clock() + budget_s
+    timed = Stopwatch(drafter, clock) if drafter is not None else None
+    wanted = list(tasks(target, timed, max_window, n_sequences))
+    try:
+        for i, (name, run) in enumerate(wanted):
+            if clock() > deadline:
+                break
+            progress(i / len(wanted), name)
+            run()
+        progress(1.0, "done")
+    finally:
+        target.clear(0)
+    return table(target, timed, origin, clock)
+
+
+def measure_drafter(drafter: Passes, clock: Clock = perf_counter) -> DrafterCost:
+    """What a drafter costs that was loaded after the table was made."""
+    timed = Stopwatch(drafter, clock)
+    _time_drafter(timed)
+    return _drafter_cost(timed, seconds_per_choice(timed.n_vocab, clock))
+
+
+def measure_follower(drafter: Follower, clock: Clock = perf_counter) -> DrafterCost:
+    """What a drafter costs that reads the target's states: reading them, and drafting."""
+
+    def seconds(run: Callable[[int], None], n: int) -> float:
+        taken = []
+        for _ in range(_N_SAMPLES + 1):  # the first one of a shape is slow
+            started = clock()
+            run(n)
+            taken.append(clock() - started)
+        return median(taken[1:])
+
+    reads = {n: seconds(drafter.rehearse_reading, n) for n in (1, *_CATCH_UPS)}
+    if drafter.block_size is not None:
+        widths = {2, drafter.block_size // 2 + 1, drafter.block_size}
+        blocks = {n: seconds(drafter.rehearse_drafting, n - 1) for n in widths}
+        return DrafterCost(Curve(reads, {}), single_steps=False, block=Curve(blocks, {}))
+    step = seconds(drafter.rehearse_drafting, 2) / 2
+    behind = {n + 1: spent + step for n, spent in reads.items()}
+    return DrafterCost(Curve({1: step, **behind}, {}), single_steps=False)
+
+
+Task = tuple[str, Callable[[], None]]
+
+
+def tasks(
+    target: Stopwatch, drafter: Stopwatch | None, max_window: int, n_sequences: int
+) -> Iterable[Task]:
+    """What there is to time, the most important first."""
+    yield "single tokens", partial(_time_shape, target, 1, _N_STEPS)
+    if drafter is not None:
+        yield "drafter", partial(_time_drafter, drafter)
+    widest = max_window + 1
+    shapes = [b for b in (*range(2, _DENSE_ROWS + 1), *_SPARSE_ROWS) if b < widest]
+    for b in (*shapes, widest):
+        n = _N_SAMPLES if b <= _SMALL_ROWS else _N_SAMPLES_WIDE
+        yield f"{b} rows", partial(_time_shape, target, b, n)
+    if n_sequences > 1:
+        for b in (1, 2, 4):
+            name = f"{n_sequences} sequences of {b} rows"
+            yield name, partial(_time_together, target, n_sequences, b)
+
+
+def _time_shape(passes: Stopwatch, rows: int, n_wanted: int) -> None:
+    """Passes over so many rows after a short text, until there are enough of them."""
+    have = len(passes.samples[1, rows, False])
+    if have >= n_wanted or _N_PREFIX + rows > passes.context_size:
+        return
+    shapes = [rows] * (n_wanted - have)
+    if passes.steady:  # twice until it is steady, and then to and fro for the price of a change
+        shapes += [rows, rows, *(1, 1, rows, rows) * _N_CHANGES]
+    tokens = probe_tokens(_N_PREFIX + rows, passes.n_vocab)
+    prefix, rest = tokens[:_N_PREFIX], tokens[_N_PREFIX:]
+    for n in shapes:
+        if passes.length(0):  # the text of the last pass: the same, but for the rows after it
+            rewind(passes, prefix)
+        else:
+            passes.decode([Span(0, 0, prefix, 0)])
+        passes.decode([Span(0, _N_PREFIX, rest[:n], n)])
+
+
+def _time_together(passes: Stopwatch, n_sequences: int, rows: int) -> None:
+    """Passes over several sequences, so many rows each."""
+    tokens = probe_tokens(_N_PREFIX + rows, passes.n_vocab)
+    sequences = range(n_sequences)
+    try:
+        for _ in range(1 + 3 * int(passes.steady)):
+            for s in sequences:
+                passes.clear(s)
+                passes.decode([Span(s, 0, tokens[:_N_PREFIX], 0)])
+            passes.decode([Span(s, _N_PREFIX, tokens[_N_PREFIX:], rows) for s in sequences])
+    finally:
+        for s in sequences:
+            passes.clear(s)
+
+
+def _time_drafter(drafter: Stopwatch) -> None:
+    """Single steps, as it drafts; then the passes with which it catches up."""
+    catch_ups = [m for size in _CATCH_UPS for m in (size, 1)]
+    spans = [1] * (_N_WARM_UP + _N_STEPS) + catch_ups
+    if drafter.steady:  # a second time, now that the kernels are loaded
+        spans += [m for size in _CATCH_UPS for m in (size, 1, 1)]
+    tokens = probe_tokens(sum(spans), drafter.n_vocab)
+    at = 0
+    try:
+        for i, n in enumerate(spans):
+            if at + n > drafter.context_size:
+                return
+            if i == _N_WARM_UP:  # the steps before found cold caches, as if the machine were busy
+                drafter.forget()
+            drafter.decode([Span(0, at, tokens[at : at + n], 1)])
+            at += n
+    finally:
+        drafter.clear(0)
+
+
+def seconds_per_choice(n_vocab: int, clock: Clock) -> float:
+    """Choosing a token from one row of logits."""
+    row = np.zeros(n_vocab, np.float32)
+    started = clock()
+    for _ in range(_N_STEPS):
+        row.argmax()
+    return (clock() - started) / _N_STEPS
+
+
+def table(
+    target: Stopwatch,
+    drafter: Stopwatch | None = None,
+    origin: str = "measured at start-up",
+    clock: Clock = perf_counter,
+) -> CostTable:
+    """The prices as far as passes were timed; there must be at least one."""
+    choice_s = seconds_per_choice(target.n_vocab, clock)
+    together = sorted({n for n, _, _ in target.samples})
+    curves = {(1, n): _curve(target, n, OVERHEAD_S, choice_s) for n in together}
+    cost = None if drafter is None else _drafter_cost(drafter, choice_s)
+    stable = _is_stable(target) and (drafter is None or _is_stable(drafter))
+    return CostTable(curves, cost, name="measured", origin=origin, stable=stable)
+
+
+def _drafter_cost(drafter: Stopwatch, choice_s: float) -> DrafterCost:
+    return DrafterCost(_curve(drafter, 1, 0.0, choice_s), single_steps=drafter.steady)
+
+
+def _curve(passes: Stopwatch, n_sequences: int, fixed_s: float, choice_s: float) -> Curve:
+    prices: dict[bool, dict[int, float]] = {False: {}, True: {}}
+    for (n, rows, changed), seconds in passes.samples.items():
+        if n == n_sequences and seconds:
+            prices[changed][rows] = median(seconds) + fixed_s + rows * choice_s
+    steady, changed_ = prices[False], prices[True]
+    again = [
+        median(seconds) + fixed_s + rows * choice_s - steady[rows]
+        for (n, rows), seconds in passes.seconds.items()
+        if n == n_sequences and rows in steady
+    ]
+    settling_s = max(0.0, median(again)) if again else 0.0
+    # A shape that was only ever seen as a changed one is at least known from above.
+    return Curve({**changed_, **steady}, changed_, settling_s)
+
+
+def _is_stable(passes: Stopwatch) -> bool:
+    """Whether equal passes took equal time."""
+    single = passes.samples[1, 1, False]
+    if len(single) < _N_SAMPLES:
+        return False
+    low, middle, high = quantiles(single, n=4)
+    return high - low <= LARGEST_SPREAD * middle

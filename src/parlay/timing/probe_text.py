@@ -1,0 +1,33 @@
+"""Text for probes and measurements: tokens that mean nothing, read into a cache and taken back.
+
+Knows passes; knows nothing of what is measured with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parlay.decoding.span import Passes, Span
+
+_SPREAD = 7919  # a prime: probe tokens jump about the vocabulary
+_SMALL_CHUNK = 16  # rows of a pass that reads a prefix: any batch holds that many
+
+
+def probe_tokens(n: int, n_vocab: int, offset: int = 0) -> list[int]:
+    """Text that means nothing and repeats nothing."""
+    return [(i * _SPREAD + 31 * offset + 11) % n_vocab for i in range(n)]
+
+
+def read(passes: Passes, prefix: Sequence[int]) -> None:
+    """Into the cache, in chunks."""
+    for at in range(0, len(prefix), _SMALL_CHUNK):
+        passes.decode([Span(0, at, prefix[at : at + _SMALL_CHUNK], 0)])
+
+
+def rewind(passes: Passes, prefix: Sequence[int]) -> None:
+    """Leave just the prefix in the cache; a recurrent one has to read it again."""
+    if passes.reusable(0, len(prefix)) == len(prefix):
+        passes.truncate(0, len(prefix))
+    else:
+        passes.clear(0)
+        read(passes, prefix)

@@ -1,0 +1,87 @@
+"""The door of any server: keys and limits before the routes, one table for everything that fails.
+
+Knows FastAPI and who stands behind the door by three attributes; starts and stops nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from parlay.deployment import Deployment
+from parlay.errors import ParlayError
+from parlay.web import failures
+from parlay.web.reference import reference
+from parlay.web.schema import ChatRequest, CompletionRequest
+from parlay.web.security import Gate, Keys
+
+log = logging.getLogger("parlay.server")
+_PAGE_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+_FIELDS = sorted({*ChatRequest.model_fields, *CompletionRequest.model_fields})
+
+
+class Behind(Protocol):
+    """Whoever answers."""
+
+    deployment: Deployment
+    keys: Keys
+
+    def refused(self, endpoint: str, failure: failures.Failure) -> None:
+        """Count and log a request that got no answer."""
+
+
+def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIRouter]) -> FastAPI:
+    """The routes behind their door; they find the service as `app.state.service`."""
+    app = FastAPI(title="Parlay", version=version, summary=summary, docs_url=None, redoc_url=None)
+    app.state.service = service
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(reference(app.openapi()), headers=_PAGE_HEADERS)
+
+    for router in routers:
+        app.include_router(router)
+    for kind in (failures.Failure, ParlayError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, _fail)
+    origins = service.deployment.server.cors_origins
+    # The last one added is the first one reached: other sites' preflights carry no key.
+    app.add_middleware(
+        Gate,
+        keys=lambda: service.keys,
+        max_body=lambda: int(service.deployment.server.max_body_mb * 1e6),
+    )
+    if origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    return app
+
+
+async def _fail(request: Request, error: Exception) -> Response:
+    failure = _failure(error)
+    service: Behind = request.app.state.service
+    service.refused(_endpoint(request), failure)
+    if failure.status >= 500 and not isinstance(error, failures.Failure):
+        log.error("a request failed", exc_info=error)
+    return JSONResponse(failure.body, failure.status, failure.headers)
+
+
+def _failure(error: Exception) -> failures.Failure:
+    if isinstance(error, RequestValidationError):
+        return failures.of_validation(error.errors(), _FIELDS)
+    if isinstance(error, HTTPException):
+        return failures.Failure(error.status_code, str(error.detail), code="http")
+    return failures.of(error)
+
+
+def _endpoint(request: Request) -> str:
+    """A metric's label: never what a client made up."""
+    known = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
+    return known.get(request.url.path, "other")

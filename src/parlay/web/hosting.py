@@ -1,0 +1,158 @@
+"""Anything served, as a process: start, signals, drain, end.
+
+SIGTERM or SIGINT drains, a second one ends at once; SIGHUP reads the deployment again.
+Knows uvicorn; what is served, and on which engine, is the subclass's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from types import FrameType
+from typing import Any, Generic, Protocol, TypeVar
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from parlay.deployment import Deployment
+from parlay.errors import ParlayError
+from parlay.web.security import Keys, check_bind
+
+log = logging.getLogger("parlay.server")
+
+
+class Served(Protocol):
+    """What can be started and stopped."""
+
+    deployment: Deployment
+    draining: bool
+
+    def cancel_all(self) -> None:
+        """Give up the requests that are open."""
+
+    def close(self) -> None:
+        """Free everything; nobody asks any more."""
+
+
+S = TypeVar("S", bound=Served)
+Ready = Callable[[S, int], None]
+
+
+class UvicornServer(uvicorn.Server):
+    """uvicorn, draining on the first signal and ending on the second."""
+
+    service: Served | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            self.force_exit = True
+            if self.service is not None:
+                self.service.cancel_all()
+        if self.service is not None:
+            self.service.draining = True
+        self.should_exit = True
+
+
+class Host(ABC, Generic[S]):
+    """One served deployment."""
+
+    def __init__(self, read: Callable[[], Deployment], ready: Ready[S] | None = None) -> None:
+        self.read = read
+        self._ready = ready
+        self._reloads: set[asyncio.Task[bool]] = set()
+        self.server: UvicornServer | None = None
+
+    @abstractmethod
+    def open(self, deployment: Deployment) -> S:
+        """Make it ready to answer; the address is taken already."""
+
+    @abstractmethod
+    def app(self, service: S) -> ASGIApp:
+        """What answers over HTTP."""
+
+    @abstractmethod
+    def beside(self, service: S) -> Sequence[Coroutine[Any, Any, None]]:
+        """What runs on the loop as long as it is served."""
+
+    @abstractmethod
+    async def reload(self, service: S) -> bool:
+        """Take over a deployment that was read again."""
+
+    def run(self) -> None:
+        """Load, serve until told to stop, free everything."""
+        deployment = self.read()
+        check_bind(deployment, Keys.of(deployment))
+        listener = bind(deployment.server.host, deployment.server.port)
+        try:
+            service = self.open(deployment)
+        except BaseException:
+            listener.close()
+            raise
+        try:
+            asyncio.run(self._serve(service, listener))
+        finally:
+            service.close()
+            listener.close()
+
+    async def _serve(self, service: S, listener: socket.socket) -> None:
+        self.server = UvicornServer(_config(self.app(service), service.deployment))
+        self.server.service = service
+        tasks = [asyncio.create_task(work) for work in self.beside(service)]
+        self._on_hangup(service)
+        if self._ready is not None:
+            self._ready(service, listener.getsockname()[1])
+        try:
+            await self.server.serve(sockets=[listener])
+        finally:
+            service.cancel_all()
+            await _end(tasks)
+
+    def _on_hangup(self, service: S) -> None:
+        if not hasattr(signal, "SIGHUP"):
+            return
+
+        def again() -> None:
+            task = asyncio.get_running_loop().create_task(self.reload(service))
+            self._reloads.add(task)  # the loop itself keeps no reference
+            task.add_done_callback(self._reloads.discard)
+
+        try:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, again)
+        except (RuntimeError, ValueError):  # not the main thread: tests start servers in others
+            log.debug("SIGHUP is not handled in this thread")
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take the address before minutes are spent on loading."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise ParlayError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    return listener
+
+
+def _config(app: ASGIApp, deployment: Deployment) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=round(deployment.server.drain_s),
+        timeout_keep_alive=30,
+    )

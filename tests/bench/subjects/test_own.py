@@ -1,0 +1,136 @@
+"""The own runtime as a subject, on tiny models: cold prompts, shapes, limits, another process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import llama_cpp
+import pytest
+
+from parlay.bench import window_costs as costs
+from parlay.bench.subjects.lineup import Lineup, OwnOptions, quick_suite
+from parlay.bench.subjects.own import OwnArm, on_worker
+from parlay.bench.subjects.subject import Ask, SubjectError, TimedOut
+from parlay.bench.suite import Prompt, load_suite
+from parlay.errors import BadRequest
+from parlay.parlay import Parlay
+
+TEXT = "abc abc abc abc abc abc"
+PROMPT = Prompt("p", "chat", ({"role": "user", "content": TEXT},), 24)
+ASK = Ask(PROMPT, 24, 0.0, 0, 60.0)
+
+
+@pytest.fixture(scope="module")
+def options(tiny_llama: Path) -> OwnOptions:
+    return OwnOptions(str(tiny_llama), ("suffix",), (3,), n_context=256, threads=1)
+
+
+@pytest.fixture(scope="module")
+def lineup(options: OwnOptions) -> Iterator[Lineup]:
+    with Lineup(lambda line: None) as made:
+        made.add_own(options)
+        yield made
+
+
+def arm(lineup: Lineup, name: str) -> OwnArm:
+    found = lineup.arms[name]
+    assert isinstance(found, OwnArm)
+    return found
+
+
+def test_plain_and_speculative_arms_share_one_runtime(lineup: Lineup) -> None:
+    assert list(lineup.arms) == ["plain", "suffix k=3"]
+    infos = [subject.info for subject in lineup.arms.values()]
+    assert [i.speculates for i in infos] == [False, True]
+    assert infos[0].build == infos[1].build
+    assert infos[1].window == 3
+
+
+def test_speculation_is_switched_by_request_and_the_text_stays(lineup: Lineup) -> None:
+    plain, fast = arm(lineup, "plain").ask(ASK), arm(lineup, "suffix k=3").ask(ASK)
+    assert plain.text == fast.text
+    assert plain.speculation is not None and plain.speculation.drafted == 0
+    assert plain.n_tokens == fast.n_tokens == 24
+    assert plain.decode_s > 0 and plain.wall_s >= plain.decode_s
+
+
+def test_every_prompt_is_read_anew(lineup: Lineup) -> None:
+    subject = arm(lineup, "plain")
+    subject.ask(ASK)
+    runtime = lineup.runtime
+    assert runtime is not None
+    subject._forget_prompts()
+    assert on_worker(runtime, lambda: [slot.tokens for slot in runtime.engine.slots.all]) == [[]]
+
+
+def test_warm_up_runs_every_window(lineup: Lineup) -> None:
+    assert arm(lineup, "suffix k=3").warm_up(ASK) == [0, 1, 2, 3]
+    assert arm(lineup, "plain").warm_up(ASK) == [0]
+
+
+def test_time_limit_cancels_the_answer(lineup: Lineup) -> None:
+    late = Ask(PROMPT, 200, 0.0, 0, 0.0001)
+    with pytest.raises(TimedOut, match=r"no whole answer after 0\.0001 s"):
+        arm(lineup, "plain").ask(late)
+    assert arm(lineup, "plain").ask(ASK).n_tokens == 24  # and the next one is fine
+
+
+def test_scores_spell_the_plain_answer(lineup: Lineup) -> None:
+    subject = arm(lineup, "plain")
+    scored = subject.score(ASK)
+    assert len(scored) == 24
+    assert all(token.top[0][1] >= token.logprob for token in scored)
+    assert all(token.logprob == token.top[0][1] for token in scored)  # greedy takes the best
+
+
+def test_costs_are_measured_and_the_runtime_goes_on(lineup: Lineup) -> None:
+    runtime = lineup.runtime
+    assert isinstance(runtime, Parlay)
+    found = costs.measure(runtime, n_times=1)
+    assert [p.rows for p in found.target][:4] == [1, 2, 3, 4]
+    assert arm(lineup, "plain").ask(ASK).n_tokens == 24
+
+
+def test_errors_on_the_worker_reach_the_caller(lineup: Lineup) -> None:
+    runtime = lineup.runtime
+    assert runtime is not None
+    with pytest.raises(ZeroDivisionError):
+        on_worker(runtime, lambda: 1 // 0)
+
+
+def test_another_build_answers_from_its_own_process(options: OwnOptions) -> None:
+    folder = Path(llama_cpp.__file__).parent / "lib"
+    own = replace(options, libraries=(str(folder),))
+    with Lineup(lambda line: None) as made:
+        made.add_own(own)
+        assert list(made.arms) == ["build 1 plain", "build 1 suffix k=3"]
+        subject = made.arms["build 1 suffix k=3"]
+        assert subject.info.build
+        assert subject.warm_up(ASK) == [0, 1, 2, 3]
+        reply = subject.ask(ASK)
+        assert (reply.n_tokens, reply.finish_reason) == (24, "length")
+        assert reply.speculation is not None and reply.speculation.rounds
+        assert len(subject.score(Ask(PROMPT, 3, 0.0, 0, 60.0))) == 3
+        with pytest.raises(TimedOut):
+            subject.ask(Ask(PROMPT, 200, 0.0, 0, 0.0001))
+
+
+def test_a_folder_without_libraries_is_refused(options: OwnOptions, tmp_path: Path) -> None:
+    own = replace(options, libraries=(str(tmp_path),))
+    with pytest.raises(SubjectError), Lineup(lambda line: None) as made:
+        made.add_own(own)
+
+
+def test_unknown_device_is_refused(options: OwnOptions) -> None:
+    own = replace(options, devices=("CUDA99",))
+    with pytest.raises(BadRequest, match="no device 'CUDA99'"), Lineup(lambda line: None) as made:
+        made.add_own(own)
+
+
+def test_quick_suite_takes_one_prompt_of_each_category() -> None:
+    suite = quick_suite(load_suite("core-12"))
+    assert [p.id for p in suite.prompts] == ["code-03", "math-02", "reasoning-01", "summary-02",
+                                             "chat-02"]  # fmt: skip
+    assert suite.sha256 != load_suite("core-12").sha256

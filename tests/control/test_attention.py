@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from parlay.control.attention import Looking
+from parlay.control.controller import View
+from parlay.control.profit import ProfitController
+from parlay.decoding.round import Fallback, Round, Timing
+from tests.control.synthetic import draft, finished, table, view
+
+FAST = 1.0  # a pass, in the seconds of the made-up prices
+LOOK = 0.1
+
+
+def looks(looking: Looking, n: int, look_s: float, pass_s: float = FAST) -> int:
+    """How many of so many rounds without a bet are looked at."""
+    found = 0
+    for _ in range(n):
+        due = looking.due()
+        found += due
+        looking.observe(look_s if due else 0.0, pass_s, found=False)
+    return found
+
+
+def test_every_round_is_looked_at_where_a_look_is_nothing_beside_a_pass() -> None:
+    assert looks(Looking(), 500, LOOK, pass_s=10.0) == 500
+
+
+def test_looks_that_find_nothing_take_a_hundredth_of_a_fast_pass_in_the_end() -> None:
+    looking = Looking()
+    looks(looking, 100, LOOK)
+    assert looks(looking, 1000, LOOK) * LOOK <= 0.011 * 1000 * FAST
+
+
+def test_looks_never_stop() -> None:
+    looking = Looking()
+    looks(looking, 100, look_s=100.0)
+    assert looks(looking, 160, look_s=100.0) == 10
+
+
+def test_after_a_bet_every_round_is_looked_at_for_a_while() -> None:
+    looking = Looking()
+    looks(looking, 100, LOOK)
+    looking.observe(LOOK, FAST, found=True)
+    looking.due()
+    assert looks(looking, 15, LOOK) == 15
+
+
+def test_one_slow_look_does_not_make_looks_rare() -> None:
+    looking = Looking()
+    looks(looking, 20, LOOK / 10)
+    looks(looking, 1, look_s=100.0)
+    assert looks(looking, 20, LOOK / 10) == 20
+
+
+# -- in the controller ------------------------------------------------------------------------
+
+
+def told(r: Round, look_s: float) -> Round:
+    return replace(r, timing=Timing(draft_s=look_s, verify_s=FAST))
+
+
+def fruitless(controller: ProfitController, n: int) -> list[View]:
+    """Rounds on a fast machine in which nobody has anything to say."""
+    seen = []
+    for i in range(n):
+        looked = controller.due()
+        asked = replace(view({"ngram": draft("ngram")}, n_generated=2 + i), looked=looked)
+        seen.append(asked)
+        choice = controller.choose([asked])[0]
+        assert not choice.window
+        controller.observe(
+            [told(replace(finished(), reason=choice.reason), LOOK if looked else 0.0)]
+        )
+    return seen
+
+
+def test_a_round_without_a_look_is_plain_and_says_so() -> None:
+    controller = ProfitController(table(slope=0.1))
+    assert not all(v.looked for v in fruitless(controller, 100))
+    resting = replace(view({}, n_generated=200), looked=False)
+    choice = controller.choose([resting])[0]
+    assert (choice.window, choice.fallback, choice.reason) == (0, Fallback.UNPROFITABLE, "rest")
+
+
+@pytest.mark.parametrize("n_rests", [0, 100])
+def test_a_text_that_begins_to_repeat_itself_is_bet_on_at_the_next_look(n_rests: int) -> None:
+    controller = ProfitController(table(slope=0.1), {"record": {"ngram": 100.0}})
+    fruitless(controller, n_rests)
+    for i in range(17):
+        looked = controller.due()
+        offers = {"ngram": draft("ngram", *(0.95,) * 8)} if looked else {}
+        asked = replace(view(offers, n_generated=300 + i), looked=looked)
+        if controller.choose([asked])[0].window:
+            return
+        controller.observe([told(finished(), LOOK if looked else 0.0)])
+    pytest.fail("no bet in 17 rounds")
+
+
+def test_a_draft_model_still_knows_what_it_missed_while_nobody_looked() -> None:
+    controller = ProfitController(table(slope=0.1))
+    seen = fruitless(controller, 40)
+    assert not all(v.looked for v in seen)
+    resting = replace(view({}, n_generated=50), looked=False)
+    before = controller._requests[0].n_missing
+    choice = controller.choose([resting])[0]
+    controller.observe([told(replace(finished(), reason=choice.reason), 0.0)])
+    assert controller._requests[0].n_missing == before + 1

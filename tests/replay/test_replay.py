@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parlay.control.controller import FixedWindow
+from parlay.control.profit import ProfitController
+from parlay.errors import BadRequest
+from parlay.replay.contest import compare, controller_named
+from parlay.replay.hindsight import WINDOWS, best_fixed, fixed_seconds, oracle_seconds
+from parlay.replay.recording import (
+    Offer,
+    Recording,
+    load_recordings,
+    mixed_workload,
+    save_recordings,
+)
+from parlay.replay.replay import Replay
+from parlay.replay.rivals import RULES, OneSource, rival
+from tests.control.synthetic import table
+
+
+def recording(*offers: Offer, source: str = "ngram", n_prompt: int = 10) -> Recording:
+    return Recording("a", "made", n_prompt, "stop", {source: offers})
+
+
+HIT, MISS, NOTHING = Offer(2, (0.9, 0.9, 0.5)), Offer(0, (0.9, 0.9)), Offer(0, ())
+
+
+def test_a_fixed_window_costs_what_its_rounds_cost() -> None:
+    """Two accepted and one of the target's own; a miss; nothing to say."""
+    made = recording(HIT, MISS, MISS, MISS, NOTHING)
+    costs = table(slope=0.5)
+    (outcome,) = Replay([made], ("ngram",)).run(FixedWindow(2), costs)
+    assert outcome.n_tokens == 5 and outcome.n_rounds == 3
+    assert outcome.seconds == pytest.approx(2.0 + 2.0 + 1.0)
+
+
+def test_changed_shapes_are_charged() -> None:
+    made = recording(HIT, MISS, MISS, MISS, NOTHING)
+    (outcome,) = Replay([made], ("ngram",)).run(FixedWindow(2), table(0.5, change=0.25))
+    assert outcome.seconds == pytest.approx(5.0 + 2 * 0.25)  # to three rows, and back to one
+
+
+def test_a_drafter_is_charged_for_catching_up_and_for_what_it_drops() -> None:
+    made = recording(Offer(1, (0.9, 0.9)), MISS, MISS, source="model", n_prompt=9)
+    costs = table(slope=0.0, drafter=0.1)
+    assert costs.drafter is not None
+    (outcome,) = Replay([made], ("model",)).run(FixedWindow(2), costs)
+    # It reads the prompt and the first token, then one token a round.
+    drafting = costs.drafter.catch_up_s(10) + 0.1 + costs.drafter.catch_up_s(1) + 0.1
+    assert outcome.seconds == pytest.approx(2.0 + drafting)
+
+
+def test_the_priced_path_equals_the_replay() -> None:
+    recordings = mixed_workload()[:6]
+    for costs in (table(0.2, 0.1), table(0.1, 0.05, change=0.3)):
+        for source in ("ngram", "suffix", "model", "pruned"):
+            for k in (1, 3, 8, 16):
+                controller = OneSource(FixedWindow(k), source)
+                for made in recordings:
+                    (outcome,) = Replay([made], (source,)).run(controller, costs)
+                    expected = fixed_seconds(made, costs, source, k)
+                    assert outcome.seconds == pytest.approx(expected)
+
+
+def test_the_oracle_is_never_slower_than_any_fixed_window_or_the_controller() -> None:
+    sources = ("ngram", "suffix", "model")
+    for costs in (table(0.2, 0.1), table(0.1, 0.05, change=0.3)):
+        for made in mixed_workload()[:6]:
+            oracle = oracle_seconds(made, costs, sources)
+            assert oracle <= best_fixed([made], costs, sources)[2] + 1e-9
+            (outcome,) = Replay([made], sources).run(ProfitController(costs.copy()), costs)
+            assert oracle <= outcome.seconds + 1e-9
+
+
+def test_a_replay_is_deterministic() -> None:
+    replay = Replay(mixed_workload()[:5], ("ngram", "suffix", "model"))
+    first = replay.run(ProfitController(table()), table())
+    assert replay.run(ProfitController(table()), table()) == first
+
+
+def test_several_sequences_share_passes() -> None:
+    recordings = mixed_workload()[:6]
+    replay = Replay(recordings, ("suffix",))
+    alone = replay.run_together(FixedWindow(0), table(0.1), 1)
+    together = replay.run_together(FixedWindow(0), table(0.1), 3)
+    assert alone.n_tokens == together.n_tokens == sum(r.n_tokens for r in recordings)
+    assert together.seconds < 0.6 * alone.seconds
+
+
+def test_recordings_survive_their_file(tmp_path: Path) -> None:
+    recordings = mixed_workload()[:2]
+    for name in ("a.jsonl", "a.jsonl.gz"):
+        save_recordings(tmp_path / name, {"made": "here"}, recordings)
+        assert load_recordings(tmp_path / name) == recordings
+
+
+def test_the_shipped_recordings_are_what_the_proof_needs() -> None:
+    recordings = mixed_workload()
+    assert len(recordings) >= 40
+    wanted = {"code", "math", "reasoning", "summary", "chat", "extraction"}
+    assert wanted <= {r.category for r in recordings}
+    for r in recordings:
+        assert {"ngram", "suffix", "model"} <= set(r.offers)
+        for offers in r.offers.values():
+            assert len(offers) == r.n_tokens
+            assert all(o.n_accepted <= len(o.confidence) <= 16 for o in offers)
+            assert all(0 <= c <= 1 for o in offers for c in o.confidence)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"parlay_recording": 7}', "[1]\n[2]", "\x00"])
+def test_what_is_no_recording_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(text + '\n{"id": 3}')
+    with pytest.raises(BadRequest) as caught:
+        load_recordings(path)
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("name", [*RULES, "fixed-3"])
+def test_every_rival_plays_to_the_end(name: str) -> None:
+    recordings = mixed_workload()[:3]
+    for source in ("suffix", "model"):
+        outcomes = Replay(recordings, (source,)).run(rival(name, source), table(0.1, 0.05))
+        assert [o.n_tokens for o in outcomes] == [r.n_tokens for r in recordings]
+
+
+def test_plus_two_minus_one_does_that() -> None:
+    always = recording(*(Offer(16, (0.9,) * 16),) * 400)
+    (outcome,) = Replay([always], ("ngram",)).run(rival("plus-two-minus-one", "ngram"), table())
+    # 5, 7, 9, 11, 13, 15, then 16 for good.
+    assert outcome.n_rounds == 6 + -(-(400 - 66) // 17)
+
+
+def test_a_comparison_holds_what_it_says() -> None:
+    recordings = mixed_workload()[:4]
+    found = compare(recordings, table(0.2), ("ngram", "suffix"), controller_named("none", "ngram"))
+    assert found.mean_over("plain_s") == pytest.approx(1.0)
+    assert found.total("seconds") == pytest.approx(found.n_tokens)
+    assert set(found.fixed_s) == {(s, k) for s in ("ngram", "suffix") for k in WINDOWS}
+    record = found.as_dict()
+    assert record["tokens_per_second"]["plain"] == record["tokens_per_second"]["controller"] == 1.0
+    with pytest.raises(BadRequest):
+        controller_named("nobody", "ngram")

@@ -1,0 +1,77 @@
+"""Counts merged, the baseline learned, speed-ups told against it."""
+
+from __future__ import annotations
+
+import pytest
+
+from parlay.control.controller import FixedWindow
+from parlay.decoding.counts import Counts
+from parlay.decoding.round import Fallback, Round, Timing
+from parlay.server.api.answer_statistics import merged
+from parlay.server.figures.observer import Observer
+from parlay.server.figures.plain_speed import Baseline
+
+
+def a_round(n_drafted: int, n_accepted: int, seconds: float, n_sequences: int = 1) -> Round:
+    return Round(
+        seq_id=0,
+        source="suffix" if n_drafted else "none",
+        window=n_drafted,
+        n_drafted=n_drafted,
+        n_accepted=n_accepted,
+        n_generated=n_accepted + 1,
+        confidence=(),
+        n_rows=n_drafted + 1,
+        n_sequences=n_sequences,
+        n_pass_rows=(n_drafted + 1) * n_sequences,
+        n_context=10,
+        timing=Timing(verify_s=seconds),
+        fallback=None if n_drafted else Fallback.NO_DRAFT,
+    )
+
+
+def test_merged_counts_equal_counting_everything_at_once() -> None:
+    rounds = [a_round(4, 2, 0.1), a_round(0, 0, 0.05), a_round(3, 3, 0.2)]
+    parts = [Counts(), Counts()]
+    whole = Counts()
+    for i, found in enumerate(rounds):
+        parts[i % 2].observe(found)
+        whole.observe(found)
+    total = merged(parts)
+    assert total.as_dict() == whole.as_dict()
+    assert total.fallback_s == whole.fallback_s
+    assert total.generated_beside == whole.generated_beside
+
+
+def test_a_speedup_is_against_what_plain_passes_took() -> None:
+    baseline = Baseline()
+    assert baseline.live_speedup is None
+    baseline.observe([a_round(0, 0, 0.010)])
+    counts = Counts()
+    counts.observe(a_round(3, 3, 0.020))  # four tokens in the time of two
+    assert baseline.speedup(counts) == pytest.approx(2.0)
+    for _ in range(400):
+        baseline.observe([a_round(3, 3, 0.020)])
+    assert baseline.live_speedup == pytest.approx(2.0, rel=0.01)
+
+
+def test_one_slow_pass_does_not_spoil_the_baseline() -> None:
+    baseline = Baseline()
+    for _ in range(100):
+        baseline.observe([a_round(0, 0, 0.010)])
+    baseline.observe([a_round(0, 0, 10.0)])
+    assert baseline.of(1) == pytest.approx(0.010, rel=0.15)
+
+
+def test_the_nearest_number_of_sequences_stands_in() -> None:
+    baseline = Baseline()
+    baseline.set(1, 0.01)
+    baseline.set(4, 0.02)
+    assert baseline.of(5) == 0.02 and baseline.of(2) == 0.01
+
+
+def test_a_shared_pass_is_timed_once() -> None:
+    observer = Observer(FixedWindow(4))
+    observer.observe([a_round(0, 0, 0.5, n_sequences=2), a_round(0, 0, 0.5, n_sequences=2)])
+    assert observer.verify_s == 0.5
+    assert observer.counts.n_rounds == observer.recent_counts().n_rounds == 2

@@ -1,0 +1,76 @@
+"""Grammars as masks: rows given the draft, state untouched, ends only where they may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parlay.errors import BadRequest
+from parlay.llama.model import Model
+from parlay.llama.settings import ModelSettings
+from parlay.server.api.grammar import Grammars
+
+
+@pytest.fixture(scope="module")
+def model(target: Path) -> Iterator[Model]:
+    with Model(target, ModelSettings()) as found:
+        yield found
+
+
+def allowed(row: np.ndarray) -> set[int]:
+    return set(np.flatnonzero(np.isfinite(row)).tolist())
+
+
+def test_each_row_is_masked_as_if_the_draft_held(model: Model) -> None:
+    vocabulary = model.vocabulary
+    grammars = Grammars(vocabulary)
+    constraint = grammars.constraint(grammars.gbnf('root ::= "on" "and"'))
+    on, and_ = vocabulary.tokenize("onand", bos=False)
+    p = np.zeros((3, vocabulary.size), np.float32)
+    masked = constraint.mask(p, [on, and_])
+    o = vocabulary.tokenize("o", bos=False)[0]
+    assert on in allowed(masked[0]) <= {on, o}
+    assert and_ in allowed(masked[1]) and on not in allowed(masked[1])
+    assert allowed(masked[2]) == vocabulary.ends
+    assert np.isfinite(p).all()  # the target's own rows stay as they are
+    # Looking ahead has moved nothing.
+    assert allowed(constraint.mask(p[:1], [])[0]) == allowed(masked[0])
+    constraint.accept([on])
+    assert allowed(constraint.mask(p[:1], [])[0]) == allowed(masked[1])
+
+
+def test_a_draft_that_breaks_the_grammar_cannot_be_accepted(model: Model) -> None:
+    vocabulary = model.vocabulary
+    grammars = Grammars(vocabulary)
+    constraint = grammars.constraint(grammars.gbnf('root ::= "on"+'))
+    on, the = vocabulary.tokenize("on", bos=False)[0], vocabulary.tokenize(" the", bos=False)[0]
+    masked = constraint.mask(np.zeros((3, vocabulary.size), np.float32), [the, on])
+    assert the not in allowed(masked[0])
+    constraint.accept([on])
+    again = constraint.mask(np.zeros((1, vocabulary.size), np.float32), [])
+    assert allowed(again[0]) >= {on} | vocabulary.ends
+
+
+@pytest.mark.parametrize("end", [True, False])
+def test_an_end_in_the_draft_leaves_the_state_alone(model: Model, end: bool) -> None:
+    vocabulary = model.vocabulary
+    grammars = Grammars(vocabulary)
+    constraint = grammars.constraint(grammars.gbnf('root ::= "on"+'))
+    on = vocabulary.tokenize("on", bos=False)[0]
+    draft = [on, vocabulary.eos] if end else [on, on]
+    constraint.mask(np.zeros((3, vocabulary.size), np.float32), draft)
+    first = constraint.mask(np.zeros((1, vocabulary.size), np.float32), [])
+    assert not allowed(first[0]) & vocabulary.ends
+
+
+def test_grammars_that_cannot_be_used_say_why(model: Model) -> None:
+    grammars = Grammars(model.vocabulary)
+    with pytest.raises(BadRequest, match="cannot be read"):
+        grammars.gbnf("root = x")
+    with pytest.raises(BadRequest, match="cannot be used"):
+        grammars.json_schema({"type": "nonsense"})
+    with pytest.raises(BadRequest, match="over"):
+        grammars.gbnf("#" * (1 << 21))

@@ -1,0 +1,73 @@
+"""The way from the worker's thread to the event loop: in order, complete, and with few wake-ups."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from parlay.server.api.mailbox import Mailbox
+
+
+class Reader:
+    def __init__(self) -> None:
+        self.items: list[int] = []
+        self.cancelled = False
+
+    def arrive(self, item: int) -> None:
+        self.items.append(item)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class CountingLoop:
+    """A loop that runs what it was woken for when the test says so."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[object] = []
+
+    def call_soon_threadsafe(self, callback: object) -> None:
+        self.callbacks.append(callback)
+
+    def run(self) -> None:
+        callbacks, self.callbacks = self.callbacks, []
+        for callback in callbacks:
+            callback()  # type: ignore[operator]
+
+
+def test_everything_that_came_meanwhile_costs_one_wake_up() -> None:
+    loop, first, second = CountingLoop(), Reader(), Reader()
+    mailbox: Mailbox[int] = Mailbox(loop)  # type: ignore[arg-type]
+    for i in range(4):
+        mailbox.put(first if i % 2 else second, i)
+    assert len(loop.callbacks) == 1
+    loop.run()
+    assert first.items == [1, 3] and second.items == [0, 2]
+    mailbox.put(first, 5)
+    assert len(loop.callbacks) == 1
+
+
+def test_nothing_is_lost_between_two_threads() -> None:
+    async def main() -> list[int]:
+        reader, n = Reader(), 20_000
+        mailbox: Mailbox[int] = Mailbox(asyncio.get_running_loop())
+
+        def fill() -> None:
+            for i in range(n):
+                mailbox.put(reader, i)
+
+        thread = threading.Thread(target=fill)
+        thread.start()
+        while len(reader.items) < n:
+            await asyncio.sleep(0.001)
+        thread.join()
+        return reader.items
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == list(range(20_000))
+
+
+def test_who_waits_on_a_loop_that_has_ended_is_cancelled() -> None:
+    loop, reader = asyncio.new_event_loop(), Reader()
+    loop.close()
+    Mailbox[int](loop).put(reader, 1)
+    assert reader.cancelled

@@ -1,0 +1,166 @@
+"""The drafter comes late, fails, is given up and comes back; answers never stop."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from parlay.decoding.round import Fallback
+from parlay.deployment import DeploymentError, load_deployment
+from parlay.errors import DecodeError, LoadError
+from parlay.runtime import engine as engine_module
+from parlay.server.lifecycle.drafter_care import LOADER
+from parlay.server.lifecycle.opening import needed_gb
+from tests import tiny_models
+from tests.server.running import Running, running
+from tests.serving import PATIENCE_S, wait_for
+
+BODY: dict[str, Any] = {"prompt": "hello", "max_tokens": 40, "temperature": 0}
+
+
+def ask(server: Running, **more: Any) -> dict[str, Any]:
+    answer = httpx.post(f"{server.url}/v1/completions", json={**BODY, **more})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_the_target_answers_while_the_drafter_loads(
+    target: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    load = engine_module.Engine._draft_model
+
+    def slow(*args: Any) -> Any:
+        assert go_on.wait(PATIENCE_S)
+        return load(*args)
+
+    monkeypatch.setattr(engine_module.Engine, "_draft_model", slow)
+    with running(target, model__drafter=str(drafter)) as server:
+        early = ask(server)
+        assert early["speculative"]["fallbacks"].keys() == {"drafter_loading"}
+        assert httpx.get(f"{server.url}/health").json()["drafter"] == "loading"
+        go_on.set()
+        wait_for(lambda: server.service.drafter.state == "ready")
+        late = ask(server)
+    assert late["speculative"]["drafted"] > 0
+    assert late["choices"][0]["text"] == early["choices"][0]["text"]
+
+
+def test_the_thread_that_loads_ends(target: Path, drafter: Path) -> None:
+    """OpenMP keeps threads of its own for it as long as it lives, which slows every pass."""
+    with running(target, model__drafter=str(drafter)) as server:
+        wait_for(lambda: server.service.drafter.state == "ready")
+        wait_for(lambda: not any(t.name.startswith(LOADER) for t in threading.enumerate()))
+
+
+@pytest.mark.parametrize("kind", ["missing", "garbage", "vocabulary"])
+def test_a_drafter_that_cannot_be_loaded_leaves_plain_decoding(
+    target: Path, tiny_other_vocab: Path, tmp_path: Path, kind: str
+) -> None:
+    path = {"missing": tmp_path / "no.gguf", "vocabulary": tiny_other_vocab}.get(
+        kind, tmp_path / "garbage.gguf"
+    )
+    if kind == "garbage":
+        path.write_bytes(b"GGUF" + b"\xff" * 100)
+    with running(target, model__drafter=str(path)) as server:
+        wait_for(lambda: server.service.drafter.state == "absent")
+        reason = "vocab" if kind == "vocabulary" else "draft_error"
+        answer = ask(server)
+        assert answer["speculative"]["fallbacks"].keys() == {reason}
+        state = httpx.get(f"{server.url}/metrics/speculative").json()
+        assert state["drafter"]["reason"] == reason
+        assert [alert["kind"] for alert in state["alerts"]] == ["drafter"]
+        assert str(tmp_path) not in httpx.get(f"{server.url}/metrics/speculative").text
+
+
+def test_a_drafter_that_runs_out_of_memory_says_memory(
+    target: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: Any) -> None:
+        raise LoadError("no context: failed to allocate memory")
+
+    monkeypatch.setattr(engine_module.Engine, "_draft_model", fail)
+    with running(target, model__drafter=str(drafter)) as server:
+        wait_for(lambda: server.service.drafter.state == "absent")
+        assert ask(server)["speculative"]["fallbacks"].keys() == {"memory"}
+
+
+def test_a_drafter_that_breaks_mid_answer_loses_no_answer(target: Path, drafter: Path) -> None:
+    with running(target, model__drafter=str(drafter)) as server:
+        wait_for(lambda: server.service.drafter.state == "ready")
+        whole = ask(server)
+        proposer = server.service.engine.bets.proposers["model"]
+        calls = 0
+        good = proposer._model.decode  # type: ignore[attr-defined]
+
+        def sometimes(spans: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls % 7 == 0:
+                raise DecodeError("no memory for the drafter's pass", code=-3)
+            return good(spans)
+
+        proposer._model.decode = sometimes  # type: ignore[attr-defined]
+        broken = ask(server)
+    assert broken["choices"][0]["text"] == whole["choices"][0]["text"]
+    assert broken["speculative"]["fallbacks"]["draft_error"] > 0
+    assert broken["speculative"]["drafted"] > 0
+
+
+def test_under_pressure_the_drafter_goes_and_comes_back(target: Path, drafter: Path) -> None:
+    used = 50.0
+    with running(target, model__drafter=str(drafter), monitoring__memory_pressure_pct=90) as server:
+        server.service.memory._read = lambda: used
+        wait_for(lambda: server.service.drafter.state == "ready")
+        used = 95.0
+        wait_for(lambda: server.service.drafter.state == "absent")
+        answer = ask(server)["speculative"]
+        assert answer["fallbacks"].keys() == {"memory"} and answer["policy"] == "memory"
+        assert ask(server, speculative=True)["speculative"]["fallbacks"].keys() == {"memory"}
+        assert "memory_pressure" in server.service.alerts.active
+        used = 87.0  # better, but not well below
+        server.service.memory.look()
+        assert server.service.memory.pressed
+        used = 80.0
+        wait_for(lambda: server.service.drafter.state == "ready")
+        assert ask(server)["speculative"]["drafted"] > 0
+
+
+def test_a_budget_that_holds_only_the_target_refuses_the_drafter(
+    target: Path, drafter: Path
+) -> None:
+    given = {"model.target": str(target), "runtime.context_size": 512, "runtime.slots": 2}
+    deployment = load_deployment(environ={}, overrides=given)
+    alone, both = needed_gb(deployment), needed_gb(deployment, drafter)
+    assert alone < both
+    with (
+        pytest.raises(LoadError, match="the limit is"),
+        running(target, runtime__vram_budget_gb=alone / 2),
+    ):
+        pass
+    budget = (alone + both) / 2
+    with running(target, model__drafter=str(drafter), runtime__vram_budget_gb=budget) as server:
+        wait_for(lambda: server.service.drafter.reason is Fallback.MEMORY)
+        assert ask(server)["speculative"]["fallbacks"].keys() == {"memory"}
+
+
+def test_a_tokenizer_file_must_match(target: Path, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    texts = tiny_models.VOCABULARY.tokens
+    good.write_text(json.dumps({"model": {"vocab": {t: i for i, t in enumerate(texts)}}}))
+    bad.write_text(json.dumps(tiny_models.OTHER_TEXTS.tokens))
+    with running(target, model__tokenizer=str(good)) as server:
+        assert ask(server)
+    with (
+        pytest.raises(DeploymentError, match="does not match the target: token"),
+        running(target, model__tokenizer=str(bad)),
+    ):
+        pass
+    shutil.rmtree(tmp_path)

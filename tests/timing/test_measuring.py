@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.decoding.span import Span
+from parlay.runtime.exactness import probe
+from parlay.testing import ScriptedModel, hashed_logits
+from parlay.timing.measuring import Stopwatch, measure, measure_drafter
+
+
+class Clock:
+    """Time that passes only when somebody says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class SlowModel(ScriptedModel):
+    """A scripted model whose passes take the time a rule says."""
+
+    def __init__(
+        self, clock: Clock, seconds: Callable[[int, bool], float], steady: bool = False
+    ) -> None:
+        super().__init__(hashed_logits(32), 32, context_size=512)
+        self.steady = steady
+        self._clock, self._seconds = clock, seconds
+        self._last: tuple[int, ...] = ()
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        shape = tuple(len(span.tokens) for span in spans)
+        self._clock.now += self._seconds(sum(shape), shape != self._last)
+        self._last = shape
+        return super().decode(spans)
+
+
+def linear(rows: int, _changed: bool) -> float:
+    return 0.008 * (0.6 + 0.4 * rows)
+
+
+def test_the_table_holds_what_passes_took() -> None:
+    clock = Clock()
+    target = Stopwatch(SlowModel(clock, linear), clock)
+    found = measure(target, None, max_window=16, clock=clock, budget_s=60)
+    assert found.stable
+    curve = found.curve(100, 1)
+    for rows in (1, 2, 9, 13, 17):
+        assert abs(curve.steady[rows] - linear(rows, False)) < 1e-4
+    assert not curve.prices_change
+    assert target.length(0) == 0
+
+
+def test_probe_and_table_together_stay_below_three_seconds() -> None:
+    """For a model that takes 8 ms a token and as much more per row as the default one."""
+    clock = Clock()
+    target = Stopwatch(SlowModel(clock, linear), clock)
+    drafter = SlowModel(clock, linear)
+    assert probe(target, 17, 1).complete
+    found = measure(target, drafter, max_window=16, clock=clock)
+    assert clock.now < 3.0
+    assert found.drafter is not None and found.drafter.step_s() > 0.007
+
+
+def test_the_passes_of_the_probe_are_not_made_again() -> None:
+    clock = Clock()
+    target = Stopwatch(SlowModel(clock, linear), clock)
+    probe(target, 17, 1)
+    n_single = len(target.samples[1, 1, False])
+    measure(target, None, max_window=16, clock=clock)
+    assert len(target.samples[1, 1, False]) == n_single
+    assert len(target.samples[1, 5, False]) == 3
+    assert len(target.samples[1, 8, False]) == 2
+
+
+def test_a_changed_shape_is_timed_apart_where_it_matters() -> None:
+    def graphs(rows: int, changed: bool) -> float:
+        return 0.010 + 0.001 * rows + 0.002 * changed
+
+    clock = Clock()
+    target = Stopwatch(SlowModel(clock, graphs, steady=True), clock)
+    drafter = SlowModel(clock, graphs, steady=True)
+    found = measure(target, drafter, max_window=8, clock=clock, budget_s=60)
+    curve = found.curve(100, 1)
+    assert curve.prices_change
+    for rows in (2, 5, 9):
+        assert abs(curve.changed[rows] - curve.steady[rows] - 0.002) < 1e-4
+    assert found.drafter is not None and found.drafter.single_steps
+    assert abs(found.drafter.step_s() - 0.011) < 1e-4
+    assert found.drafter.catch_up_s(3) < found.drafter.catch_up_s(40)
+
+
+def test_the_first_pass_of_a_shape_does_not_count_as_a_change_on_a_gpu() -> None:
+    """It loads kernels, which takes many times as long and happens once."""
+    clock, seen = Clock(), set[int]()
+
+    def loading(rows: int, changed: bool) -> float:
+        first = rows not in seen
+        seen.add(rows)
+        return 0.010 + 0.001 * rows + (0.002 if changed else 0.0) + (0.5 if first else 0.0)
+
+    target = Stopwatch(SlowModel(clock, loading, steady=True), clock)
+    found = measure(target, None, max_window=8, budget_s=60.0, clock=clock)
+    curve = found.curve(100, 1)
+    for rows in range(1, 10):
+        assert abs(curve.changed[rows] - curve.steady[rows] - 0.002) < 1e-4
+
+
+def test_a_busy_machine_is_said_to_be_unstable() -> None:
+    rng, clock = random.Random(5), Clock()
+    target = Stopwatch(
+        SlowModel(clock, lambda rows, changed: linear(rows, changed) * rng.choice((1, 1, 4))), clock
+    )
+    assert not measure(target, None, max_window=8, clock=clock, budget_s=60).stable
+
+
+def test_the_budget_is_kept_and_the_rest_interpolated() -> None:
+    clock = Clock()
+    target = Stopwatch(SlowModel(clock, lambda rows, _: 0.5 * rows), clock)
+    found = measure(target, None, max_window=16, clock=clock, budget_s=6.0)
+    assert clock.now < 25.0  # one task may run over, no more are started
+    assert found.curve(100, 1).steady[17] > found.curve(100, 1).steady[1]
+
+
+def test_progress_is_told() -> None:
+    clock, told = Clock(), list[tuple[float, str]]()
+    target = Stopwatch(SlowModel(clock, linear), clock)
+    measure(
+        target,
+        None,
+        max_window=4,
+        n_sequences=2,
+        clock=clock,
+        progress=lambda share, what: told.append((share, what)),
+    )
+    shares = [share for share, _ in told]
+    assert shares == sorted(shares) and shares[-1] == 1.0
+    assert "2 sequences of 4 rows" in [what for _, what in told]
+
+
+def test_several_sequences_have_prices_of_their_own() -> None:
+    clock = Clock()
+    model = SlowModel(clock, lambda rows, _: 0.01 * rows)
+    found = measure(Stopwatch(model, clock), None, max_window=4, n_sequences=3, clock=clock)
+    assert abs(found.curve(100, 3).steady[6] - 0.06) < 1e-3
+    assert model.cache == {}
+
+
+def test_a_drafter_that_comes_later_is_measured_alone() -> None:
+    clock = Clock()
+    cost = measure_drafter(SlowModel(clock, linear), clock)
+    assert abs(cost.step_s() - 0.008) < 1e-4 and not cost.single_steps
