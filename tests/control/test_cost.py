@@ -158,3 +158,36 @@ def test_the_price_of_blocks_survives_a_file() -> None:
     again = CostTable.from_dict(table.to_dict()).drafter
     assert again is not None
     assert again.draft_s(7, 3) == pytest.approx(drafter.draft_s(7, 3))
+
+
+def _many(*numbers: int) -> CostTable:
+    """A pass takes 1 ms, a sequence 0.25 ms more, each further row of one 0.1 ms more."""
+
+    def seconds(n: int, each: int) -> float:
+        return 1e-3 + 0.25e-3 * n + 0.1e-3 * n * (each - 1)
+
+    return CostTable(
+        {(1, n): Curve({n * each: seconds(n, each) for each in (1, 2, 4)}, {}) for n in numbers}
+    )
+
+
+def test_prices_between_two_numbers_of_sequences_go_by_the_rows_of_each() -> None:
+    curve = _many(1, 8, 16).curve(1, 12)
+    assert curve.steady[12] == pytest.approx(4.0e-3)
+    assert curve.steady[24] == pytest.approx(5.2e-3)  # two rows each, as eight and sixteen had
+    assert curve.steady[18] == pytest.approx(4.6e-3)
+
+
+@pytest.mark.parametrize("n", [3, 17, 40])
+def test_what_no_similar_number_of_sequences_was_measured_for_is_dear_not_free(n: int) -> None:
+    costs = _many(1, 8, 16)
+    plain_s, single_s = costs.curve(1, n).steady[n], costs.curve(1, 1).steady[1]
+    assert costs.curve(1, n).steady[n + 1] == pytest.approx(plain_s + single_s)
+    assert costs.curve(1, n).steady[3 * n] == pytest.approx(plain_s + 2 * n * single_s)
+
+
+def test_made_up_prices_are_not_written_down() -> None:
+    costs = _many(1, 8)
+    costs.curve(1, 5)
+    costs.curve(1, 40)
+    assert {c["sequences"] for c in costs.to_dict()["target"]} == {1, 8}

@@ -77,6 +77,35 @@ def _fill(points: Mapping[int, float]) -> list[float]:
     return filled
 
 
+def _between(low: tuple[int, Curve], high: tuple[int, Curve], n: int) -> Curve:
+    """Prices for `n` sequences between two numbers of them, at as many rows for each."""
+    (few, cheap), (many, dear) = low, high
+    share = (n - few) / (many - few)
+    each = {rows / few for rows in cheap.known} | {rows / many for rows in dear.known}
+    points = {round(n * r): r for r in sorted(each) if r >= 1 and n * r <= MAX_ROWS}
+
+    def mixed(changed: bool) -> dict[int, float]:
+        return {
+            rows: (1 - share) * cheap.of(min(round(few * r), MAX_ROWS), changed)
+            + share * dear.of(min(round(many * r), MAX_ROWS), changed)
+            for rows, r in points.items()
+        }
+
+    prices_change = cheap.prices_change or dear.prices_change
+    settling_s = (1 - share) * cheap.settling_s + share * dear.settling_s
+    made = Curve(mixed(False), mixed(True) if prices_change else {}, settling_s)
+    made.known.clear()
+    return made
+
+
+def _dear(n_sequences: int, plain_s: float, row_s: float) -> Curve:
+    """Prices at which nothing is bet: each row beyond a plain pass as much as a pass."""
+    widest = min(2 * n_sequences, MAX_ROWS)
+    made = Curve({n_sequences: plain_s, widest: plain_s + (widest - n_sequences) * row_s}, {})
+    made.known.clear()
+    return made
+
+
 @dataclass(slots=True)
 class DrafterCost:
     """What a draft model costs; `pace` follows what its drafts were seen to take."""
@@ -142,6 +171,7 @@ class CostTable:
     ) -> None:
         """`curves` by context and number of sequences; `prompt`: passes that read one."""
         self._curves = {(_bucket(context), n): curve for (context, n), curve in curves.items()}
+        self._numbers = sorted({n for _, n in curves})  # of sequences, measured
         self.drafter = drafter
         self.prompt = prompt
         self.name = name
@@ -150,11 +180,11 @@ class CostTable:
         self.pace = 1.0  # how much slower than the table the machine runs now
 
     def curve(self, n_context: int, n_sequences: int) -> Curve:
-        """The prices for a context and a number of sequences; the nearest known, at first."""
+        """The prices for a context and a number of sequences; made up from others at first."""
         key = (_bucket(n_context), n_sequences)
         found = self._curves.get(key)
         if found is None:
-            found = self._curves[key] = self._nearest(*key).copy()
+            found = self._curves[key] = self._made_up(*key)
         return found
 
     def plain_s(self, n_context: int, n_sequences: int) -> float:
@@ -198,11 +228,29 @@ class CostTable:
         """Every curve by the shortest context of its bucket and its number of sequences."""
         return {(1 << bucket, n): curve for (bucket, n), curve in self._curves.items()}
 
-    def _nearest(self, bucket: int, n_sequences: int) -> Curve:
-        def distance(key: tuple[int, int]) -> tuple[int, int]:
-            return abs(key[1] - n_sequences), abs(key[0] - bucket)
+    def _made_up(self, bucket: int, n_sequences: int) -> Curve:
+        """Prices nobody has measured: of another context, or between two numbers of sequences.
 
-        return self._curves[min(self._curves, key=distance)]
+        Numbers more than twice as large as the next smaller one are too far apart to say anything
+        of those between them: there, and beyond the largest, each row more costs a pass of its own.
+        """
+        known = self._numbers
+        if n_sequences in known:
+            return self._of_nearest(bucket, n_sequences).copy()
+        fewer = max((n for n in known if n < n_sequences), default=known[0])
+        more = min((n for n in known if n > n_sequences), default=known[-1])
+        low, high = self._of_nearest(bucket, fewer), self._of_nearest(bucket, more)
+        if fewer < n_sequences < more <= 2 * fewer:
+            return _between((fewer, low), (more, high), n_sequences)
+        plain_s = low.steady[n_sequences]
+        if fewer < n_sequences < more:
+            plain_s = _between((fewer, low), (more, high), n_sequences).steady[n_sequences]
+        return _dear(n_sequences, plain_s, self._of_nearest(bucket, known[0]).steady[known[0]])
+
+    def _of_nearest(self, bucket: int, n_sequences: int) -> Curve:
+        """The curve of a number of sequences in the nearest context it is known in."""
+        buckets = [b for b, n in self._curves if n == n_sequences]
+        return self._curves[min(buckets, key=lambda b: abs(b - bucket)), n_sequences]
 
     # -- files ----------------------------------------------------------------
 
@@ -235,6 +283,7 @@ class CostTable:
         target = [
             {"context": 1 << bucket, "sequences": n, **_write_curve(curve, self.pace)}
             for (bucket, n), curve in sorted(self._curves.items())
+            if curve.known
         ]
         drafter, prompt = self.drafter, self.prompt
         return {
