@@ -17,7 +17,7 @@ import pytest
 from benchmarks.lossless import FREE, N_TOKENS, WAYS, WINDOWS, answers, prompts
 from parlay import Parlay
 from parlay.models import BLOCK_DRAFTER, DEFAULT_DRAFTER
-from parlay.runtime.engine import MODEL
+from parlay.runtime.loading import MODEL
 
 pytestmark = pytest.mark.weights
 

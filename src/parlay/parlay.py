@@ -20,7 +20,9 @@ from parlay.llama.settings import ContextSettings, FlashAttention, ModelSettings
 from parlay.models import resolve_drafter, resolve_model
 from parlay.pairing.records import find_drafter
 from parlay.runtime.answer import Answer
-from parlay.runtime.engine import FREE_PROPOSERS, Engine, EngineSettings
+from parlay.runtime.engine import Engine
+from parlay.runtime.engine_settings import EngineSettings
+from parlay.runtime.loading import FREE_PROPOSERS
 from parlay.runtime.request import ContextFull, Mode, Request, Verification
 from parlay.runtime.sequence import Piece, Sequence
 from parlay.timing.measuring import Progress, quietly

@@ -236,6 +236,9 @@ def test_several_sequences_lose_no_more_together(seed: int, n_slots: int) -> Non
 
 
 class AlwaysPlain:
+    def prices(self) -> None:
+        return None
+
     def due(self) -> bool:
         return True
 

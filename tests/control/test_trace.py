@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from parlay.control.profit import ProfitController
-from parlay.control.trace import Traced
+from parlay.control.trace import Trace
 from parlay.decoding.round import Fallback
 from parlay.replay.recording import mixed_workload
 from parlay.replay.replay import Replay
@@ -16,10 +17,13 @@ def plain_seconds(_n_context: int, _n_sequences: int) -> float:
 
 def test_a_round_is_one_line_with_what_was_expected_and_what_came() -> None:
     lines: list[str] = []
-    traced = Traced(ProfitController(table(0.05)), plain_seconds, lines.append)
-    (choice,) = traced.choose([view({"ngram": draft("ngram", *(0.97,) * 8)})])
+    trace = Trace(plain_seconds, lines.append)
+    (choice,) = ProfitController(table(0.05)).choose(
+        [view({"ngram": draft("ngram", *(0.97,) * 8)})]
+    )
     k = choice.window
-    traced.observe([finished("ngram", k, k, seconds=1.25)])
+    made = finished("ngram", k, k, seconds=1.25)
+    trace.observe([replace(made, expected_gain=choice.expected_gain, reason=choice.reason)])
     found = json.loads(lines[0])
     assert found["window"] == found["drafted"] == found["accepted"] == k
     assert found["actual_gain"] == round((k + 1) / 1.25, 3)
@@ -29,19 +33,19 @@ def test_a_round_is_one_line_with_what_was_expected_and_what_came() -> None:
 
 
 def test_a_fallback_says_why() -> None:
-    traced = Traced(ProfitController(table()))
-    traced.choose([view(fallback=Fallback.GRAMMAR)])
-    traced.observe([finished(fallback=Fallback.GRAMMAR)])
-    assert traced.decisions[0].reason == "grammar"
-    assert traced.decisions[0].actual_gain is None
+    trace = Trace()
+    trace.observe([finished(fallback=Fallback.GRAMMAR)])
+    assert trace.decisions[0].reason == "grammar"
+    assert trace.decisions[0].actual_gain is None
 
 
 def test_the_trace_is_bounded_and_its_clock_goes_on() -> None:
-    traced = Traced(ProfitController(table()), plain_seconds, kept=10)
+    trace = Trace(plain_seconds, kept=10)
     recordings = mixed_workload()[:1]
-    Replay(recordings, ("ngram", "suffix")).run(traced, table())
-    assert len(traced.decisions) == 10
-    times = [d.time_s for d in traced.decisions]
+    replay = Replay(recordings, ("ngram", "suffix"))
+    replay.run(ProfitController(table()), table(), [trace])
+    assert len(trace.decisions) == 10
+    times = [d.time_s for d in trace.decisions]
     assert times == sorted(times) and times[0] > 0
 
 
@@ -49,5 +53,5 @@ def test_tracing_changes_nothing() -> None:
     recordings = mixed_workload()[:3]
     replay = Replay(recordings, ("ngram", "suffix", "model"))
     bare = replay.run(ProfitController(table(0.1, 0.05)), table(0.1, 0.05))
-    traced = replay.run(Traced(ProfitController(table(0.1, 0.05))), table(0.1, 0.05))
+    traced = replay.run(ProfitController(table(0.1, 0.05)), table(0.1, 0.05), [Trace()])
     assert bare == traced

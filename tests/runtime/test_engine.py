@@ -26,7 +26,8 @@ from parlay.llama.context import Context, Rollback
 from parlay.llama.library import C
 from parlay.llama.settings import ContextSettings
 from parlay.parlay import Stream
-from parlay.runtime.engine import Engine, EngineSettings
+from parlay.runtime.engine import Engine
+from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.exactness import probe
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Piece
@@ -566,4 +567,4 @@ def test_a_drafter_that_drafts_through_text_has_a_price(
         context=ContextSettings(context_size=256, threads=1),
     )
     with Engine(settings) as engine:
-        assert engine.priced is not None and engine.priced.costs.drafter is not None
+        assert engine.prices is not None and engine.prices.drafter is not None

@@ -15,7 +15,6 @@ import httpx
 import pytest
 
 from parlay import store
-from parlay.control.profit import ProfitController
 from parlay.deployment import Deployment, load_deployment
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.records import record
@@ -225,8 +224,8 @@ def test_cheap_rows_are_bet_on_and_what_was_learned_is_kept(target: Path, drafte
         with ThreadPoolExecutor(2) as pool:
             answers = list(pool.map(lambda _: ask(server), range(6)))
         key = server.service.engine.pair_key([drafter])
-        assert isinstance(server.service.engine.priced, ProfitController)
-        assert server.service.engine.priced.costs.drafter is not None
+        prices = server.service.engine.prices
+        assert prices is not None and prices.drafter is not None
     assert {answer["choices"][0]["text"] for answer in answers} == {plain}
     assert sum(answer["speculative"]["drafted"] for answer in answers) > 0
     kept = store.load("learned", key)

@@ -17,7 +17,7 @@ from parlay.errors import ParlayError
 from parlay.models import default_model
 from parlay.parlay import Parlay
 from parlay.runtime.answer import Answer
-from parlay.runtime.engine import MODEL
+from parlay.runtime.loading import MODEL
 
 PROMPT = """Here is a Python class. Write it again with a docstring in every method, and keep \
 everything else as it is.
@@ -92,7 +92,7 @@ def verdict(parlay: Parlay, drafted: Answer, plain: Answer, chosen: Answer) -> I
         f"drafter, window {WINDOW}: {_times(drafted, plain)} ({first:.0%} of its first tokens were"
         f" right, {counts.acceptance_length:.2f} tokens a round)"
     )
-    costs = parlay.engine.priced.costs if parlay.engine.priced else None
+    costs = parlay.engine.prices
     if costs is not None and costs.drafter is not None:
         curve = costs.curve(plain.n_prompt, 1)
         price = (curve.of(WINDOW + 1, False) + costs.drafter.draft_s(WINDOW)) / curve.of(1, False)

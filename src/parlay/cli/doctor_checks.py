@@ -31,7 +31,7 @@ from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here
 from parlay.planning.needs import Load
 from parlay.planning.requests import read_logs
 from parlay.planning.workload import MIN_REQUESTS, profile
-from parlay.runtime.engine import FREE_PROPOSERS
+from parlay.runtime.loading import FREE_PROPOSERS
 
 Status = Literal["ok", "warn", "fail"]
 

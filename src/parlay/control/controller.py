@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from parlay.control.cost import CostTable
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Fallback, Round
 from parlay.proposers.proposer import KeepGoing
@@ -62,6 +63,16 @@ class Controller(Protocol):
     def observe(self, rounds: Sequence[Round]) -> None:
         """The rounds of one finished pass."""
 
+    def prices(self) -> CostTable | None:
+        """What it chooses by; None: it knows no prices."""
+
+
+class Listener(Protocol):
+    """Hears of every round and chooses nothing: counts, traces, figures."""
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """The rounds of one finished pass."""
+
 
 def plain(reason: Fallback) -> Choice:
     """Decode this round without a draft."""
@@ -107,6 +118,9 @@ class FixedWindow:
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """A fixed window learns nothing."""
+
+    def prices(self) -> CostTable | None:
+        return None
 
     def _choose(self, view: View) -> Choice:
         return first_draft(view, self._window) if self._window else plain(Fallback.REQUEST)

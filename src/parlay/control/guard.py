@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from parlay.control.controller import Choice, Controller, View, plain
+from parlay.control.cost import CostTable
 from parlay.control.episodes import Episodes
 from parlay.decoding.round import Fallback, Round
 from parlay.errors import BadRequest
@@ -82,6 +83,9 @@ class Guarded:
         if self.cooling:
             return [plain(view.fallback or Fallback.LOW_ACCEPTANCE) for view in views]
         return self.controller.choose([self._narrow(view) for view in views])
+
+    def prices(self) -> CostTable | None:
+        return self.controller.prices()
 
     def observe(self, rounds: Sequence[Round]) -> None:
         self.controller.observe(rounds)

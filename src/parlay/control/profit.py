@@ -219,6 +219,9 @@ class ProfitController:
 
     # -- after it -------------------------------------------------------------
 
+    def prices(self) -> CostTable | None:
+        return self.costs
+
     def observe(self, rounds: Sequence[Round]) -> None:
         if all(r.reason == _REST.reason for r in rounds):
             self._rest(rounds)

@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from parlay.control.controller import Choice, Controller, View
 from parlay.decoding.round import Round
 
 KEPT = 4096
@@ -38,12 +37,12 @@ class Decision:
     reason: str  # why so, in the controller's words, or why it fell back
 
     @classmethod
-    def of(cls, r: Round, time_s: float, position: int, gain: float | None) -> Decision:
+    def of(cls, r: Round, time_s: float, gain: float | None) -> Decision:
         """What a round tells of it; `gain` is what came of it."""
         return cls(
             time_s=round(time_s, 6),
             seq=r.seq_id,
-            position=position,
+            position=r.position,
             proposer=r.source,
             window=r.window,
             drafted=r.n_drafted,
@@ -60,46 +59,24 @@ class Decision:
         return asdict(self)
 
 
-class Traced:
-    """A controller whose decisions are written down: the latest in memory, all to a sink."""
+class Trace:
+    """A listener that writes decisions down: the latest in memory, all to a sink."""
 
     def __init__(
         self,
-        controller: Controller,
         plain_seconds: PlainSeconds | None = None,
         sink: Sink | None = None,
         kept: int = KEPT,
     ) -> None:
-        self.controller = controller
         self.decisions: deque[Decision] = deque(maxlen=kept)
         self._plain_seconds = plain_seconds
         self._sink = sink
         self._clock = 0.0
-        self._pending: dict[int, tuple[View, Choice]] = {}
-
-    def due(self) -> bool:
-        return self.controller.due()
-
-    def choose(self, views: Sequence[View]) -> list[Choice]:
-        choices = self.controller.choose(views)
-        self._pending = {
-            view.seq_id: (view, choice) for view, choice in zip(views, choices, strict=True)
-        }
-        return choices
 
     def observe(self, rounds: Sequence[Round]) -> None:
-        self.controller.observe(rounds)
         gain = self._gain(rounds)
         for r in rounds:
-            if r.seq_id in self._pending:
-                view, choice = self._pending[r.seq_id]
-                told = replace(
-                    r,
-                    window=choice.window,
-                    expected_gain=choice.expected_gain,
-                    reason=choice.reason,
-                )
-                self._write(Decision.of(told, self._clock, view.n_generated, gain))
+            self._write(Decision.of(r, self._clock, gain))
         self._clock += rounds[0].timing.total_s
 
     def _gain(self, rounds: Sequence[Round]) -> float | None:

@@ -64,3 +64,4 @@ class Round:
     exact: bool = True  # whether the pass kept to shapes that equal single passes bit for bit
     expected_gain: float | None = None  # what the controller expected of it, over plain decoding
     reason: str = ""  # why it chose so, in its own words
+    position: int = 0  # tokens generated before it

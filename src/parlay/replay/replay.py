@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from parlay.control.controller import Choice, Controller, View
+from parlay.control.controller import Choice, Controller, Listener, View
 from parlay.control.cost import CostTable
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Fallback, Round, Timing
@@ -80,9 +80,11 @@ class Replay:
     sources: tuple[str, ...]
     _drafts: dict[int, dict[str, list[Draft]]] = field(default_factory=dict)
 
-    def run(self, controller: Controller, costs: CostTable) -> list[Outcome]:
+    def run(
+        self, controller: Controller, costs: CostTable, listeners: Sequence[Listener] = ()
+    ) -> list[Outcome]:
         """One answer after the other; the controller keeps what it learns."""
-        world = _World(costs)
+        world = _World(costs, listeners)
         return [world.play(controller, [self._start(i, 0)], self.sources) for i in self._order()]
 
     def run_together(self, controller: Controller, costs: CostTable, n_slots: int) -> Outcome:
@@ -120,8 +122,9 @@ def _free_drafts(recording: Recording, sources: Sequence[str]) -> dict[str, list
 class _World:
     """The machine: its prices, the shape of the last pass, and a clock."""
 
-    def __init__(self, costs: CostTable) -> None:
+    def __init__(self, costs: CostTable, listeners: Sequence[Listener] = ()) -> None:
         self._costs = costs
+        self._listeners = listeners
         self._last_rows = 1
         self._settled = True
 
@@ -150,7 +153,8 @@ class _World:
         self._last_rows = rows
         for seq, bet, r in zip(slots, bets, rounds, strict=True):
             _advance(seq, bet, r)
-        controller.observe(rounds)
+        for hears in (controller, *self._listeners):
+            hears.observe(rounds)
         return Outcome(sum(r.n_generated for r in rounds), timing.total_s, 1)
 
     def _time(self, slots: Sequence[_Sequence], bets: Sequence[_Bet]) -> Timing:
@@ -235,6 +239,9 @@ def _round(
         fallback=None if n else choice.fallback or Fallback.NO_DRAFT,
         n_dropped=bet.n_made - n if bet.n_made else 0,
         agreed=_agreed(seq, n_generated),
+        expected_gain=choice.expected_gain,
+        reason=choice.reason,
+        position=seq.position + 1,
     )
 
 

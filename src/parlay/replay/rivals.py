@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from parlay.control.controller import Choice, Controller, FixedWindow, View, plain
+from parlay.control.cost import CostTable
 from parlay.decoding.round import Fallback, Round
 
 MAX_WINDOW = 16
@@ -36,6 +37,9 @@ class Rival:
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return [self._choose(view) for view in views]
+
+    def prices(self) -> CostTable | None:
+        return None
 
     def observe(self, rounds: Sequence[Round]) -> None:
         for r in rounds:
@@ -169,6 +173,9 @@ class OneSource:
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return self._controller.choose([self._only(view) for view in views])
+
+    def prices(self) -> CostTable | None:
+        return None
 
     def observe(self, rounds: Sequence[Round]) -> None:
         self._controller.observe(rounds)

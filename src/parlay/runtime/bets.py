@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
-from parlay.control.controller import Choice, Controller, View, plain
+from parlay.control.controller import Choice, Controller, Listener, View, plain
 from parlay.decoding.draft import NO_DRAFT, Draft
-from parlay.decoding.round import Fallback
+from parlay.decoding.round import Fallback, Round
 from parlay.errors import DecodeError
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.runtime.exactness import ExactShapes
@@ -59,12 +59,19 @@ class Bets:
         max_window: int,
     ) -> None:
         self.controller = controller
+        self.listeners: list[Listener] = []  # hear of every round, choose nothing
         self.proposers = dict(proposers)
         self.absent: dict[str, Fallback] = {}  # proposers that are not there now, and why
         self._free = free  # proposers that cost nothing, so that they are asked before choosing
         self._exact = exact
         self._context_size = context_size
         self._max_window = max_window
+
+    def observe(self, rounds: Seq[Round]) -> None:
+        """The rounds of one finished pass, for whoever learns or counts."""
+        self.controller.observe(rounds)
+        for listener in self.listeners:
+            listener.observe(rounds)
 
     def place(self, sequences: Seq[Sequence], exact: bool) -> list[Bet]:
         """One bet per sequence of the coming pass."""

@@ -58,6 +58,9 @@ class Pricing:
         choices[at] = replace(choices[at], reason="trial")
         return choices
 
+    def prices(self) -> CostTable | None:
+        return self.controller.prices()
+
     def observe(self, rounds: Sequence[Round]) -> None:
         self.controller.observe(rounds)
         if self._trials is not None and self._trials.observe(rounds):

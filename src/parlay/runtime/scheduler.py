@@ -236,7 +236,7 @@ class Scheduler:
                 row.seq.rounds.append(found)
                 rounds.append(found)
         if rounds:
-            self.bets.controller.observe(rounds)
+            self.bets.observe(rounds)
 
     def _pass_is_exact(self, decoding: Seq[_Row], n_rows: int) -> bool:
         """A prompt read alone is exact by definition: plain decoding reads it the same way."""
@@ -266,6 +266,7 @@ class Scheduler:
             exact=exact,
             expected_gain=bet.choice.expected_gain,
             reason=bet.choice.reason,
+            position=row.seq.n_generated - len(verdict.tokens),
         )
 
     # -- the edges ------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from parlay.control.controller import FixedWindow
 from parlay.decoding.counts import Counts
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.server.api.answer_statistics import merged
@@ -71,7 +70,7 @@ def test_the_nearest_number_of_sequences_stands_in() -> None:
 
 
 def test_a_shared_pass_is_timed_once() -> None:
-    observer = Observer(FixedWindow(4))
+    observer = Observer()
     observer.observe([a_round(0, 0, 0.5, n_sequences=2), a_round(0, 0, 0.5, n_sequences=2)])
     assert observer.verify_s == 0.5
     assert observer.counts.n_rounds == observer.recent_counts().n_rounds == 2

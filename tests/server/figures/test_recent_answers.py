@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -143,8 +144,9 @@ def test_a_moment_without_rounds_tells_nothing() -> None:
 
 
 def test_a_trace_tells_where_each_round_began_and_what_it_was_worth() -> None:
-    rounds = [a_round(), a_round(2, 2, expected_gain=1.4, reason="profit")]
-    first, second = decisions(rounds, 1, BASELINE)
+    later = a_round(2, 2, expected_gain=1.4, reason="profit")
+    rounds = [replace(a_round(), position=1), replace(later, position=2)]
+    first, second = decisions(rounds, BASELINE)
     assert (first.position, second.position) == (1, 2)
     assert (first.reason, second.reason) == ("no_draft", "profit")
     assert second.time_s == pytest.approx(0.010)

@@ -14,7 +14,7 @@ import pytest
 from parlay.decoding.round import Fallback
 from parlay.deployment import DeploymentError, load_deployment
 from parlay.errors import DecodeError, LoadError
-from parlay.runtime import engine as engine_module
+from parlay.runtime.loading import Loader
 from parlay.server.lifecycle.drafter_care import LOADER
 from parlay.server.lifecycle.opening import needed_gb
 from tests import tiny_models
@@ -35,13 +35,13 @@ def test_the_target_answers_while_the_drafter_loads(
     target: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
-    load = engine_module.Engine._draft_model
+    load = Loader.draft_model
 
     def slow(*args: Any) -> Any:
         assert go_on.wait(PATIENCE_S)
         return load(*args)
 
-    monkeypatch.setattr(engine_module.Engine, "_draft_model", slow)
+    monkeypatch.setattr(Loader, "draft_model", slow)
     with running(target, model__drafter=str(drafter)) as server:
         early = ask(server)
         assert early["speculative"]["fallbacks"].keys() == {"drafter_loading"}
@@ -86,7 +86,7 @@ def test_a_drafter_that_runs_out_of_memory_says_memory(
     def fail(*_args: Any) -> None:
         raise LoadError("no context: failed to allocate memory")
 
-    monkeypatch.setattr(engine_module.Engine, "_draft_model", fail)
+    monkeypatch.setattr(Loader, "draft_model", fail)
     with running(target, model__drafter=str(drafter)) as server:
         wait_for(lambda: server.service.drafter.state == "absent")
         assert ask(server)["speculative"]["fallbacks"].keys() == {"memory"}

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from parlay.bench.breakeven import CostPoint, Costs, WindowRow, break_even, expected_tokens
-from parlay.control.cost import CostTable
 from parlay.server.lifecycle.service import Service
 
 _N_CONTEXT = 256  # tokens in the cache, for the curve that is shown
@@ -28,7 +27,7 @@ class Acceptance:
 
 def costs_of(service: Service) -> Costs | None:
     """The controller's prices as they are now; None where it prices nothing."""
-    table = _table(service.observer.controller)
+    table = service.engine.prices
     if table is None:
         return None
     curve = table.curve(_N_CONTEXT, 1)
@@ -42,16 +41,6 @@ def costs_of(service: Service) -> Costs | None:
         return None
     drafter = table.drafter if "model" in service.engine.bets.proposers else None
     return Costs(target=points, drafter_s_per_token=drafter.step_s() if drafter else None)
-
-
-def _table(controller: object) -> CostTable | None:
-    """Controllers wrap one another; the innermost may have prices."""
-    while controller is not None:
-        found = getattr(controller, "costs", None)
-        if isinstance(found, CostTable):
-            return found
-        controller = getattr(controller, "controller", None)
-    return None
 
 
 def acceptance_of(service: Service) -> Acceptance | None:

@@ -57,11 +57,7 @@ async def one_request(request: Request, request_id: str) -> dict[str, Any]:
     baseline = service.observer.baseline
     answers = None
     if found.rounds is not None:
-        n_made = found.record["generated"] - sum(r.n_generated for a in found.rounds for r in a)
-        n_before = n_made if len(found.rounds) == 1 else 1  # the prompt's own token, or lost rounds
-        answers = [
-            [d.as_dict() for d in decisions(rounds, n_before, baseline)] for rounds in found.rounds
-        ]
+        answers = [[d.as_dict() for d in decisions(made, baseline)] for made in found.rounds]
     return {**found.record, "model": found.key.model, "answers": answers}
 
 

@@ -1,6 +1,7 @@
-"""A controller that passes everything on to another one and counts the rounds that go by.
+"""Counts the rounds that go by, for the whole server.
 
-Knows no HTTP. It runs on the worker's thread; readers on other threads see whole numbers.
+A listener: it chooses nothing and knows no HTTP. It runs on the worker's thread; readers on other
+threads see whole numbers.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parlay.control.controller import Choice, Controller, View
 from parlay.decoding.counts import Counts
 from parlay.decoding.round import Fallback, Round
 from parlay.server.figures.plain_speed import Baseline
@@ -38,19 +38,12 @@ class Recent:
 class Observer:
     """Counts of the whole server."""
 
-    def __init__(self, controller: Controller) -> None:
-        self.controller = controller  # may be exchanged between two rounds
+    def __init__(self) -> None:
         self.counts = Counts()
         self.baseline = Baseline()
         self.recent: deque[Round] = deque(maxlen=RECENT_ROUNDS)
         # A pass is shared by its sequences: its time is counted once here.
         self.draft_s = self.verify_s = self.overhead_s = 0.0
-
-    def due(self) -> bool:
-        return self.controller.due()
-
-    def choose(self, views: Sequence[View]) -> list[Choice]:
-        return self.controller.choose(views)
 
     def observe(self, rounds: Sequence[Round]) -> None:
         for found in rounds:
@@ -61,7 +54,6 @@ class Observer:
         self.verify_s += timing.verify_s
         self.overhead_s += timing.overhead_s
         self.baseline.observe(rounds)
-        self.controller.observe(rounds)
 
     def recent_sums(self) -> Recent:
         """The same in a tenth of the time, for whoever looks every second."""

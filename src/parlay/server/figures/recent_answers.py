@@ -174,14 +174,13 @@ def figures(rounds: Sequence[Round], baseline: Baseline) -> dict[str, Any]:
     return {**counts.as_dict(), "speedup": speedup}
 
 
-def decisions(rounds: Sequence[Round], n_before: int, baseline: Baseline) -> list[Decision]:
-    """The decision trace of one answer; `n_before`: tokens generated before its first round."""
+def decisions(rounds: Sequence[Round], baseline: Baseline) -> list[Decision]:
+    """The decision trace of one answer."""
     found: list[Decision] = []
-    seconds, position = 0.0, n_before
+    seconds = 0.0
     for r in rounds:
         usual, spent = baseline.of(r.n_sequences), r.timing.total_s
         gain = usual * r.n_generated / spent if usual and spent else None
-        found.append(Decision.of(r, seconds, position, gain))
+        found.append(Decision.of(r, seconds, gain))
         seconds += spent
-        position += r.n_generated
     return found

@@ -20,7 +20,9 @@ from parlay.models import resolve_model
 from parlay.parlay import known_draft, named_draft
 from parlay.planning.devices import GIB
 from parlay.planning.limits import Wanted, check_fits, engine_contexts, load_list, plan_here
-from parlay.runtime.engine import FREE_PROPOSERS, Engine, EngineSettings
+from parlay.runtime.engine import Engine
+from parlay.runtime.engine_settings import EngineSettings
+from parlay.runtime.loading import FREE_PROPOSERS
 from parlay.runtime.pricing import Pricing
 from parlay.server.figures.observer import Observer
 
@@ -93,9 +95,10 @@ def guarded(deployment: Deployment, pricing: Pricing | None, on_alert: OnAlert) 
 def open_engine(deployment: Deployment) -> tuple[Engine, Observer]:
     """Load the target; the first answer can be made when this returns."""
     check_files(deployment)
-    # The service exchanges it for one whose alerts it hears.
-    observer = Observer(FixedWindow(deployment.runtime.fixed_window))
-    engine = Engine(engine_settings(deployment), observer)
+    # The service exchanges the controller for one whose alerts it hears.
+    engine = Engine(engine_settings(deployment), FixedWindow(deployment.runtime.fixed_window))
+    observer = Observer()
+    engine.bets.listeners.append(observer)
     try:
         check_tokenizer(deployment, engine.model)
     except BaseException:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from parlay.deployment import Deployment, DeploymentError
 from parlay.parlay import parse_draft
-from parlay.runtime.engine import FREE_PROPOSERS, Engine
+from parlay.runtime.engine import Engine
+from parlay.runtime.loading import FREE_PROPOSERS
 from parlay.server.lifecycle.opening import drafter_path
 from parlay.server.lifecycle.service import Service
 

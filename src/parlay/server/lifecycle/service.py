@@ -111,7 +111,7 @@ class Service:
             self.pricing = Pricing(self.engine, drafter_path(deployment))
             self.warm_up.price(self.pricing)
         self.guard = guarded(deployment, self.pricing, self._hear)
-        self.observer.controller = self.guard
+        self.engine.bets.controller = self.guard
         self._bets = bets
 
     def _pair(self, drafter: Path | None) -> None:

@@ -1,0 +1,122 @@
+"""Calibration: what is found out about a target before it bets, once per machine, build and file.
+
+Which passes are exact and what passes cost, recalled or measured now; knows no requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from parlay import store
+from parlay.control.cost import CostTable, DrafterCost
+from parlay.decoding.span import Passes
+from parlay.llama import library
+from parlay.llama.context import Context
+from parlay.llama.model import Model
+from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.follower import Follower
+from parlay.proposers.proposer import Proposer
+from parlay.runtime.engine_settings import EngineSettings
+from parlay.runtime.exactness import NOTHING_EXACT, ExactShapes, probe
+from parlay.runtime.loading import behind
+from parlay.timing.measuring import (
+    Progress,
+    Stopwatch,
+    measure,
+    measure_drafter,
+    measure_follower,
+)
+
+log = logging.getLogger("parlay.runtime")
+
+# Rows over all sequences up to which the probe looks; beyond it no pass is called exact.
+MAX_EXACT_ROWS = 32
+
+
+class Calibration:
+    """Measures one target; keeps what it found on disk."""
+
+    def __init__(
+        self, settings: EngineSettings, model: Model, target: Context, progress: Progress
+    ) -> None:
+        self._settings = settings
+        self._model = model
+        self._target = target
+        self._progress = progress
+
+    def exact_shapes(self, target: Passes) -> ExactShapes:
+        """Probe once per machine, build, file and settings; remember it."""
+        settings = self._settings
+        if settings.mode == "faithful" or not settings.draft:
+            return NOTHING_EXACT
+        n = settings.context.n_sequences
+        widest = settings.widest + 1
+        rows = widest if n == 1 else max(widest, MAX_EXACT_ROWS)
+        key = self._probe_key(rows)
+        known = None if settings.measure_again else store.load("exact", key)
+        if known is not None:
+            return ExactShapes(frozenset(known["rows"]), bool(known["concurrent"]))
+        self._progress(0.0, "which passes are exact")
+        probed = probe(target, rows, n)
+        found = probed.shapes
+        if probed.complete:
+            record = {"rows": sorted(found.rows), "concurrent": found.concurrent}
+            store.save("exact", key, record)
+        return found
+
+    def _probe_key(self, rows: int) -> str:
+        settings = self._settings
+        devices = [(d.name, d.description) for d in library.devices()]
+        return store.fingerprint(
+            store.file_identity(settings.target),
+            library.version(),
+            devices,
+            settings.model,
+            replace(settings.context, threads=self._threads),
+            self._target.cache_types,
+            rows,
+            *self._target.captured,
+        )
+
+    def costs(self, key: str, target: Stopwatch, drafter: Proposer | None) -> CostTable:
+        """Measured once per machine, build, pair and settings; a busy machine is not believed."""
+        known = None if self._settings.measure_again else store.load("costs", key)
+        if known is not None:
+            return CostTable.from_dict(known)
+        inner = behind(drafter)
+        passes = inner.passes if isinstance(inner, DraftModel) else None
+        settings = self._settings
+        found = measure(
+            target,
+            passes,
+            max_window=settings.widest,
+            n_sequences=settings.context.n_sequences,
+            progress=self._progress,
+        )
+        if isinstance(drafter, Follower):
+            found.drafter = measure_follower(drafter)
+        if found.stable:
+            store.save("costs", key, found.to_dict())
+        else:
+            log.info("the machine is busy: what passes cost here will be measured again")
+        return found
+
+    def pair_key(self, drafters: Iterable[Path]) -> str:
+        """Under what prices and what was learned of these drafters are kept."""
+        identities = [store.file_identity(path) for path in drafters]
+        return store.fingerprint(self._probe_key(self._settings.widest), identities)
+
+    @property
+    def _threads(self) -> int:
+        return self._settings.context.threads or self._model.threads
+
+
+def drafter_cost(drafter: Proposer) -> DrafterCost | None:
+    """What a drafter that came later costs; None for one that costs nothing."""
+    inner = behind(drafter)
+    if isinstance(inner, DraftModel):
+        return measure_drafter(inner.passes)
+    return measure_follower(drafter) if isinstance(drafter, Follower) else None

@@ -1,0 +1,54 @@
+"""What to load and how to bet: everything an engine is made from.
+
+Knows limits, not files: whether a path holds a model is found out when it is opened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parlay.errors import BadRequest
+from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.runtime.request import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What to load and how to bet."""
+
+    target: Path
+    draft: tuple[str, ...] = ("suffix",)  # ngram, suffix, or paths of drafters; (): none
+    window: int | None = None  # None: the controller's choice, by measured time
+    max_window: int = 16
+    mode: Mode | None = None  # None: exact where that allows a useful window
+    model: ModelSettings = field(default_factory=ModelSettings)
+    context: ContextSettings = field(default_factory=ContextSettings)
+    drafter_model: ModelSettings = field(default_factory=ModelSettings)
+    drafter_cache_type_k: str = "auto"
+    drafter_cache_type_v: str = "auto"
+    vram_budget_gb: float | None = None  # refuse to load beyond this
+    translate: bool = False  # let a drafter of another vocabulary draft through text
+    remember_tokens: int = 0  # of finished answers and their prompts, for suffix drafts of others
+    drafter_later: bool = False  # `load_drafter` will bring the draft model
+    measure_again: bool = False  # believe no measurement of an earlier run
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.window < 0:
+            raise BadRequest(f"the window is {self.window}; give 0 or more")
+        if self.remember_tokens < 0:
+            raise BadRequest(f"{self.remember_tokens} tokens to remember; give 0 or more")
+        if self.remember_tokens and "suffix" not in self.draft:
+            raise BadRequest("remember_tokens is for suffix drafts; add suffix to the drafters")
+        rows = (self.widest + 1) * self.context.n_sequences
+        if rows > self.context.n_batch:
+            raise BadRequest(
+                f"a window of {self.widest} for {self.context.n_sequences}"
+                f" sequence(s) needs passes of {rows} rows, the batch holds"
+                f" {self.context.n_batch}; lower the window or raise the batch"
+            )
+
+    @property
+    def widest(self) -> int:
+        """The largest window that may come up."""
+        return max(self.window or 0, self.max_window)

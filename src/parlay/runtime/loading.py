@@ -1,0 +1,139 @@
+"""Loads what drafts: proposers by name, draft models and heads from their files.
+
+Knows the target they draft for; knows nothing of prices, passes or sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from parlay.errors import BadRequest, RollbackUnsupported, VocabularyMismatch
+from parlay.llama.context import Context, Rollback
+from parlay.llama.model import Model
+from parlay.llama.settings import ContextSettings
+from parlay.llama.state_context import StateContext, kind_of, refuse_lone_head
+from parlay.proposers.dflash import DFlashProposer
+from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.head import HeadProposer
+from parlay.proposers.ngram import NgramProposer
+from parlay.proposers.proposer import Proposer
+from parlay.proposers.suffix import SuffixProposer
+from parlay.proposers.translated import TranslatedProposer
+from parlay.runtime.engine_settings import EngineSettings
+
+# Made with the tokens of past texts to remember, by those that can.
+FREE_PROPOSERS: dict[str, Callable[[int], Proposer]] = {
+    "ngram": lambda _n: NgramProposer(),
+    "suffix": lambda n: SuffixProposer(remember_tokens=n),
+}
+MODEL = "model"
+
+Closing = list[Callable[[], None]]  # how to free what was made, last made first
+
+
+class Loader:
+    """Makes proposers for one target."""
+
+    def __init__(self, settings: EngineSettings, model: Model, target: Context) -> None:
+        self._settings = settings
+        self._model = model
+        self._target = target
+
+    def proposers(self, closing: Closing) -> dict[str, Proposer]:
+        """All that the settings name, but a drafter that comes later."""
+        if self._settings.draft and self._target.rollback is Rollback.NONE:
+            raise RollbackUnsupported(
+                f"{self._settings.target.name} cannot forget rejected tokens; use --draft none"
+            )
+        made: dict[str, Proposer] = {}
+        for name in self._settings.draft:
+            if name in FREE_PROPOSERS:
+                made[name] = FREE_PROPOSERS[name](self._settings.remember_tokens)
+            elif MODEL in made:
+                raise BadRequest("only one draft model can be loaded; name one file")
+            elif not self._settings.drafter_later:
+                made[MODEL] = self.draft_model(Path(name), closing)
+        return made
+
+    def draft_model(self, path: Path, closing: Closing) -> Proposer:
+        """A file as a proposer: a model of its own, or a head on the target's states."""
+        settings = self._settings
+        drafter = self._drafter_weights(path, closing)
+        difference = self._model.vocabulary.first_difference(drafter.vocabulary)
+        reads_states = kind_of(drafter, self._model) != "model"
+        if difference is not None and (reads_states or not settings.translate):
+            way_out = "" if reads_states else " --translate,"
+            raise VocabularyMismatch(
+                f"{path.name} cannot draft for {settings.target.name}: {difference};"
+                f" use a drafter of the same family,{way_out} or --draft suffix"
+            )
+        if reads_states:
+            return self._follower(drafter, closing)
+        context = Context(drafter, self._drafter_context(settings.context.n_sequences))
+        closing.append(context.close)
+        if context.rollback is Rollback.NONE:
+            raise RollbackUnsupported(f"{path.name} cannot forget rejected tokens; use another")
+        n_batch = settings.context.n_batch
+        if difference is not None:
+            own = drafter.vocabulary
+            model = DraftModel(context, own.ends, own.size, n_batch, MODEL)
+            return TranslatedProposer(model, self._model.vocabulary, own)
+        return DraftModel(
+            context, self._model.vocabulary.ends, self._target.n_vocab, n_batch, MODEL
+        )
+
+    def _drafter_weights(self, path: Path, closing: Closing) -> Model:
+        """A drafter's file, loaded; a target with a head of its own is there already."""
+        if same_file(path, self._settings.target) and kind_of(self._model, self._model) == "mtp":
+            return self._model
+        refuse_lone_head(path)
+        drafter = Model(path, self._settings.drafter_model)
+        closing.append(drafter.close)
+        return drafter
+
+    def _drafter_context(self, n_outputs: int) -> ContextSettings:
+        settings = self._settings
+        return replace(
+            settings.context,
+            context_size=self._target.context_size,
+            n_outputs=n_outputs,
+            cache_type_k=settings.drafter_cache_type_k,
+            cache_type_v=settings.drafter_cache_type_v,
+        )
+
+    def _follower(self, drafter: Model, closing: Closing) -> Proposer:
+        """A drafter that reads the target's hidden states."""
+        settings = self._settings.context
+        n_outputs = (self._settings.widest + 1) * settings.n_sequences
+        context = StateContext(drafter, self._drafter_context(n_outputs), self._target)
+        closing.append(context.close)
+        ends, n_vocab = self._model.vocabulary.ends, self._target.n_vocab
+        if context.kind == "dflash":
+            return DFlashProposer(
+                context,
+                ends,
+                n_vocab,
+                settings.n_batch,
+                block_size=context.block_size,
+                mask=context.mask,
+                name=MODEL,
+            )
+        lead = 1 if context.kind == "mtp" else 0
+        return HeadProposer(context, ends, n_vocab, settings.n_batch, lead=lead, name=MODEL)
+
+
+def same_file(path: Path, other: Path) -> bool:
+    return path.exists() and path.samefile(other)
+
+
+def behind(drafter: Proposer | None) -> Proposer | None:
+    """Whose passes a drafter's time is spent in."""
+    return drafter.drafter if isinstance(drafter, TranslatedProposer) else drafter
+
+
+def close_all(closing: Closing) -> None:
+    """Free what was made, last made first."""
+    while closing:
+        closing.pop()()
