@@ -35,7 +35,7 @@ from parlay.runtime.sequence import Sequence as Answering
 from tests import tiny_models
 
 SOON = 60.0
-PROBE = "parlay.runtime.engine.probe"
+PROBE = "parlay.runtime.calibration.probe"
 rng = np.random.default_rng(7)
 PROMPTS = [tuple(int(t) for t in rng.integers(3, 250, 12 + i)) for i in range(4)]
 
