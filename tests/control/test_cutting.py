@@ -1,4 +1,4 @@
-"""How passes are cut and priced: beside the measured cases, and beside what llama.cpp really does."""
+"""How passes are cut and priced: beside measured cases and what llama.cpp really does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Into which parts llama.cpp cuts one pass over several sequences, and what they cost together.
 
-Knows rows by sequence and prices; no model. Where every sequence has a cache of its own (apart), one
-part holds neighbouring ids with equally many rows, and what is left over goes into further parts:
-a gap in the ids or one longer draft makes two passes out of one. One cache for all (unified) takes any
+Knows rows by sequence and prices; no model. Where every sequence has a cache of its own (apart),
+one part holds neighbouring ids with equally many rows, and what is left goes into further parts: a
+gap in the ids or one longer draft makes two passes of one. One cache for all (unified) takes any
 rows at once, unless the model is recurrent: its parts have equal rows, too.
 """
 
