@@ -21,7 +21,7 @@ import yaml
 
 from tests.serving import PATIENCE_S, wait_for
 
-SCRIPT = Path(__file__).with_name("serve_once.py")
+SCRIPT = Path(__file__).parents[1] / "serve_once.py"
 ENDLESS: dict[str, Any] = {
     "prompt": "hello",
     "max_tokens": 10**6,
