@@ -43,9 +43,9 @@ ENGINE: dict[str, tuple[Any, Callable[[EngineSettings], Any]]] = {
 }
 # Keys whose effect another test shows.
 ELSEWHERE = {
-    "model.target": "test_drafter.py:test_the_target_answers_while_the_drafter_loads",
-    "model.drafter": "test_drafter.py:test_the_target_answers_while_the_drafter_loads",
-    "model.tokenizer": "test_drafter.py:test_a_tokenizer_file_must_match",
+    "model.target": "test_drafter_care.py:test_the_target_answers_while_the_drafter_loads",
+    "model.drafter": "test_drafter_care.py:test_the_target_answers_while_the_drafter_loads",
+    "model.tokenizer": "test_drafter_care.py:test_a_tokenizer_file_must_match",
     "model.alias": "test_process.py:test_sighup_changes_what_it_can_without_dropping_a_request",
     "runtime.min_token_acceptance": "test_guard.py:test_low_acceptance_switches_speculation_off",
     "runtime.min_sequence_acceptance": "test_guard.py:test_low_acceptance_switches_speculation_off",
@@ -64,7 +64,7 @@ ELSEWHERE = {
         "test_observability.py:test_a_drop_of_acceptance_raises_an_alert"
     ),
     "monitoring.cache_compaction_interval": (
-        "test_cache.py:test_a_long_sliding_answer_is_compacted_and_goes_on"
+        "test_cache_care.py:test_a_long_sliding_answer_is_compacted_and_goes_on"
     ),
     "monitoring.request_log": (
         "test_observability.py:test_the_request_log_has_a_line_per_request_and_no_prompt"
@@ -74,7 +74,7 @@ ELSEWHERE = {
     "monitoring.log_prompts": "test_observability.py:test_prompts_are_logged_when_asked_for",
     "monitoring.alert_webhook": "test_keys.py:test_alerts_go_to_the_webhook_that_is_set",
     "monitoring.memory_pressure_pct": (
-        "test_drafter.py:test_under_pressure_the_drafter_goes_and_comes_back"
+        "test_drafter_care.py:test_under_pressure_the_drafter_goes_and_comes_back"
     ),
     "server.host": "test_security.py:test_a_public_bind_needs_a_key_or_the_word",
     "server.port": "test_security.py:test_a_taken_port_is_said_before_anything_is_loaded",
@@ -112,8 +112,9 @@ def test_no_key_is_without_effect() -> None:
 @pytest.mark.parametrize("key", ELSEWHERE)
 def test_the_test_that_shows_a_keys_effect_is_there(key: str) -> None:
     file, _, name = ELSEWHERE[key].partition(":")
-    text = (TESTS / "server" / file).read_text("utf-8")
-    assert re.search(rf"^def {name}\(", text, re.MULTILINE)
+    folders = (TESTS / "server", TESTS / "web")
+    texts = [path.read_text("utf-8") for folder in folders for path in folder.rglob(file)]
+    assert any(re.search(rf"^def {name}\(", text, re.MULTILINE) for text in texts)
 
 
 @pytest.mark.parametrize("key", ENGINE)
