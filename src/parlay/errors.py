@@ -2,7 +2,8 @@
 
     ParlayError
     |-- BadRequest            an option has a value that cannot be used
-    |   `-- PromptTooLong     the prompt does not fit into the context
+    |   |-- PromptTooLong     the prompt does not fit into the context
+    |   `-- NothingFollows    no token may come next: grammar and logit_bias leave none
     |-- ModelUnavailable      the default model could not be fetched
     |-- ModelFileError        the file is missing, not GGUF, or truncated
     |-- LoadError             llama.cpp refused the model, or memory ran out
@@ -28,6 +29,10 @@ class BadRequest(ParlayError):
 
 class PromptTooLong(BadRequest):
     """The prompt does not fit into the context."""
+
+
+class NothingFollows(BadRequest):
+    """No token may come next: the grammar and logit_bias leave none."""
 
 
 class ModelUnavailable(ParlayError):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from parlay.decoding.sampling import Row, Sampling, distribution, draw
-from parlay.errors import BadRequest
+from parlay.errors import BadRequest, DecodeError, NothingFollows
 
 N_VOCAB = 24
 # Random by seed: nothing lies within rounding of an edge (the references sum in another order).
@@ -199,6 +199,30 @@ def test_logit_bias_moves_single_tokens_and_minus_infinity_forbids_one() -> None
     assert draw(row, Sampling(logit_bias={0: -math.inf}), (), 0) == 1
     forbidden = Sampling(temperature=1, logit_bias={0: -math.inf})
     assert support(row, forbidden) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(repeat_penalty=1.2),
+        Sampling(temperature=1),
+        Sampling(temperature=1, top_k=2),
+        Sampling(typical_p=0.5),
+    ],
+)
+def test_a_row_without_candidates_gives_no_token_but_says_so(sampling: Sampling) -> None:
+    with pytest.raises(NothingFollows, match="no token may come next"):
+        draw(np.full(4, -np.inf, np.float32), sampling, (1,), 0)
+    with pytest.raises(DecodeError, match="no numbers"):
+        draw(np.full(4, np.nan, np.float32), sampling, (1,), 0)
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-12])
+def test_however_cold_the_likeliest_token_is_drawn(temperature: float) -> None:
+    row = np.array([-30, -20, -25, -1e30], np.float32)
+    assert draw(row, Sampling(temperature=temperature), (), 0) == 1
+    assert draw(row, Sampling(temperature=temperature, top_p=0.9), (), 0) == 1
 
 
 @given(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from parlay.control.controller import Controller, FixedWindow
+from parlay.decoding.constraint import Constraint
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
 from parlay.runtime.exactness import ExactShapes
@@ -45,12 +46,13 @@ class Rig:
         mode: Mode = "exact",
         chunk: int = 8,
         controller: Controller | None = None,
+        free: frozenset[str] = frozenset(),
     ) -> None:
         self.target = ScriptedModel(LOGITS, N_VOCAB, context_size)
         if proposers is None:
             proposers = {"scripted": ScriptedProposer(LOGITS, script)}
         self.controller = controller or FixedWindow(window)
-        self.bets = Bets(self.controller, proposers, frozenset(), exact, context_size, 16)
+        self.bets = Bets(self.controller, proposers, free, exact, context_size, 16)
         self.scheduler = Scheduler(
             self.target,
             Slots(self.target, slots),
@@ -64,8 +66,8 @@ class Rig:
         self._ends = ends
         self.pieces: dict[Sequence, list[Piece]] = {}
 
-    def add(self, request: Request) -> Sequence:
-        seq = Sequence(request, Letters(), self._ends, self._take)
+    def add(self, request: Request, constraint: Constraint | None = None) -> Sequence:
+        seq = Sequence(request, Letters(), self._ends, self._take, constraint)
         self.pieces[seq] = []
         self.scheduler.add(seq)
         return seq
@@ -76,9 +78,13 @@ class Rig:
     def run(self, *requests: Request) -> list[Sequence]:
         """Add and run to the end."""
         sequences = [self.add(request) for request in requests]
+        self.finish()
+        return sequences
+
+    def finish(self) -> None:
+        """Step until nobody is left."""
         while not self.scheduler.idle:
             self.scheduler.step()
-        return sequences
 
     def text(self, seq: Sequence) -> str:
         return "".join(piece.text for piece in self.pieces[seq])

@@ -204,6 +204,16 @@ def test_the_next_turn_reuses_the_shared_prefix_and_says_the_same() -> None:
     assert rig.text(second) == plain(turn)
 
 
+def test_what_one_owner_left_in_the_cache_is_of_no_use_to_another() -> None:
+    rig = Rig(slots=2)
+    (first,) = rig.run(Request(PROMPT, max_tokens=5, owner="a"))
+    turn = (*first.tokens, 9)
+    (other,) = rig.run(Request(turn, max_tokens=5, owner="b"))
+    (own,) = rig.run(Request(turn, max_tokens=5, owner="a"))
+    assert (other.n_reused, own.n_reused) == (0, len(first.tokens) - 1)
+    assert rig.text(other) == rig.text(own)
+
+
 def test_a_new_prompt_takes_the_slot_that_shares_most_with_it() -> None:
     rig = Rig(slots=2)
     rig.run(Request((1, 2, 3, 4), max_tokens=2), Request((9, 8, 7, 6), max_tokens=2))
@@ -248,7 +258,7 @@ def test_a_failing_target_ends_its_sequences_with_the_error_and_frees_their_slot
     rig = Rig()
     seq = rig.add(Request(PROMPT, max_tokens=12))
     rig.scheduler.step()
-    rig.target.fail_next = 1
+    rig.target.fail_next = 2  # with the draft, and without it
     rig.scheduler.step()
     assert seq.finish_reason == "error"
     assert isinstance(seq.error, DecodeError)

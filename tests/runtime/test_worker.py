@@ -270,14 +270,16 @@ def failing(name: str) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("method", ["propose", "forget", "finish"])
-def test_a_proposer_that_breaks_hangs_nobody(
+def test_a_proposer_that_breaks_costs_nobody_an_answer(
     method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     proposer = ScriptedProposer(LOGITS)
     monkeypatch.setattr(proposer, method, failing(method))
+    requests = [Request((*PROMPT, i), max_tokens=5) for i in range(3)]
     with desk(Rig(proposers={"scripted": proposer}, slots=2)) as d:
-        clients = [d.ask(Request((*PROMPT, i), max_tokens=5))[1] for i in range(3)]
+        clients = [d.ask(request)[1] for request in requests]
         assert all(client.ended.wait(SOON) for client in clients)
+    assert [client.text for client in clients] == [plain(request) for request in requests]
     assert d.rig.scheduler.idle
     assert "ZeroDivisionError" in caplog.text
 

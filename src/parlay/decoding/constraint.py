@@ -21,3 +21,7 @@ class Constraint(Protocol):
 
     def accept(self, tokens: Sequence[int]) -> None:
         """These tokens were committed."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text so far may end here."""

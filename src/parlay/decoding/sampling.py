@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.draft import Distribution
 from parlay.decoding.noise import GUMBEL_SPAN, gumbel
-from parlay.errors import BadRequest
+from parlay.errors import BadRequest, DecodeError, NothingFollows, ParlayError
 
 Row = NDArray[np.float32]
 
@@ -34,6 +35,7 @@ _RANGES = {
     "penalty_last_n": (0, 1 << 31),
     "seed": (0, (1 << 64) - 1),
 }
+_COLD = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0.0
+        """So cold that the likeliest token always wins; logits over less would leave the floats."""
+        return self.temperature < _COLD
 
     @property
     def penalised(self) -> bool:
@@ -90,13 +93,26 @@ def _check_range(name: str, value: float) -> None:
 def draw(row: Row, sampling: Sampling, history: Sequence[int], position: int) -> int:
     """The token of this row; `history` is the text before it, `position` its place in it."""
     if sampling.untouched:
-        return int(row.argmax())
+        return _best(row)
     if sampling.unfiltered:
-        return int(_adjusted(row, sampling, history).argmax())
+        return _best(_adjusted(row, sampling, history))
     ids, scores = _candidates(row, sampling, history)
     if sampling.greedy:
         return int(ids[int(scores.argmax())])
     return _gumbel_draw(ids, scores, sampling.seed, position)
+
+
+def _best(logits: NDArray[np.floating[Any]]) -> int:
+    token = int(logits.argmax())
+    if not logits[token] > -np.inf:  # everything is forbidden, or not a number
+        raise _nothing(logits)
+    return token
+
+
+def _nothing(logits: NDArray[np.floating[Any]]) -> ParlayError:
+    if np.isnan(logits).any():
+        return DecodeError("the model computed logits that are no numbers", code=-1)
+    return NothingFollows("no token may come next; loosen the grammar or logit_bias")
 
 
 def distribution(row: Row, sampling: Sampling, history: Sequence[int]) -> Distribution:
@@ -145,6 +161,8 @@ def _candidates(
     """The tokens that survive every filter, and their logits over the temperature."""
     logits = _adjusted(row, sampling, history)
     ids = _top_k(logits, sampling.top_k)
+    if not len(ids):
+        raise _nothing(logits)
     scores = logits[ids]
     if sampling.typical_p < 1.0:
         ids, scores = _typical_p(ids, scores, sampling.typical_p)
@@ -153,7 +171,7 @@ def _candidates(
     if sampling.min_p > 0.0:
         keep = scores >= scores.max() + np.log(sampling.min_p)
         ids, scores = ids[keep], scores[keep]
-    return ids, scores / (sampling.temperature or 1.0)
+    return ids, scores if sampling.greedy else scores / sampling.temperature
 
 
 def _top_k(logits: NDArray[np.float64], k: int) -> NDArray[np.int64]:
@@ -162,7 +180,8 @@ def _top_k(logits: NDArray[np.float64], k: int) -> NDArray[np.int64]:
         edge = np.partition(logits, len(logits) - k)[len(logits) - k]
         above = np.flatnonzero(logits > edge)
         tied = np.flatnonzero(logits == edge)[: k - len(above)]
-        return np.sort(np.concatenate([above, tied]))
+        kept: NDArray[np.int64] = np.sort(np.concatenate([above, tied]))
+        return kept[logits[kept] > -np.inf]
     return np.flatnonzero(logits > -np.inf)
 
 

@@ -19,6 +19,7 @@ from parlay.decoding.draft import Distribution, Draft
 from parlay.decoding.noise import gumbel, uniform
 from parlay.decoding.sampling import Sampling, distribution, draw
 from parlay.decoding.verdict import Verdict
+from parlay.errors import NothingFollows
 
 Verify = Callable[
     [Draft, NDArray[np.float32], Sampling, Sequence[int], int, Container[int]], Verdict
@@ -38,16 +39,21 @@ def coupled(
 ) -> Verdict:
     """Accept the draft as far as it guessed the target's own draws."""
     tokens: list[int] = []
-    for j, guess in enumerate(draft.tokens):
-        token = draw(p[j], sampling, _after(history, tokens, sampling), position + j)
-        tokens.append(token)
-        if token != guess:
-            return Verdict(tuple(tokens), len(draft.tokens), j)
-        if token in ends:
-            return Verdict(tuple(tokens), j + 1, j + 1)
-    k = len(tokens)
-    tokens.append(draw(p[k], sampling, _after(history, tokens, sampling), position + k))
-    return Verdict(tuple(tokens), k, k)
+    try:
+        for j, guess in enumerate(draft.tokens):
+            token = draw(p[j], sampling, _after(history, tokens, sampling), position + j)
+            tokens.append(token)
+            if token != guess:
+                return Verdict(tuple(tokens), len(draft.tokens), j)
+            if token in ends:
+                return Verdict(tuple(tokens), j + 1, j + 1)
+        k = len(tokens)
+        tokens.append(draw(p[k], sampling, _after(history, tokens, sampling), position + k))
+        return Verdict(tuple(tokens), k, k)
+    except NothingFollows:
+        if not tokens:
+            raise
+        return _so_far(tokens)
 
 
 def rejection(
@@ -60,18 +66,28 @@ def rejection(
 ) -> Verdict:
     """Accept each draft token with probability min(1, p/q); after a rejection draw from p - q."""
     tokens: list[int] = []
-    for j, guess in enumerate(draft.tokens):
-        target = distribution(p[j], sampling, _after(history, tokens, sampling))
-        q = draft.q[j] if draft.q is not None else _certain(guess)
-        if uniform(sampling.seed, position + j, _ACCEPT) * q.of(guess) >= target.of(guess):
-            own = draw_from(residual(target, q), sampling.seed, position + j, _RESIDUAL)
-            return Verdict((*tokens, own), len(draft.tokens), j)
-        tokens.append(guess)
-        if guess in ends:
-            return Verdict(tuple(tokens), j + 1, j + 1)
-    k = len(tokens)
-    tokens.append(draw(p[k], sampling, _after(history, tokens, sampling), position + k))
-    return Verdict(tuple(tokens), k, k)
+    try:
+        for j, guess in enumerate(draft.tokens):
+            target = distribution(p[j], sampling, _after(history, tokens, sampling))
+            q = draft.q[j] if draft.q is not None else _certain(guess)
+            if uniform(sampling.seed, position + j, _ACCEPT) * q.of(guess) >= target.of(guess):
+                own = draw_from(residual(target, q), sampling.seed, position + j, _RESIDUAL)
+                return Verdict((*tokens, own), len(draft.tokens), j)
+            tokens.append(guess)
+            if guess in ends:
+                return Verdict(tuple(tokens), j + 1, j + 1)
+        k = len(tokens)
+        tokens.append(draw(p[k], sampling, _after(history, tokens, sampling), position + k))
+        return Verdict(tuple(tokens), k, k)
+    except NothingFollows:
+        if not tokens:
+            raise
+        return _so_far(tokens)
+
+
+def _so_far(accepted: list[int]) -> Verdict:
+    """Nothing may follow: what was accepted stands, as plain decoding would have said it too."""
+    return Verdict(tuple(accepted), len(accepted), len(accepted))
 
 
 def residual(p: Distribution, q: Distribution) -> Distribution:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from parlay.decoding.draft import Draft
 from parlay.decoding.sampling import Row
 from parlay.decoding.span import Passes, Span
-from parlay.errors import DecodeError
 from parlay.proposers.drafting import Drafting
 from parlay.proposers.proposer import Ask
 
@@ -44,7 +43,7 @@ class DraftModel:
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         try:
             return self._propose(asks)
-        except DecodeError:
+        except Exception:
             self._reset()  # what the cache holds now is unknown
             raise
 

@@ -16,7 +16,6 @@ import numpy as np
 from parlay.decoding.draft import Draft
 from parlay.decoding.span import Span
 from parlay.decoding.states import Fed, StateModel, States
-from parlay.errors import DecodeError
 from parlay.proposers.drafting import Drafting
 from parlay.proposers.proposer import Ask
 
@@ -84,7 +83,7 @@ class Follower(ABC):
         try:
             for span, rows in zip(spans, states, strict=True):
                 self._follow(span, rows)
-        except DecodeError as error:
+        except Exception as error:
             log.warning("the drafter %s lost its place and starts over: %s", self.name, error)
             self._reset()
 
@@ -142,7 +141,7 @@ class Follower(ABC):
             ready = [d for d in drafting if self._is_ready(d.ask)]
             if ready:  # llama.cpp batches neighbouring sequences only if their ids come in order
                 self._extend_all(sorted(ready, key=lambda d: d.ask.seq_id))
-        except DecodeError:
+        except Exception:
             self._reset()  # what the cache holds now is unknown
             raise
         return [d.draft(self.name) for d in drafting]

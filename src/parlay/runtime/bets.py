@@ -5,21 +5,18 @@ Knows proposers and the controller; knows nothing of verification.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
 from parlay.control.controller import Choice, Controller, Listener, View, plain
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.round import Fallback, Round
-from parlay.errors import DecodeError
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.runtime.exactness import ExactShapes
+from parlay.runtime.faults import Faults
 from parlay.runtime.sequence import Sequence
 from parlay.runtime.slots import common_prefix
-
-log = logging.getLogger("parlay.runtime")
 
 _FAILED = Draft((), "none")
 
@@ -66,22 +63,38 @@ class Bets:
         self._exact = exact
         self._context_size = context_size
         self._max_window = max_window
+        self._faults = Faults()
 
     def observe(self, rounds: Seq[Round]) -> None:
-        """The rounds of one finished pass, for whoever learns or counts."""
-        self.controller.observe(rounds)
-        for listener in self.listeners:
-            listener.observe(rounds)
+        """The rounds of one finished pass, for whoever learns or counts; none of them ends it."""
+        for listener in (self.controller, *self.listeners):
+            try:
+                listener.observe(rounds)
+            except Exception as error:
+                self._faults.tell(f"{type(listener).__name__} failed to observe", error)
 
     def place(self, sequences: Seq[Sequence], exact: bool) -> list[Bet]:
-        """One bet per sequence of the coming pass."""
-        if not self.proposers:
+        """One bet per sequence of the coming pass. What breaks here costs bets, never answers."""
+        try:
+            return self._place(sequences, exact)
+        except Exception as error:
+            self._faults.tell("betting failed, decoding plainly", error)
+            return self.abstain(sequences)
+
+    def abstain(self, sequences: Seq[Sequence]) -> list[Bet]:
+        """No bet on a round that must not fail again."""
+        return [Bet(plain(Fallback.DRAFT_ERROR), NO_DRAFT) for _ in sequences]
+
+    def _place(self, sequences: Seq[Sequence], exact: bool) -> list[Bet]:
+        if not self.proposers or not sequences:
             return [Bet(plain(self._absence(seq)), NO_DRAFT) for seq in sequences]
         due = self.controller.due()
         views = [self._view(seq, len(sequences), exact, due) for seq in sequences]
         choices = [
-            self._explain(choice, seq)
-            for choice, seq in zip(self.controller.choose(views), sequences, strict=True)
+            self._explain(choice, seq, view)
+            for choice, seq, view in zip(
+                self.controller.choose(views), sequences, views, strict=True
+            )
         ]
         drafts = self._drafts(sequences, views, choices)
         return [
@@ -90,16 +103,21 @@ class Bets:
         ]
 
     def forget(self, seq_id: int) -> None:
-        for proposer in self.proposers.values():
-            proposer.forget(seq_id)
+        self._tell_all("forget", lambda proposer: proposer.forget(seq_id))
 
     def finish(self, seq: Sequence) -> None:
-        for proposer in self.proposers.values():
-            proposer.finish(seq.seq_id, seq.tokens)
+        self._tell_all("finish", lambda proposer: proposer.finish(seq.seq_id, seq.tokens))
 
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
-        for proposer in self.proposers.values():
-            proposer.shift(seq_id, keep, discard)
+        self._tell_all("shift", lambda proposer: proposer.shift(seq_id, keep, discard))
+
+    def _tell_all(self, what: str, tell: Callable[[Proposer], None]) -> None:
+        """A proposer that misses news drafts badly at worst: every token is verified."""
+        for name, proposer in self.proposers.items():
+            try:
+                tell(proposer)
+            except Exception as error:
+                self._faults.tell(f"the proposer {name} failed to {what}", error)
 
     def close(self) -> None:
         for proposer in self.proposers.values():
@@ -141,16 +159,20 @@ class Bets:
         missing = (self.absent[name] for name in wanted if name in self.absent)
         return seq.request.fallback or next(missing, Fallback.REQUEST)
 
-    def _explain(self, choice: Choice, seq: Sequence) -> Choice:
-        """Nothing to say, but one proposer is missing: that is the better reason."""
-        if choice.fallback is Fallback.NO_DRAFT and self.absent:
+    def _explain(self, choice: Choice, seq: Sequence, view: View) -> Choice:
+        """Nothing to say, but one proposer broke or is missing: that is the better reason."""
+        if choice.fallback is not Fallback.NO_DRAFT:
+            return choice
+        if any(offer is _FAILED for offer in view.offers.values()):
+            return replace(choice, fallback=Fallback.DRAFT_ERROR)
+        if self.absent:
             missing = self._absence(seq)
             if missing is not Fallback.REQUEST:
                 return replace(choice, fallback=missing)
         return choice
 
     def _ask_one(self, name: str, seq: Sequence, window: int) -> Draft:
-        return self.proposers[name].propose([Ask(seq.seq_id, seq.tokens, window)])[0]
+        return self._propose(name, [Ask(seq.seq_id, seq.tokens, window)])[0]
 
     def _drafts(
         self, sequences: Seq[Sequence], views: Seq[View], choices: Seq[Choice]
@@ -179,11 +201,11 @@ class Bets:
         )
 
     def _propose(self, name: str, asks: Seq[Ask]) -> list[Draft]:
-        """A drafter's fault must never cost an answer: without a draft, the round is plain."""
+        """A proposer's fault must never cost an answer: without a draft, the round is plain."""
         try:
             return self.proposers[name].propose(asks)
-        except DecodeError as error:
-            log.warning("the drafter %s failed, decoding plainly: %s", name, error)
+        except Exception as error:
+            self._faults.tell(f"the proposer {name} failed, decoding plainly", error)
             return [_FAILED] * len(asks)
 
 

@@ -34,6 +34,7 @@ class Request:
     verification: Verification = "coupled"
     context_full: ContextFull = "stop"
     logprobs: int | None = None  # None: no figures; n: also the n best tokens
+    owner: str = ""  # cached prompts are reused among requests of one owner only
 
     def __post_init__(self) -> None:
         if not self.prompt:

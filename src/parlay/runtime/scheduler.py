@@ -3,13 +3,15 @@
 Knows passes, bets and verdicts; knows nothing of threads, files or HTTP.
 
 The invariant: between rounds the target's cache holds every committed token of a sequence but the
-last. It is asserted after each round; a pass that fails clears the caches it touched.
+last. It is asserted after each round. What fails for one sequence ends that one only.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -23,9 +25,10 @@ from parlay.decoding.round import Fallback, Round, Timing
 from parlay.decoding.span import Passes, Span
 from parlay.decoding.verdict import Verdict
 from parlay.decoding.verification import VERIFICATIONS
-from parlay.errors import ParlayError
+from parlay.errors import NothingFollows, ParlayError
 from parlay.runtime.bets import Bet, Bets
 from parlay.runtime.exactness import ExactShapes
+from parlay.runtime.faults import Faults, as_parlay
 from parlay.runtime.request import Mode
 from parlay.runtime.sequence import Sequence
 from parlay.runtime.slots import Slots
@@ -72,6 +75,7 @@ class Scheduler:
         self._n_batch = n_batch
         self._waiting: deque[Sequence] = deque()
         self._active: list[Sequence] = []
+        self._faults = Faults()
 
     # -- what comes and goes --------------------------------------------------
 
@@ -103,7 +107,7 @@ class Scheduler:
     def _admit(self) -> None:
         while self._waiting:
             seq = self._waiting[0]
-            place = self._slots.take(seq.request.prompt)
+            place = self._slots.take(seq.request.prompt, seq.request.owner)
             if place is None:
                 return
             self._waiting.popleft()
@@ -147,22 +151,23 @@ class Scheduler:
 
     # -- one pass -------------------------------------------------------------
 
-    def _run(self, sequences: Seq[Sequence]) -> None:
+    def _run(self, sequences: Seq[Sequence], *, betting: bool = True) -> None:
         """Propose, verify, accept, roll back: one target pass, any number of sequences."""
         if not sequences:
             return
         started = perf_counter()
-        rows = self._propose(sequences)
+        rows = self._propose(sequences, betting)
         drafted, busy = perf_counter(), self.target.busy_s
         try:
             logits = self.target.decode([row.span for row in rows])
-        except ParlayError as error:
-            self._fail(rows, error)
+        except Exception as error:
+            self._recover(rows, error)
             return
         verified = perf_counter()
-        rounds = [
-            self._settle(row, p) for row, p in zip(rows, logits, strict=True) if row.span.n_logits
-        ]
+        rounds = []
+        for row, p in zip(rows, logits, strict=True):
+            with self._alone(row.seq):
+                rounds += [self._settle(row, p)] if row.span.n_logits else []
         for row in rows:
             row.seq.n_cached = self.target.length(row.seq.seq_id)
         verify_s = self.target.busy_s - busy
@@ -173,11 +178,11 @@ class Scheduler:
         )
         self._observe(rows, rounds, timing)
 
-    def _propose(self, sequences: Seq[Sequence]) -> list[_Row]:
+    def _propose(self, sequences: Seq[Sequence], betting: bool) -> list[_Row]:
         """Controller sets the windows, proposers fill them; prompts go on by a chunk."""
         decoding = [seq for seq in sequences if seq.n_pending == 1]
         exact = any(self._mode_of(seq) == "exact" for seq in sequences)
-        placed = self.bets.place(decoding, exact) if decoding else []
+        placed = self.bets.place(decoding, exact) if betting else self.bets.abstain(decoding)
         rows = [self._row(s, bet) for s, bet in zip(decoding, placed, strict=True)]
         room = self._n_batch - sum(len(row.span.tokens) for row in rows)
         for seq in (seq for seq in sequences if seq.n_pending > 1):
@@ -276,10 +281,11 @@ class Scheduler:
         for seq in self._active:
             if seq.n_pending != 1 or seq.n_cached < self.target.context_size:
                 continue
-            if seq.request.context_full == "stop":
-                seq.finish_early("length")
-            else:
-                self._slide(seq)
+            with self._alone(seq):
+                if seq.request.context_full == "stop":
+                    seq.finish_early("length")
+                else:
+                    self._slide(seq)
         self._retire()
 
     def _slide(self, seq: Sequence) -> None:
@@ -294,12 +300,33 @@ class Scheduler:
         self.bets.shift(seq.seq_id, keep, discard)
         del seq.tokens[keep : keep + discard]
 
-    def _fail(self, rows: Seq[_Row], error: ParlayError) -> None:
-        """A pass broke: its sequences end with the reason, their caches start over."""
+    def _recover(self, rows: Seq[_Row], error: Exception) -> None:
+        """A pass broke: each sequence goes on alone and without a draft, and ends if that breaks
+        too. What cannot be cut out of a cache is read again, as a prompt is."""
+        if not isinstance(error, ParlayError):
+            self._faults.tell("a round failed", error)
         for row in rows:
-            self.target.clear(row.seq.seq_id)
-            row.seq.n_cached = 0
-            row.seq.finish_early("error", error)
+            with self._alone(row.seq):
+                if len(rows) == 1 and not row.bet.draft.tokens:
+                    raise error
+                row.seq.n_cached = self._slots.keep(row.seq.seq_id, row.span.start)
+                row.seq.exact &= row.seq.n_cached == row.span.start
+                self._run([row.seq], betting=False)
+
+    @contextmanager
+    def _alone(self, seq: Sequence) -> Iterator[None]:
+        """Whatever fails in here ends this sequence only, with its reason."""
+        try:
+            yield
+        except Exception as error:
+            self.target.clear(seq.seq_id)
+            seq.n_cached = 0
+            if isinstance(error, NothingFollows) and seq.may_end:
+                seq.finish_early("stop")
+                return
+            if not isinstance(error, ParlayError):
+                self._faults.tell("an answer failed", error)
+            seq.finish_early("error", as_parlay(error))
 
     def fail_all(self, error: ParlayError) -> None:
         """End everything, for instance when the engine closes."""

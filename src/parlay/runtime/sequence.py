@@ -101,6 +101,11 @@ class Sequence:
         return self.finish_reason is not None
 
     @property
+    def may_end(self) -> bool:
+        """Whether the text so far is a whole answer, as far as a grammar asks for one."""
+        return self.constraint is None or self.constraint.complete
+
+    @property
     def thinking(self) -> bool:
         """Whether the text is inside its thinking part now."""
         return self._reasoning is not None and self._reasoning.thinking

@@ -9,6 +9,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from parlay.decoding.span import Passes
+from parlay.errors import DecodeError
 
 
 @dataclass(slots=True)
@@ -19,6 +20,7 @@ class Slot:
     tokens: list[int] = field(default_factory=list)  # what the target's cache holds
     busy: bool = False
     last_used: int = 0
+    owner: str = ""  # whose tokens they are
 
 
 class Slots:
@@ -42,15 +44,21 @@ class Slots:
     def all(self) -> tuple[Slot, ...]:
         return tuple(self._slots)
 
-    def take(self, prompt: Seq[int]) -> tuple[int, int] | None:
-        """The slot for a prompt and how much of it is cached there; None if all are busy."""
+    def take(self, prompt: Seq[int], owner: str = "") -> tuple[int, int] | None:
+        """The slot for a prompt and how much of it is cached there; None if all are busy.
+
+        What others' prompts left is of no use: how much is cached would tell what they said.
+        """
         free = [slot for slot in self._slots if not slot.busy]
         if not free:
             return None
-        shared = {slot.seq_id: common_prefix(slot.tokens, prompt) for slot in free}
+        shared = {
+            slot.seq_id: common_prefix(slot.tokens, prompt) if slot.owner == owner else 0
+            for slot in free
+        }
         # Most shared first; then the slot idle for longest, so that useful prefixes live on.
         best = max(free, key=lambda slot: (shared[slot.seq_id], -slot.last_used))
-        best.busy = True
+        best.busy, best.owner = True, owner
         # At least the last token must be read again: its logits begin the answer.
         reused = self.keep(best.seq_id, min(shared[best.seq_id], len(prompt) - 1))
         return best.seq_id, reused
@@ -68,9 +76,18 @@ class Slots:
         kept = self._target.reusable(seq_id, n)
         if kept == 0:
             self._target.clear(seq_id)
-        elif kept < self._target.length(seq_id):
-            self._target.truncate(seq_id, kept)
+        elif kept < self._target.length(seq_id) and not self._cut(seq_id, kept):
+            return 0
         return kept
+
+    def _cut(self, seq_id: int, n: int) -> bool:
+        """Whether the cache could be cut; one that could not is of no use to anybody."""
+        try:
+            self._target.truncate(seq_id, n)
+        except DecodeError:
+            self._target.clear(seq_id)
+            return False
+        return True
 
 
 def common_prefix(a: Seq[int], b: Seq[int]) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from parlay.errors import ParlayError
+from parlay.runtime.faults import as_parlay
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence
 
@@ -98,5 +99,5 @@ class Worker:
             self._scheduler.step()
         except Exception as error:  # whatever broke, no client may wait for ever
             log.exception("a round failed")
-            internal = ParlayError(f"internal error: {type(error).__name__}: {error}")
-            self._do(lambda: self._scheduler.fail_all(internal))
+            failed = as_parlay(error)
+            self._do(lambda: self._scheduler.fail_all(failed))

@@ -19,9 +19,9 @@ Count = Annotated[int, Field(ge=1, le=1 << 30)]
 
 
 class Body(BaseModel):
-    """A request's body."""
+    """A request's body; numbers are finite."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
 class Speculative(Body):

@@ -74,3 +74,17 @@ def test_grammars_that_cannot_be_used_say_why(model: Model) -> None:
         grammars.json_schema({"type": "nonsense"})
     with pytest.raises(BadRequest, match="over"):
         grammars.gbnf("#" * (1 << 21))
+
+
+def test_a_matcher_that_gave_up_ends_nothing_as_if_it_were_whole(model: Model) -> None:
+    vocabulary = model.vocabulary
+    grammars = Grammars(vocabulary)
+    constraint = grammars.constraint(grammars.gbnf('root ::= "on"+'))
+    on, the = vocabulary.tokenize("on", bos=False)[0], vocabulary.tokenize(" the", bos=False)[0]
+    before = constraint.complete
+    constraint.accept([on])
+    assert (before, constraint.complete) == (False, True)
+    with pytest.raises(BadRequest, match="too complex"):
+        constraint.accept([the])  # whatever breaks a matcher, it allows nothing but the end after
+    with pytest.raises(BadRequest, match="too complex"):
+        constraint.mask(np.zeros((1, vocabulary.size), np.float32), [])

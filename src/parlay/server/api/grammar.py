@@ -85,6 +85,16 @@ class GrammarConstraint:
         for token in tokens:
             if token not in self._ends:
                 self._matcher.consume_token(token)
+        self._check()
+
+    @property
+    def complete(self) -> bool:
+        return bool(self._matcher.is_accepting())
+
+    def _check(self) -> None:
+        """A matcher that gave up allows only the end: half a text would pass for a whole one."""
+        if self._matcher.is_error():
+            raise BadRequest(f"the grammar is too complex: {_one_line(self._matcher.get_error())}")
 
     def _consume(self, token: int) -> bool:
         """Follow the draft one token, if the grammar lets it; a failed try would be final."""
@@ -94,9 +104,9 @@ class GrammarConstraint:
 
     def _allowed(self, n_columns: int) -> NDArray[np.bool_]:
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        self._check()
         mask = np.unpackbits(bits, bitorder="little", count=n_columns).view(np.bool_)
-        # A text that is complete may end, by any of the model's ends; one that is stuck must.
-        if self._matcher.is_accepting() or not mask.any():
+        if self.complete:  # the text may end, by any of the model's ends
             mask[sorted(self._ends)] = True
         return mask
 

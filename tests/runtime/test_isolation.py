@@ -1,0 +1,209 @@
+"""What fails for one sequence ends that sequence only; its neighbours say what each says alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from parlay.control.controller import Choice, FixedWindow, View
+from parlay.decoding.round import Fallback, Round
+from parlay.decoding.sampling import Sampling
+from parlay.decoding.span import Span
+from parlay.errors import BadRequest, DecodeError, ParlayError
+from parlay.runtime.request import Request
+from parlay.testing import ScriptedProposer
+from tests.runtime.rig import LOGITS, Rig, plain
+
+PROMPT = (1, 2, 3, 4, 5)
+HONEST = [Request((*PROMPT, i), max_tokens=20) for i in range(3)]
+DRAWN = Sampling(temperature=0.8, seed=3)
+
+
+class Script:
+    """A grammar that allows everything for so many tokens, and then nothing."""
+
+    def __init__(self, n: int, *, complete: bool) -> None:
+        self._left = n
+        self._complete = complete
+
+    def mask(self, p: NDArray[np.float32], draft: Sequence[int]) -> NDArray[np.float32]:
+        allowed = np.array(p)
+        allowed[max(0, self._left) :] = -np.inf
+        return allowed
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self._left -= len(tokens)
+
+    @property
+    def complete(self) -> bool:
+        return self._complete
+
+
+def boom(*_: object) -> None:
+    raise ZeroDivisionError("boom")
+
+
+def said_alone(rig: Rig, honest: Sequence[object]) -> bool:
+    return all(
+        rig.text(seq) == plain(request)  # type: ignore[arg-type]
+        for seq, request in zip(honest, HONEST, strict=True)
+    )
+
+
+@pytest.mark.parametrize("window", [0, 4])
+@pytest.mark.parametrize("sampling", [Sampling(), DRAWN, Sampling(top_k=4, temperature=1)])
+def test_a_row_that_nothing_may_follow_ends_one_answer_and_no_other(
+    sampling: Sampling, window: int
+) -> None:
+    rig = Rig(slots=4, window=window)
+    whole, broken = (
+        rig.add(Request(PROMPT, max_tokens=20, sampling=sampling), Script(6, complete=complete))
+        for complete in (True, False)
+    )
+    honest = [rig.add(request) for request in HONEST]
+    rig.finish()
+    assert said_alone(rig, honest)
+    assert whole.finish_reason == "stop"
+    assert broken.finish_reason == "error" and isinstance(broken.error, BadRequest)
+    free = Request(PROMPT, max_tokens=6, sampling=sampling)
+    assert rig.text(whole) == rig.text(broken) == plain(free)
+
+
+@pytest.mark.parametrize("method", ["mask", "accept"])
+def test_a_grammar_that_breaks_ends_its_answer_only(
+    method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(slots=4)
+    grammar = Script(100, complete=True)
+    monkeypatch.setattr(grammar, method, boom)
+    poisoned = rig.add(Request(PROMPT, max_tokens=20), grammar)
+    honest = [rig.add(request) for request in HONEST]
+    rig.finish()
+    assert said_alone(rig, honest)
+    assert poisoned.finish_reason == "error"
+    assert isinstance(poisoned.error, ParlayError) and "ZeroDivisionError" in poisoned.error.message
+    assert "boom" in caplog.text
+    (after,) = rig.run(HONEST[0])  # the slot was left in order
+    assert rig.text(after) == plain(HONEST[0])
+
+
+@pytest.mark.parametrize("what", ["logits", "text", "truncate"])
+def test_numbers_text_and_caches_that_break_end_one_answer(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(slots=4, script=[False] * 1000)
+    poisoned = rig.add(Request(PROMPT, max_tokens=20))
+    honest = [rig.add(request) for request in HONEST]
+    rig.scheduler.step()
+    if what == "text":
+        monkeypatch.setattr(poisoned._text, "push", boom)
+    elif what == "truncate":
+        monkeypatch.setattr(rig.target, "truncate", only(0, rig.target.truncate))
+    else:
+        monkeypatch.setattr(rig.target, "decode", without_numbers(rig.target.decode))
+    rig.finish()
+    assert said_alone(rig, honest)
+    assert poisoned.finish_reason == "error"
+
+
+def only(seq_id: int, real: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    def truncate(given: int, length: int) -> None:
+        if given == seq_id:
+            raise DecodeError("the cache could not be cut", code=-1)
+        real(given, length)
+
+    return truncate
+
+
+Decode = Callable[[Sequence[Span]], list[NDArray[np.float32]]]
+
+
+def without_numbers(real: Decode) -> Decode:
+    def decode(spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        rows = real(spans)
+        return [
+            np.full_like(row, np.nan) if span.seq_id == 0 else row
+            for span, row in zip(spans, rows, strict=True)
+        ]
+
+    return decode
+
+
+@pytest.mark.parametrize("fault", [DecodeError("no room in the cache", code=1), MemoryError()])
+def test_a_pass_that_one_sequence_breaks_is_run_again_for_each_alone(
+    fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(slots=4)
+    poisoned = rig.add(Request(PROMPT, max_tokens=20))
+    honest = [rig.add(request) for request in HONEST]
+    rig.scheduler.step()
+    real = rig.target.decode
+
+    def decode(spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        if any(span.seq_id == 0 for span in spans):
+            raise fault
+        return real(spans)
+
+    monkeypatch.setattr(rig.target, "decode", decode)
+    rig.finish()
+    assert said_alone(rig, honest)
+    assert poisoned.finish_reason == "error"
+
+
+def test_a_draft_that_breaks_a_pass_costs_the_draft_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(slots=4)
+    honest = [rig.add(request) for request in HONEST]
+    real = rig.target.decode
+
+    def decode(spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        if any(1 < len(span.tokens) == span.n_logits for span in spans):
+            raise DecodeError("invalid token", code=-1)
+        return real(spans)
+
+    monkeypatch.setattr(rig.target, "decode", decode)
+    rig.finish()
+    assert said_alone(rig, honest)
+    assert all(seq.counts.fallbacks[Fallback.DRAFT_ERROR] for seq in honest)
+
+
+@pytest.mark.parametrize("free", [frozenset[str](), frozenset({"scripted"})])
+@pytest.mark.parametrize("method", ["propose", "forget", "finish", "shift"])
+def test_a_proposer_that_breaks_costs_drafts_and_no_answer(
+    method: str,
+    free: frozenset[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    proposer = ScriptedProposer(LOGITS)
+    monkeypatch.setattr(proposer, method, boom)
+    rig = Rig(proposers={"scripted": proposer}, slots=4, free=free)
+    sliding = rig.add(
+        Request((*PROMPT, 9), max_tokens=400, context_full="slide")
+    )  # past its context
+    honest = rig.run(*HONEST)
+    assert said_alone(rig, honest)
+    assert sliding.finish_reason == "length" and sliding.n_generated == 400
+    if method == "propose":
+        assert honest[0].counts.fallbacks[Fallback.DRAFT_ERROR] > 0
+    assert "boom" in caplog.text
+    assert caplog.text.count("Traceback") < 20  # ever more seldom, however often it fails
+
+
+def test_a_controller_that_breaks_costs_bets_and_no_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(FixedWindow):
+        def choose(self, views: Sequence[View]) -> list[Choice]:
+            raise KeyError("choose")
+
+        def observe(self, rounds: Sequence[Round]) -> None:
+            raise KeyError("observe")
+
+    rig = Rig(slots=4, controller=Broken(4))
+    honest = rig.run(*HONEST)
+    assert said_alone(rig, honest)
+    assert honest[0].counts.n_generated == 20
+    assert "choose" in caplog.text and "observe" in caplog.text
