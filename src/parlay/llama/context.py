@@ -166,9 +166,13 @@ class Context:
         C.llama_memory_seq_rm(self._memory, seq_id, keep, keep + discard)
         C.llama_memory_seq_add(self._memory, seq_id, keep + discard, -1, -discard)
 
-    def holes(self, seq_id: int) -> int:
-        """Free cells between used ones; only sliding leaves any, and new tokens fill them."""
-        return max(0, self._reach.get(seq_id, 0) - self.length(seq_id))
+    def holes(self, seq_id: int, length: int) -> int:
+        """Free cells between used ones; only sliding leaves any, and new tokens fill them.
+
+        `length` is the sequence's, as its owner knows it: other threads ask, and must not call
+        llama.cpp while the owner decodes.
+        """
+        return max(0, self._reach.get(seq_id, 0) - length)
 
     def compact(self, seq_id: int) -> None:
         """Move a sequence's cells together. A slide must have been followed by a pass: until then

@@ -47,8 +47,11 @@ class CacheCare:
 
     def look(self, interval: int) -> None:
         """Ask the worker to look, unless there is nothing to look at; 0: never."""
-        if interval and any(self._engine.target.holes(s.seq_id) for s in self._engine.active):
+        if interval and any(self._holes(seq) for seq in self._engine.active):
             self._engine.call(lambda: self._look(interval))
+
+    def _holes(self, seq: Sequence) -> int:
+        return self._engine.target.holes(seq.seq_id, seq.n_cached)
 
     def _look(self, interval: int) -> None:
         active = self._engine.active
@@ -59,7 +62,7 @@ class CacheCare:
                 self._compact(seq, interval)
 
     def _has_holes(self, seq: Sequence) -> bool:
-        holes = self._engine.target.holes(seq.seq_id)
+        holes = self._holes(seq)
         return seq.n_pending == 1 and holes >= _MIN_HOLES * (seq.n_cached + holes)
 
     def _compact(self, seq: Sequence, interval: int) -> None:

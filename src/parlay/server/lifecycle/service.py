@@ -247,7 +247,7 @@ class Service:
             queue_length=engine.n_waiting,
             cache_tokens=sum(s.n_cached for s in active) + sum(len(s.tokens) for s in idle),
             cache_capacity=size * n_slots,
-            cache_holes=sum(engine.target.holes(s.seq_id) for s in active),
+            cache_holes=sum(engine.target.holes(s.seq_id, s.n_cached) for s in active),
             compactions=self.cache.n_compactions,
             drafter_ready=self.drafter.state == "ready",
             memory_used_pct=self.memory.used_pct,
