@@ -103,14 +103,13 @@ def test_batch_answers_in_order_and_keeps_sequences_apart() -> None:
         assert [answer.tokens for answer in proposer.propose(asks)] == [(3,), (), (9,)]
 
 
-@pytest.mark.parametrize("end", ["forget", "finish", "close"])
+@pytest.mark.parametrize("end", ["forget", "close"])
 def test_slot_that_starts_over_remembers_nothing(end: str) -> None:
     proposer = NgramProposer()
     old = [1, 2, 3, 4, 1, 2]
     assert draft(proposer, old, 1).tokens == (3,)
     {
         "forget": lambda: proposer.forget(0),
-        "finish": lambda: proposer.finish(0, old),
         "close": proposer.close,
     }[end]()
     assert draft(proposer, [8, 9, 8, 9, 7, 8, 9, 1, 2], 2) == NO_DRAFT

@@ -6,17 +6,16 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
-from unittest import mock
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.errors import BadRequest
-from parlay.proposers import suffix
+from parlay.proposers import occurrences, suffix
 from parlay.proposers.proposer import Ask
-from parlay.proposers.suffix import SuffixAutomaton, SuffixProposer
+from parlay.proposers.suffix import SuffixProposer
 
 
 def repetitive(max_size: int) -> st.SearchStrategy[list[int]]:
@@ -30,8 +29,8 @@ def repetitive(max_size: int) -> st.SearchStrategy[list[int]]:
     )
 
 
-# Counts are exact up to 32 suffixes, so up to texts of this length in the worst case.
-counted_texts = st.lists(st.integers(0, 2), max_size=31) | repetitive(31)
+# Up to 16 earlier places are counted, so texts of this length are counted whole.
+counted_texts = st.lists(st.integers(0, 2), max_size=17) | repetitive(17)
 texts = st.lists(st.integers(0, 2), max_size=200) | repetitive(200)
 unhurried = settings(deadline=None)  # a busy machine is no failure
 
@@ -73,6 +72,9 @@ def really_followed(tokens: list[int], match: int, drafted: tuple[int, ...]) -> 
     return any(text[end : end + len(drafted)] == text[n:] for end in ends)
 
 
+_FILES = (suffix.__file__, occurrences.__file__)
+
+
 def n_lines(work: Callable[[], object]) -> int:
     """Lines of the proposer that ran: the cost of the work, without a clock."""
     n = 0
@@ -81,7 +83,7 @@ def n_lines(work: Callable[[], object]) -> int:
         nonlocal n
         n += event == "line"
         # Other code may run in between: Hypothesis hooks into the garbage collector.
-        return count if frame.f_code.co_filename == suffix.__file__ else None
+        return count if frame.f_code.co_filename in _FILES else None
 
     outer = sys.gettrace()
     sys.settrace(count)
@@ -95,7 +97,7 @@ def n_lines(work: Callable[[], object]) -> int:
 @unhurried
 @given(
     tokens=counted_texts,
-    cuts=st.sets(st.integers(0, 31)),
+    cuts=st.sets(st.integers(0, 17)),
     window=st.integers(0, 12),
     min_match=st.integers(1, 3),
     factor=st.sampled_from([0.5, 1.0, 4.0]),
@@ -117,20 +119,11 @@ def test_draft_and_confidence_are_what_a_search_finds_however_the_text_arrives(
 
 @unhurried
 @given(tokens=texts, window=st.integers(1, 12))
-def test_draft_really_followed_the_longest_suffix(tokens: list[int], window: int) -> None:
+def test_draft_really_followed_an_end_of_the_text(tokens: list[int], window: int) -> None:
     found = draft(SuffixProposer(1, 100.0), tokens, window)
-    match = searched_match(tokens)
+    match = min(searched_match(tokens), 4)  # of the last places only, so not always the longest
     assert len(found.tokens) == (window if match else 0)
     assert not match or really_followed(tokens, match, found.tokens)
-
-
-@unhurried
-@given(tokens=texts)
-def test_automaton_finds_the_longest_suffix_at_every_length(tokens: list[int]) -> None:
-    automaton = SuffixAutomaton()
-    for n, token in enumerate(tokens, start=1):
-        automaton.feed([token])
-        assert automaton.longest_suffix().length == searched_match(tokens[:n])
 
 
 def test_match_length_decides_how_far_to_draft() -> None:
@@ -164,21 +157,10 @@ def test_substring_that_first_occurs_on_its_own_keeps_the_counts_it_had_in_a_lon
     assert found.confidence == pytest.approx((1 / (2 + 3 / 1),))
 
 
-def test_match_too_short_to_have_been_counted_is_taken_as_seen_once() -> None:
-    run = [7] * 64  # twice as many suffixes as are counted come before the one that matches
-    found = draft(SuffixProposer(), [5, 7, 9, 6, *run, 9], 1)
-    assert found.tokens == (6,)
-    assert found.confidence == (1 / (1 + 3 / 2),)
-
-
 @unhurried
-@given(tokens=texts, max_counted=st.integers(1, 4))
-@example(tokens=[0, 1, 0, 1, 0, 0, 1, 0, 1, 0, 1], max_counted=2)
-def test_confidence_stays_a_probability_however_little_is_counted(
-    tokens: list[int], max_counted: int
-) -> None:
-    with mock.patch.object(suffix, "_MAX_COUNTED", max_counted):
-        found = draft(SuffixProposer(1, 100.0), tokens, 12)
+@given(tokens=texts)
+def test_confidence_stays_a_probability_however_often_it_occurred(tokens: list[int]) -> None:
+    found = draft(SuffixProposer(1, 100.0), tokens, 12)
     assert all(0 < share <= 1 for share in found.confidence)
 
 
@@ -201,17 +183,26 @@ def test_batch_answers_in_order_and_keeps_sequences_apart() -> None:
         assert [answer.tokens for answer in proposer.propose(asks)] == [(3,), (), (9,)]
 
 
-@pytest.mark.parametrize("end", ["forget", "finish", "close"])
+@pytest.mark.parametrize("end", ["forget", "close"])
 def test_slot_that_starts_over_remembers_nothing(end: str) -> None:
     proposer = SuffixProposer()
     old = [1, 2, 3, 4, 1, 2]
     assert draft(proposer, old, 1).tokens == (3,)
-    {
-        "forget": lambda: proposer.forget(0),
-        "finish": lambda: proposer.finish(0, old),
-        "close": proposer.close,
-    }[end]()
+    {"forget": lambda: proposer.forget(0), "close": proposer.close}[end]()
     assert draft(proposer, [8, 9, 8, 9, 7, 8, 9, 1, 2], 2) == NO_DRAFT
+
+
+@unhurried
+@given(old=texts, new=counted_texts, n_kept=st.integers(0, 17))
+def test_next_turn_drafts_as_if_its_slot_were_new(
+    old: list[int], new: list[int], n_kept: int
+) -> None:
+    proposer = SuffixProposer()
+    draft(proposer, old, 4)
+    proposer.finish(0, old)
+    turn = [*old[:n_kept], *new]
+    proposer.begin(0, turn, n_kept)
+    assert draft(proposer, turn, 4) == draft(SuffixProposer(), turn, 4)
 
 
 @unhurried
@@ -224,12 +215,6 @@ def test_shifted_text_drafts_as_if_it_had_always_been_so(
     del tokens[keep : keep + discard]
     proposer.shift(0, keep, discard)
     assert draft(proposer, tokens, 4) == draft(SuffixProposer(), tokens, 4)
-
-
-@pytest.mark.parametrize("period", [1, 7, 97, 10**6])
-def test_time_is_linear_in_the_text(period: int) -> None:
-    tokens = [i * i % period for i in range(2_000)]
-    assert n_lines(lambda: SuffixAutomaton().feed(tokens)) < 400 * len(tokens)
 
 
 def test_cost_of_a_call_does_not_grow_with_the_context() -> None:
@@ -294,7 +279,7 @@ def test_past_text_longer_than_the_bound_is_remembered_by_its_end() -> None:
 @unhurried
 @given(
     tokens=counted_texts,
-    past=st.lists(st.tuples(st.integers(0, 31), counted_texts), max_size=6),
+    past=st.lists(st.tuples(st.integers(0, 17), counted_texts), max_size=6),
     bound=st.integers(1, 80),
 )
 def test_text_read_while_the_past_grows_drafts_as_if_read_afterwards(

@@ -11,13 +11,14 @@ from functools import cache
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.errors import BadRequest
 from parlay.proposers.proposer import Ask
+from parlay.proposers.slot_texts import SlotTexts
 
 
 class NgramProposer:
     """Drafts the continuation of the latest earlier occurrence of the longest known n-gram.
 
     A call costs O(new tokens + window), whatever the length of the context.
-    Memory: a quarter of a kilobyte per token and sequence, given back by `finish` and `forget`.
+    Memory: some 50 bytes per token of every slot, kept for the next turn up to a bound.
     """
 
     name = "ngram"
@@ -25,20 +26,23 @@ class NgramProposer:
     def __init__(self, min_match: int = 2, max_match: int = 4) -> None:
         if not 1 <= min_match <= max_match:
             raise BadRequest(f"need 1 <= min_match <= max_match, got {min_match} and {max_match}")
-        self._sizes = range(min_match, max_match + 1)
-        self._indexes: dict[int, _Index] = {}
+        self._texts = SlotTexts(range(min_match, max_match + 1))
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """One draft per ask, in order."""
         return [self._draft(ask) for ask in asks]
 
+    def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int) -> None:
+        """Index a prompt, but for what the slot's last text shares with it."""
+        self._texts.begin(seq_id, tokens, n_kept)
+
     def forget(self, seq_id: int) -> None:
         """The slot starts over."""
-        self._indexes.pop(seq_id, None)
+        self._texts.forget(seq_id)
 
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
-        """The sequence ended: nothing to learn, but the memory is given back."""
-        self.forget(seq_id)
+        """The sequence ended: nothing to learn, but the next turn may begin with its text."""
+        self._texts.end(seq_id)
 
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
         """Every later position moved: index anew, once per `discard` tokens, so O(1) per token."""
@@ -46,51 +50,18 @@ class NgramProposer:
 
     def close(self) -> None:
         """Give all memory back."""
-        self._indexes.clear()
+        self._texts.clear()
 
     def _draft(self, ask: Ask) -> Draft:
         if ask.window == 0:
             return NO_DRAFT  # the index catches up when it is next needed
-        index = self._indexes.get(ask.seq_id)
-        if index is None:
-            index = self._indexes[ask.seq_id] = _Index(self._sizes)
-        match = index.match(ask.tokens)
+        match = self._texts.of(ask.seq_id, ask.tokens).latest()
         if match is None:
             return NO_DRAFT
         size, end = match
         return Draft(
             _continuation(ask.tokens, end, ask.window), self.name, _confidence(size, ask.window)
         )
-
-
-class _Index:
-    """The latest end position of every n-gram of one sequence, but for those that end it now."""
-
-    __slots__ = ("_longest_first", "_n_indexed", "_tables")
-
-    def __init__(self, sizes: range) -> None:
-        self._tables: dict[int, dict[tuple[int, ...], int]] = {size: {} for size in sizes}
-        self._longest_first = tuple(reversed(self._tables.items()))
-        self._n_indexed = 0  # every n-gram that ends at or before this position is in its table
-
-    def match(self, tokens: Sequence[int]) -> tuple[int, int] | None:
-        """Size and earlier end position of the longest n-gram that also ends the text."""
-        self._catch_up(tokens)
-        n = len(tokens)
-        for size, table in self._longest_first:
-            # A text shorter than the size gives a shorter tuple, which no table holds.
-            end = table.get(tuple(tokens[max(n - size, 0) :]))
-            if end is not None:
-                return size, end
-        return None
-
-    def _catch_up(self, tokens: Sequence[int]) -> None:
-        """Index all but the last position: the n-grams that end there are what we look for."""
-        last = len(tokens) - 1
-        for size, table in self._longest_first:
-            for end in range(max(self._n_indexed + 1, size), last + 1):
-                table[tuple(tokens[end - size : end])] = end
-        self._n_indexed = max(self._n_indexed, last)
 
 
 def _continuation(tokens: Sequence[int], end: int, window: int) -> tuple[int, ...]:

@@ -1,29 +1,24 @@
 """Suffix lookup: the longest end of the text that occurred before tells what to draft, and how far.
 
 Knows no model; of other sequences, only the texts `finish` handed it, and those only when asked to.
-
-The text lives in an online suffix automaton. A state stands for all substrings that occur at the
-same places; its link leads to their longest suffix that occurs at more places. So the link of the
-state of the whole text is the longest suffix that occurred earlier, and nothing is searched for.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.errors import BadRequest
+from parlay.proposers.occurrences import SEPARATOR, Occurrences
 from parlay.proposers.proposer import Ask
+from parlay.proposers.slot_texts import SlotTexts
 
-_ROOT = 0  # the state of the empty string; its link leads to itself
-# A new token follows every suffix of the text: one state per link on the way to the root. Those are
-# few in text (4 on average, at most 12 in 32k tokens of C++), but n in a run of n equal tokens. So
-# counting stops after this many: time per token is bounded, and the suffixes left uncounted are the
-# shortest ones of very repetitive text, where a longer one matches.
-_MAX_COUNTED = 32
-# How much of a text is matched anew against past texts once those have changed.
-_MAX_REREAD = 64
+# Runs that are looked up, the longest first; of those found, the places that share most are taken.
+_SIZES = (2, 4, 8)
+_MAX_TAIL = 64  # tokens of a sequence that are looked for in past texts
 # Weight of doubt in a confidence, and its size on Qwen2 tokens of code, prose and JSON: 0.25, 0.37,
 # 0.49, 0.56 of the tokens proved right that had followed a match of 1, 2, 3, 4 tokens once of once.
 _DOUBT = 3.0
@@ -32,10 +27,10 @@ _DOUBT = 3.0
 class SuffixProposer:
     """Drafts what most often followed the longest suffix that occurred earlier.
 
-    A match of m tokens carries a draft of up to `factor` * m. A call costs O(new tokens + window)
-    amortised, whatever the length of the context. Memory: half a kilobyte per token and sequence,
-    given back by `finish` and `forget`, and as much per token of `remember_tokens`, which bounds
-    the past texts shared by all sequences.
+    A match of m tokens carries a draft of up to `factor` * m. A call costs O(new tokens + window),
+    whatever the length of the context. Memory: some 50 bytes per token of every slot, kept for the
+    next turn up to a bound, and as much per token of `remember_tokens`, which bounds the past texts
+    shared by all sequences.
     """
 
     name = "suffix"
@@ -48,261 +43,139 @@ class SuffixProposer:
             )
         self._min_match = min_match
         self._factor = factor
-        self._past = _Past(remember_tokens) if remember_tokens else None
-        self._sequences: dict[int, _Sequence] = {}
+        sizes = (min_match, *(size for size in _SIZES if size > min_match))
+        self._past = _Past(remember_tokens, sizes) if remember_tokens else None
+        self._texts = SlotTexts(sizes)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """One draft per ask, in order."""
         return [self._draft(ask) for ask in asks]
 
+    def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int) -> None:
+        """Index a prompt, but for what the slot's last text shares with it."""
+        self._texts.begin(seq_id, tokens, n_kept)
+
     def forget(self, seq_id: int) -> None:
         """The slot starts over."""
-        self._sequences.pop(seq_id, None)
+        self._texts.forget(seq_id)
 
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
-        """The sequence ended: remember its text if asked to, and give its memory back."""
+        """The sequence ended: remember its text if asked to; the next turn may begin with it."""
         if self._past is not None:
             self._past.add(tokens)
-        self.forget(seq_id)
+        self._texts.end(seq_id)
 
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
-        """An automaton cannot unlearn: build anew, once per `discard` tokens, so O(1) per token."""
+        """Every later position moved: index anew, once per `discard` tokens, so O(1) per token."""
         self.forget(seq_id)
 
     def close(self) -> None:
         """Give all memory back, past texts included."""
-        self._sequences.clear()
+        self._texts.clear()
         self._past = None
 
     def _draft(self, ask: Ask) -> Draft:
         if ask.window == 0:
-            return NO_DRAFT  # the automaton catches up when it is next needed
-        sequence = self._sequences.get(ask.seq_id)
-        if sequence is None:
-            sequence = self._sequences[ask.seq_id] = _Sequence(self._past)
-        match = sequence.longest_suffix(ask.tokens)
-        if match.length < self._min_match:
+            return NO_DRAFT  # the index catches up when it is next needed
+        match = self._longest(ask)
+        if match is None:
             return NO_DRAFT
         n_tokens = min(ask.window, max(1, int(self._factor * match.length)))
-        tokens, confidence = match.automaton.follow(match, n_tokens)
+        tokens, confidence = match.follow(n_tokens)
         return Draft(tokens, self.name, confidence)
 
-
-class _Sequence:
-    """One sequence: its own automaton, and its place in the past texts where there are any."""
-
-    __slots__ = ("_automaton", "_reader")
-
-    def __init__(self, past: _Past | None) -> None:
-        self._automaton = SuffixAutomaton()
-        self._reader = None if past is None else _Reader(past)
-
-    def longest_suffix(self, tokens: Sequence[int]) -> Match:
+    def _longest(self, ask: Ask) -> Match | None:
         """The longest suffix that occurred earlier, here or in the past; of equals, here."""
-        self._automaton.feed(tokens[self._automaton.n_tokens :])
-        own = self._automaton.longest_suffix()
-        past = None if self._reader is None else self._reader.longest_suffix(tokens)
-        return own if past is None or past.length <= own.length else past
+        own = self._texts.of(ask.seq_id, ask.tokens)
+        length, ends = own.match()
+        if self._past is not None:
+            past = self._past.match(own.text[-_MAX_TAIL:])
+            if past is not None and past.length > length:
+                return past
+        return Match(own.text, length, ends) if ends else None
 
 
 class _Past:
     """Past texts up to a bound, in two generations: the older goes when the newer is full."""
 
-    def __init__(self, max_tokens: int) -> None:
+    def __init__(self, max_tokens: int, sizes: Sequence[int]) -> None:
         self._half = max_tokens // 2
-        self.older, self.newer = SuffixAutomaton(), SuffixAutomaton()
-        self.version = 0
+        self._sizes = sizes
+        self._older, self._newer = Occurrences(sizes), Occurrences(sizes)
 
     def add(self, tokens: Sequence[int]) -> None:
         """Learn a text: its end, where the whole of it is too long."""
         kept = tokens[max(0, len(tokens) - self._half) :]
-        if self.newer.n_tokens + len(kept) > self._half:
-            self.older, self.newer = self.newer, SuffixAutomaton()
-        self.newer.feed(kept)
-        self.newer.end_text()
-        self.version += 1
+        if len(self._newer) + len(kept) > self._half:
+            self._older, self._newer = self._newer, Occurrences(self._sizes)
+        self._newer.feed([*kept, SEPARATOR])
 
-    def entries(self) -> list[tuple[SuffixAutomaton, int, int]]:
-        """Where reading begins: automaton, state, and length of the match there."""
-        return [(self.newer, _ROOT, 0), (self.older, _ROOT, 0)]
+    def match(self, tail: array[int]) -> Match | None:
+        """The longest end of a text that a past one went on from."""
+        found = [_past_match(texts, tail) for texts in (self._newer, self._older)]
+        return max(filter(None, found), key=lambda match: match.length, default=None)
 
 
-class _Reader:
-    """Follows one sequence through the past texts, token by token."""
-
-    __slots__ = ("_at", "_n_read", "_past", "_version")
-
-    def __init__(self, past: _Past) -> None:
-        self._past = past
-        self._version = past.version
-        self._n_read = 0
-        self._at = past.entries()
-
-    def longest_suffix(self, tokens: Sequence[int]) -> Match | None:
-        """The longest suffix of the sequence that a past text went on from."""
-        self._catch_up(tokens)
-        matches = (automaton.match_at(state, length) for automaton, state, length in self._at)
-        return max(filter(None, matches), key=lambda match: match.length, default=None)
-
-    def _catch_up(self, tokens: Sequence[int]) -> None:
-        start = max(0, len(tokens) - _MAX_REREAD)
-        # States of a changed automaton may stand for other substrings than when they were reached.
-        if self._version != self._past.version or self._n_read < start:
-            self._version, self._n_read, self._at = self._past.version, start, self._past.entries()
-        for token in tokens[self._n_read :]:
-            self._at = [(a, *a.advance(state, length, token)) for a, state, length in self._at]
-        self._n_read = len(tokens)
+def _past_match(texts: Occurrences, tail: array[int]) -> Match | None:
+    length, ends = texts.match_of(tail)
+    goes_on = any(texts.text[end] != SEPARATOR for end in ends)
+    return Match(texts.text, length, ends) if goes_on else None
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
     """Where the end of a text occurred earlier."""
 
-    automaton: SuffixAutomaton
-    state: int
+    text: array[int]
     length: int  # tokens that match
-    n_seen: int  # earlier occurrences
+    ends: Sequence[int]  # of the places, the latest first
 
-
-class SuffixAutomaton:
-    """Every substring of the texts fed to it, how often it occurred and what mostly followed it.
-
-    Linear in the tokens fed, in time (amortised) and in memory: at most two states and three
-    transitions per token.
-    """
-
-    __slots__ = ("_count", "_last", "_length", "_likely", "_link", "_next", "n_tokens")
-
-    def __init__(self) -> None:
-        self.n_tokens = 0
-        self._last = _ROOT  # the state of the whole current text
-        self._length = [0]  # of the longest substring of the state
-        self._link = [_ROOT]
-        self._next: list[dict[int, int]] = [{}]
-        self._count = [0]  # occurrences, the one that ends the text included
-        # The most frequent next token, of equals the latest; None where a text ended.
-        self._likely: list[int | None] = [None]
-
-    def feed(self, tokens: Sequence[int]) -> None:
-        """Append to the current text."""
-        for token in tokens:
-            before = self._last
-            self._last = self._append(before, token)
-            self._count_occurrence(before, token)
-        self.n_tokens += len(tokens)
-
-    def end_text(self) -> None:
-        """What is fed from here on is another text."""
-        self._last = _ROOT
-
-    def longest_suffix(self) -> Match:
-        """The longest suffix of the current text that occurred earlier."""
-        state = self._link[self._last]
-        # Not the one that ends the text; but one there was, counted or not.
-        n_earlier = max(1, self._count[state] - 1)
-        return Match(self, state, self._length[state], n_earlier)
-
-    def follow(self, match: Match, n_tokens: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def follow(self, n_tokens: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """The likely tokens after a match, and how likely each is given those before it."""
         tokens: list[int] = []
         confidence: list[float] = []
-        state, n_seen = match.state, match.n_seen
-        for length in range(match.length, match.length + n_tokens):
-            token = self._likely[state]
-            if token is None:
+        ends = self.ends
+        while len(ends) > 1 and len(tokens) < n_tokens:
+            nexts = [self._after(end, tokens) for end in ends]
+            known = [token for token in dict.fromkeys(nexts) if token != SEPARATOR]
+            if not known:
                 break
-            state = self._next[state][token]
-            n_so = self._count[state]
-            tokens.append(token)
-            confidence.append(_confidence(n_so, n_seen, length))
-            n_seen = n_so
-        if state == self._last:
-            _copy_itself(tokens, confidence, match.length, n_tokens)
+            likely = max(known, key=nexts.count)  # of equals the latest: it comes first
+            agree = [end for end, token in zip(ends, nexts, strict=True) if token == likely]
+            confidence.append(_confidence(len(agree), len(ends), self.length + len(tokens)))
+            tokens.append(likely)
+            ends = agree
+        if len(ends) == 1:
+            self._copy(ends[0], tokens, n_tokens)
+            confidence += _alone(self.length + len(confidence), len(tokens) - len(confidence))
         return tuple(tokens), tuple(confidence)
 
-    def advance(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """State and length of the longest known suffix of another text, one token later."""
-        while token not in self._next[state]:
-            if state == _ROOT:
-                return _ROOT, 0
-            state = self._link[state]
-            length = self._length[state]
-        return self._next[state][token], length + 1
+    def _after(self, end: int, tokens: Sequence[int]) -> int:
+        """The token after an earlier place and what is drafted; past the text comes the draft."""
+        at, n = end + len(tokens), len(self.text)
+        return self.text[at] if at < n else tokens[at - n]
 
-    def match_at(self, state: int, length: int) -> Match | None:
-        """The match another text has reached; None where nothing ever followed."""
-        if self._likely[state] is None:
-            return None
-        return Match(self, state, length, self._count[state])
-
-    def _append(self, state: int, token: int) -> int:
-        """The state of the text of `state` with one more token; the textbook construction."""
-        longer = self._add_state(self._length[state] + 1, _ROOT, {}, 0, None)
-        while token not in self._next[state]:
-            self._next[state][token] = longer
-            if state == _ROOT:
-                return longer
-            state = self._link[state]
-        self._link[longer] = self._fitting(state, token)
-        return longer
-
-    def _fitting(self, state: int, token: int) -> int:
-        """The state whose longest substring is that of `state` with `token`; split off if need be.
-
-        Until now the split-off substrings occurred where the others did: counts are copied.
-        """
-        found = self._next[state][token]
-        length = self._length[state] + 1
-        if self._length[found] == length:
-            return found
-        following = self._next[found].copy()
-        split = self._add_state(
-            length, self._link[found], following, self._count[found], self._likely[found]
-        )
-        self._link[found] = split
-        while self._next[state].get(token) == found:
-            self._next[state][token] = split
-            state = self._link[state]
-        return split
-
-    def _add_state(
-        self, length: int, link: int, following: dict[int, int], count: int, likely: int | None
-    ) -> int:
-        self._length.append(length)
-        self._link.append(link)
-        self._next.append(following)
-        self._count.append(count)
-        self._likely.append(likely)
-        return len(self._length) - 1
-
-    def _count_occurrence(self, state: int, token: int) -> None:
-        """`token` followed the text of `state`, and with it every suffix of that text."""
-        counted = _ROOT
-        for _ in range(_MAX_COUNTED):
-            reached = self._next[state][token]
-            if reached != counted:  # neighbouring suffixes may share the state they reach
-                self._count[reached] += 1
-                counted = reached
-            likely = self._likely[state]
-            if likely is None or self._count[reached] >= self._count[self._next[state][likely]]:
-                self._likely[state] = token
-            if state == _ROOT:
-                return
-            state = self._link[state]
-
-
-def _copy_itself(tokens: list[int], confidence: list[float], match: int, n_tokens: int) -> None:
-    """Go on past the end of the text, where the draft is what follows: periodic text, seen once."""
-    period = len(tokens)
-    for length in range(match + period, match + n_tokens):
-        tokens.append(tokens[-period])
-        confidence.append(_confidence(1, 1, length))
+    def _copy(self, end: int, tokens: list[int], n_tokens: int) -> None:
+        """Go on from the only place there is; past the text, go on copying the draft itself."""
+        period = len(self.text) - end
+        found = self.text[end + len(tokens) : end + n_tokens].tolist()
+        if SEPARATOR in found:
+            tokens += found[: found.index(SEPARATOR)]
+            return
+        tokens += found
+        while len(tokens) < n_tokens:
+            tokens.append(tokens[-period])
 
 
 def _confidence(n_so: int, n_seen: int, length: int) -> float:
     """The share of earlier occurrences that went on so, with a doubt that fades as matches grow.
 
-    Once of once after a match of m tokens gives m / (m + 3). Never above one: where not every
-    occurrence was counted, more may seem to have gone on than there were.
+    Once of once after a match of m tokens gives m / (m + 3).
     """
-    return min(1.0, n_so / (n_seen + _DOUBT / length))
+    return n_so / (n_seen + _DOUBT / length)
+
+
+@cache
+def _alone(length: int, n: int) -> tuple[float, ...]:
+    """The confidences of n tokens where there is one earlier occurrence."""
+    return tuple(_confidence(1, 1, longer) for longer in range(length, length + n))

@@ -1,0 +1,224 @@
+"""Where the last few tokens of a text occurred before: an index that reads 4 million tokens a second.
+
+Knows tokens and positions; knows nothing of drafts, slots or other texts.
+
+Every run of `size` tokens has a bucket by its hash. A bucket knows where such a run ended last, and
+every end knows the one before it in its bucket: a stack, so that what was read last can be taken
+back. Runs that share a bucket by chance are told apart by looking at the text. Long stretches are
+read by numpy in one go, single tokens by plain arithmetic on the same arrays.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+SEPARATOR = -1  # stands between texts: no token, so no match crosses it
+_MAX_SIZE = 16
+# One odd factor for each place of a run, the last token first. Sums of so many products of a token
+# and a factor stay far below 2 ** 63.
+_FACTORS: list[int] = (
+    np.random.default_rng(20).integers(1 << 20, 1 << 28, _MAX_SIZE) * 2 + 1
+).tolist()
+_SINGLY = 24  # so many tokens are read one by one in the time numpy needs to begin
+_MAX_SEEN = 16  # earlier places looked at, the latest first: the time of a look is bounded
+_MAX_MATCH = 64  # tokens compared: a longer match says no more
+_LEAST_ROOM = 256
+
+
+class Occurrences:
+    """One text (or several, apart), and where runs of the given sizes ended in it.
+
+    Memory: 4 bytes per token, and 12 to 20 more per token and size it has room for.
+    """
+
+    __slots__ = ("_room", "_runs", "text")
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.text = array("i")
+        self._runs = tuple(_Runs(size) for size in sorted(sizes, reverse=True))
+        self._room = 0  # tokens there is room for
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def feed(self, tokens: Sequence[int], reserve: int = 0) -> None:
+        """Append to the text; `reserve`: the length it is known to reach."""
+        n = len(self.text)
+        if n + len(tokens) > self._room:
+            self._make_room(max(2 * n, n + len(tokens), reserve, _LEAST_ROOM))
+        self.text.extend(tokens)
+        if len(tokens) <= _SINGLY:
+            for end in range(n + 1, len(self.text) + 1):
+                self._add(end)
+        else:
+            self._add_all(n)
+
+    def cut(self, n: int) -> None:
+        """Forget everything after the first n tokens."""
+        if n >= len(self.text):
+            return
+        first = n + 1
+        for runs, hashes in zip(self._runs, self._hashes(first), strict=True):
+            runs.drop(first, hashes)
+        del self.text[n:]
+
+    def match(self) -> tuple[int, list[int]]:
+        """Length of the longest end of the text that occurred before, and where, latest first."""
+        end = len(self.text)
+        tail = self.text[max(0, end - _MAX_MATCH) :]
+        for runs in self._runs:
+            if runs.size < end:
+                found = self._search(runs, runs.earlier[end], tail)
+                if found[1]:
+                    return found
+        return 0, []
+
+    def latest(self) -> tuple[int, int] | None:
+        """Size and earlier end of the longest run that also ends the text; of equals the latest."""
+        n = len(self.text)
+        for runs in self._runs:
+            if runs.size < n:
+                end = self._latest_in(runs, n)
+                if end:
+                    return runs.size, end
+        return None
+
+    def _latest_in(self, runs: _Runs, n: int) -> int:
+        wanted, end = self.text[n - runs.size : n], runs.earlier[n]
+        for _ in range(_MAX_SEEN):  # as a rule the first: others share a bucket by chance
+            if not end or self.text[end - runs.size : end] == wanted:
+                return end
+            end = runs.earlier[end]
+        return 0
+
+    def match_of(self, tail: array[int]) -> tuple[int, list[int]]:
+        """The same for the end of another text."""
+        for runs in self._runs:
+            if runs.size <= min(len(tail), len(self.text)):
+                found = self._search(runs, runs.latest_of(_hash(tail, runs.size)), tail)
+                if found[1]:
+                    return found
+        return 0, []
+
+    def _search(self, runs: _Runs, end: int, tail: array[int]) -> tuple[int, list[int]]:
+        """Of the latest places in a bucket, those that share most with `tail`."""
+        text, earlier, length = self.text, runs.earlier, runs.size
+        wanted, ends = tail[-length:], list[int]()
+        for _ in range(_MAX_SEEN):
+            if not end:
+                break
+            if end >= length and text[end - length : end] == wanted:
+                longer = _extended(text, end, tail, length)
+                if longer > length:
+                    length, wanted, ends = longer, tail[-longer:], []
+                ends.append(end)
+            end = earlier[end]
+        return length, ends
+
+    def _add(self, end: int) -> None:
+        text, total, at = self.text, 0, 0
+        for runs in reversed(self._runs):  # shorter runs are the beginnings of longer sums
+            if end < runs.size:
+                runs.earlier[end] = 0
+                continue
+            while at < runs.size:
+                total += text[end - 1 - at] * _FACTORS[at]
+                at += 1
+            runs.add(end, total)
+
+    def _add_all(self, n: int) -> None:
+        for runs, hashes in zip(self._runs, self._hashes(n + 1), strict=True):
+            runs.add_all(n + 1, hashes)
+
+    def _hashes(self, first: int) -> list[NDArray[np.int64]]:
+        """Per size, the hashes of the runs that end at `first` or later; those too short have none.
+
+        The arrays are shorter than the text is from `first` on where no run of the size fits.
+        """
+        start = max(0, first - self._runs[0].size)
+        tokens = np.array(self.text[start:], np.int64)
+        found: list[NDArray[np.int64]] = []
+        total, at = np.zeros(len(tokens) + 1, np.int64), 0
+        for runs in reversed(self._runs):
+            while at < min(runs.size, len(tokens)):
+                total[at + 1 :] += tokens[: len(tokens) - at] * _FACTORS[at]
+                at += 1
+            found.append(total[max(first, start + runs.size) - start :].copy())
+        return found[::-1]
+
+    def _make_room(self, n: int) -> None:
+        """More buckets: what was read is read again."""
+        for runs in self._runs:
+            runs.clear(n)
+        self._room = n
+        if len(self.text):
+            self._add_all(0)
+
+
+class _Runs:
+    """All runs of one size: by bucket the latest end, by end the one before it."""
+
+    __slots__ = ("_latest", "_mask", "earlier", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.clear(0)
+
+    def clear(self, n: int) -> None:
+        """Start over, with room for n tokens."""
+        n_buckets = 1 << (2 * n).bit_length()
+        self._mask = n_buckets - 1
+        # 0: none, since no run ends before the first token.
+        self._latest, self.earlier = array("i", bytes(4 * n_buckets)), array("i", bytes(4 * n + 4))
+
+    def latest_of(self, total: int) -> int:
+        return self._latest[total & self._mask]
+
+    def add(self, end: int, total: int) -> None:
+        bucket = total & self._mask
+        self.earlier[end] = self._latest[bucket]
+        self._latest[bucket] = end
+
+    def add_all(self, first: int, hashes: NDArray[np.int64]) -> None:
+        """Many at once: sorted by bucket and end, each follows the one before it in its bucket."""
+        if not len(hashes):
+            return
+        first = max(first, self.size)
+        latest, earlier = np.frombuffer(self._latest, np.int32), np.frombuffer(self.earlier, np.int32)
+        keys = (hashes & self._mask) << 32
+        keys += np.arange(first, first + len(hashes))
+        keys.sort()
+        buckets, ends = keys >> 32, (keys & 0xFFFFFFFF).astype(np.int32)
+        begins = np.empty(len(keys), bool)
+        begins[0] = True
+        np.not_equal(buckets[1:], buckets[:-1], out=begins[1:])
+        before = np.empty_like(ends)
+        before[1:] = ends[:-1]
+        before[begins] = latest[buckets[begins]]
+        earlier[ends] = before
+        closes = np.append(begins[1:], True)
+        latest[buckets[closes]] = ends[closes]
+
+    def drop(self, first: int, hashes: NDArray[np.int64]) -> None:
+        """Take back the ends from `first` on, the last one first."""
+        first = max(first, self.size)
+        latest, earlier = np.frombuffer(self._latest, np.int32), np.frombuffer(self.earlier, np.int32)
+        buckets = (hashes & self._mask)[::-1]
+        # Of several values for one bucket the last one stays: that of the earliest end.
+        latest[buckets] = earlier[first : first + len(hashes)][::-1]
+
+
+def _hash(tail: array[int], size: int) -> int:
+    return sum(token * factor for token, factor in zip(reversed(tail[-size:]), _FACTORS, strict=False))
+
+
+def _extended(text: array[int], end: int, tail: array[int], length: int) -> int:
+    """How far the text that ends at `end` agrees with `tail`, which it does for `length`."""
+    most, last = min(end, len(tail)), len(tail) - 1
+    while length < most and text[end - 1 - length] == tail[last - length]:
+        length += 1
+    return length

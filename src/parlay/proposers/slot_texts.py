@@ -1,0 +1,69 @@
+"""The indexed text of every slot: kept when an answer ends, for the next turn begins with it.
+
+Knows slots by their number and how much of a text the prompt cache kept; nothing of drafts.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+
+from parlay.proposers.occurrences import Occurrences
+
+# Tokens of ended sequences that all slots together may keep: some 50 MB.
+MAX_KEPT = 1 << 20
+
+
+class SlotTexts:
+    """One index per slot; those of ended sequences go, the oldest first, when they are too many."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = tuple(sizes)
+        self._texts: dict[int, Occurrences] = {}
+        self._ended: dict[int, int] = {}  # slots without a sequence, and their tokens; oldest first
+
+    def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int) -> None:
+        """A sequence begins: keep what it shares with the last one, up to what the cache kept, and
+        read the rest of it."""
+        self._ended.pop(seq_id, None)
+        text = self._texts.get(seq_id)
+        if text is None or n_kept == 0:
+            text = self._texts[seq_id] = Occurrences(self._sizes)
+        text.cut(_shared(text.text, tokens, n_kept))
+        text.feed(tokens[len(text) :])
+
+    def of(self, seq_id: int, tokens: Sequence[int]) -> Occurrences:
+        """The index of a sequence, brought up to its last token."""
+        text = self._texts.get(seq_id)
+        if text is None:
+            text = self._texts[seq_id] = Occurrences(self._sizes)
+        if len(text) < len(tokens):
+            text.feed(tokens[len(text) :])
+        return text
+
+    def end(self, seq_id: int) -> None:
+        """The sequence ended; its text stays for the next turn while there is room."""
+        if seq_id in self._texts:
+            self._ended.pop(seq_id, None)
+            self._ended[seq_id] = len(self._texts[seq_id])
+        while sum(self._ended.values()) > MAX_KEPT:
+            self.forget(next(iter(self._ended)))
+
+    def forget(self, seq_id: int) -> None:
+        """Give a slot's memory back."""
+        self._ended.pop(seq_id, None)
+        self._texts.pop(seq_id, None)
+
+    def clear(self) -> None:
+        """Give all memory back."""
+        self._texts.clear()
+        self._ended.clear()
+
+
+def _shared(text: array[int], tokens: Sequence[int], most: int) -> int:
+    """Tokens that both begin with, at most so many."""
+    n = min(len(text), len(tokens), most)
+    differs = np.array(text[:n]) != np.array(tokens[:n], np.int32)
+    return int(differs.argmax()) if differs.any() else n

@@ -1,0 +1,104 @@
+"""The index of a text, held against a search through it."""
+
+from __future__ import annotations
+
+from array import array
+from time import perf_counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlay.proposers.occurrences import SEPARATOR, Occurrences
+
+texts = st.lists(st.integers(0, 2), max_size=120)
+unhurried = settings(deadline=None)
+SIZES = (2, 4, 8)
+
+
+def fed(*parts: list[int]) -> Occurrences:
+    index = Occurrences(SIZES)
+    for part in parts:
+        index.feed(part)
+    return index
+
+
+def searched(tokens: list[int]) -> int:
+    """Length of the longest suffix that occurred earlier."""
+    n = len(tokens)
+    for m in range(n - 1, 1, -1):
+        if any(tokens[end - m : end] == tokens[n - m :] for end in range(m, n)):
+            return m
+    return 0
+
+
+@unhurried
+@given(tokens=texts, cuts=st.sets(st.integers(0, 120)))
+def test_text_in_pieces_is_indexed_as_in_one(tokens: list[int], cuts: set[int]) -> None:
+    whole = fed(tokens)
+    at = [0, *sorted(min(cut, len(tokens)) for cut in cuts), len(tokens)]
+    pieces = fed(*(tokens[a:b] for a, b in zip(at, at[1:], strict=False)))
+    assert pieces.match() == whole.match()
+    assert pieces.latest() == whole.latest()
+
+
+@unhurried
+@given(tokens=st.lists(st.integers(0, 2), max_size=17))
+def test_longest_earlier_occurrence_is_what_a_search_finds(tokens: list[int]) -> None:
+    length, ends = fed(tokens).match()
+    n = len(tokens)
+    assert length == searched(tokens)
+    found = [e for e in range(n - 1, length - 1, -1) if tokens[e - length : e] == tokens[n - length :]]
+    assert ends == (found if length else [])
+
+
+@unhurried
+@given(tokens=texts)
+def test_every_place_found_really_matches(tokens: list[int]) -> None:
+    length, ends = fed(tokens).match()
+    n = len(tokens)
+    assert bool(ends) == (searched(tokens) >= 2)
+    assert all(tokens[end - length : end] == tokens[n - length :] for end in ends)
+
+
+@unhurried
+@given(tokens=texts, n=st.integers(0, 120), more=texts)
+def test_cut_text_is_as_if_the_rest_had_never_been_read(
+    tokens: list[int], n: int, more: list[int]
+) -> None:
+    index = fed(tokens)
+    index.cut(n)
+    index.feed(more)
+    assert index.text.tolist() == [*tokens[:n], *more]
+    assert index.match() == fed([*tokens[:n], *more]).match()
+    assert index.latest() == fed([*tokens[:n], *more]).latest()
+
+
+@unhurried
+@given(tokens=texts, other=texts)
+def test_end_of_another_text_is_found_as_a_search_finds_it(
+    tokens: list[int], other: list[int]
+) -> None:
+    tail = array("i", other[-64:])
+    length, ends = fed([*tokens, SEPARATOR]).match_of(tail)
+    assert all(tokens[end - length : end] == other[len(other) - length :] for end in ends)
+    pairs = {tuple(tokens[end - 2 : end]) for end in range(2, len(tokens) + 1)}
+    assert bool(ends) == (len(other) >= 2 and tuple(other[-2:]) in pairs)
+
+
+def test_no_match_crosses_from_one_text_into_the_next() -> None:
+    index = fed([1, 2, SEPARATOR, 3, 4, SEPARATOR])
+    assert index.match_of(array("i", [2, 3])) == (0, [])
+
+
+@pytest.mark.parametrize("period", [1, 7, 997, 10**6])
+def test_long_texts_are_read_in_well_below_the_time_of_single_tokens(period: int) -> None:
+    tokens = [i * i % period for i in range(40_000)]
+    began = perf_counter()
+    fed(tokens)
+    at_once = perf_counter() - began
+    began = perf_counter()
+    index = Occurrences(SIZES)
+    for token in tokens[:4_000]:
+        index.feed([token])
+    assert at_once / 10 < perf_counter() - began

@@ -1,0 +1,58 @@
+"""Indexed texts stay with their slot between turns, and go when they are too many."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlay.proposers import slot_texts
+from parlay.proposers.occurrences import Occurrences
+from parlay.proposers.slot_texts import SlotTexts
+
+texts = st.lists(st.integers(0, 2), max_size=60)
+
+
+def test_next_turn_reads_only_what_is_new() -> None:
+    kept = SlotTexts((2, 4))
+    first = kept.of(0, [1, 2, 3, 4])
+    kept.end(0)
+    with mock.patch.object(Occurrences, "feed") as feed:
+        kept.begin(0, [1, 2, 3, 4, 5, 6], 4)
+    feed.assert_called_once_with([5, 6])
+    assert kept.of(0, [1, 2, 3, 4, 5, 6]) is first
+
+
+@settings(deadline=None)
+@given(old=texts, shared=st.integers(0, 60), new=texts, n_kept=st.integers(0, 60))
+def test_text_is_the_new_sequences_whatever_the_slot_held(
+    old: list[int], shared: int, new: list[int], n_kept: int
+) -> None:
+    kept, tokens = SlotTexts((2, 4)), [*old[:shared], *new]
+    kept.of(0, old)
+    kept.end(0)
+    kept.begin(0, tokens, n_kept)
+    index = kept.of(0, tokens)
+    assert index.text.tolist() == tokens
+    fresh = Occurrences((2, 4))
+    fresh.feed(tokens)
+    assert index.match() == fresh.match()
+
+
+def test_what_the_cache_did_not_keep_is_not_kept_either() -> None:
+    kept = SlotTexts((2,))
+    first = kept.of(0, [1, 2, 3])
+    kept.end(0)
+    kept.begin(0, [1, 2, 3], 0)
+    assert kept.of(0, [1, 2, 3]) is not first
+
+
+def test_oldest_ended_texts_go_when_they_are_too_many() -> None:
+    kept = SlotTexts((2,))
+    made = [kept.of(slot, [1, 2, 3]) for slot in range(3)]
+    with mock.patch.object(slot_texts, "MAX_KEPT", 6):
+        for slot in (1, 0, 2):
+            kept.end(slot)
+    kept_now = [kept.of(slot, [1, 2, 3]) is made[slot] for slot in range(3)]
+    assert kept_now == [True, False, True]
