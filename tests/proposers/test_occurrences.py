@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from itertools import pairwise
 from time import perf_counter
 
 import pytest
@@ -37,7 +38,7 @@ def searched(tokens: list[int]) -> int:
 def test_text_in_pieces_is_indexed_as_in_one(tokens: list[int], cuts: set[int]) -> None:
     whole = fed(tokens)
     at = [0, *sorted(min(cut, len(tokens)) for cut in cuts), len(tokens)]
-    pieces = fed(*(tokens[a:b] for a, b in zip(at, at[1:], strict=False)))
+    pieces = fed(*(tokens[a:b] for a, b in pairwise(at)))
     assert pieces.match() == whole.match()
     assert pieces.latest() == whole.latest()
 
@@ -48,7 +49,9 @@ def test_longest_earlier_occurrence_is_what_a_search_finds(tokens: list[int]) ->
     length, ends = fed(tokens).match()
     n = len(tokens)
     assert length == searched(tokens)
-    found = [e for e in range(n - 1, length - 1, -1) if tokens[e - length : e] == tokens[n - length :]]
+    found = [
+        e for e in range(n - 1, length - 1, -1) if tokens[e - length : e] == tokens[n - length :]
+    ]
     assert ends == (found if length else [])
 
 

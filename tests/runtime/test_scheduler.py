@@ -369,3 +369,24 @@ def test_proposers_are_asked_where_the_controller_or_the_request_wants_it(
     rig.bets._free = frozenset({"free"})
     rig.run(Request(PROMPT, max_tokens=9, window=window))
     assert len(asked) == n_asked  # the first token came with the prompt, the last needs no draft
+
+
+class Reader(ScriptedProposer):
+    """Keeps what it was told to read, and how much of it the cache had kept."""
+
+    def __init__(self) -> None:
+        super().__init__(LOGITS)
+        self.read: list[tuple[tuple[int, ...], int]] = []
+
+    def begin(self, seq_id: int, tokens: Seq[int], n_kept: int) -> None:
+        self.read.append((tuple(tokens), n_kept))
+
+
+def test_prompts_are_indexed_before_the_first_round_and_kept_as_far_as_the_cache_was() -> None:
+    reader = Reader()
+    rig = Rig(proposers={"scripted": reader})
+    [first] = rig.run(Request((1, 2, 3), max_tokens=4))
+    turn = (*first.tokens, 9)
+    rig.run(Request(turn, max_tokens=4), Request((7, 8), max_tokens=4))
+    cached = len(first.tokens) - 1
+    assert reader.read == [((1, 2, 3), 0), (turn, cached), ((7, 8), 0)]

@@ -1,4 +1,4 @@
-"""Where the last few tokens of a text occurred before: an index that reads 4 million tokens a second.
+"""Where the last few tokens of a text occurred before: an index that reads millions a second.
 
 Knows tokens and positions; knows nothing of drafts, slots or other texts.
 
@@ -188,7 +188,10 @@ class _Runs:
         if not len(hashes):
             return
         first = max(first, self.size)
-        latest, earlier = np.frombuffer(self._latest, np.int32), np.frombuffer(self.earlier, np.int32)
+        latest, earlier = (
+            np.frombuffer(self._latest, np.int32),
+            np.frombuffer(self.earlier, np.int32),
+        )
         keys = (hashes & self._mask) << 32
         keys += np.arange(first, first + len(hashes))
         keys.sort()
@@ -206,14 +209,19 @@ class _Runs:
     def drop(self, first: int, hashes: NDArray[np.int64]) -> None:
         """Take back the ends from `first` on, the last one first."""
         first = max(first, self.size)
-        latest, earlier = np.frombuffer(self._latest, np.int32), np.frombuffer(self.earlier, np.int32)
+        latest, earlier = (
+            np.frombuffer(self._latest, np.int32),
+            np.frombuffer(self.earlier, np.int32),
+        )
         buckets = (hashes & self._mask)[::-1]
         # Of several values for one bucket the last one stays: that of the earliest end.
         latest[buckets] = earlier[first : first + len(hashes)][::-1]
 
 
 def _hash(tail: array[int], size: int) -> int:
-    return sum(token * factor for token, factor in zip(reversed(tail[-size:]), _FACTORS, strict=False))
+    return sum(
+        token * factor for token, factor in zip(reversed(tail[-size:]), _FACTORS, strict=False)
+    )
 
 
 def _extended(text: array[int], end: int, tail: array[int], length: int) -> int:

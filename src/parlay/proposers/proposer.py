@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from parlay.decoding.draft import Draft
 from parlay.decoding.sampling import Sampling
@@ -52,3 +52,14 @@ class Proposer(Protocol):
 
     def close(self) -> None:
         """Free what is held."""
+
+
+@runtime_checkable
+class Indexing(Protocol):
+    """A proposer that looks things up in the text, and likes to read a prompt before it is asked.
+
+    What it knows of a slot's last text follows the prompt cache: kept as far as that was.
+    """
+
+    def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int) -> None:
+        """A sequence begins in this slot; the cache kept the first `n_kept` of its tokens."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from parlay.control.controller import Choice, Controller, Listener, View, plain
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.round import Fallback, Round
-from parlay.proposers.proposer import Ask, Proposer
+from parlay.proposers.proposer import Ask, Indexing, Proposer
 from parlay.runtime.exactness import ExactShapes
 from parlay.runtime.faults import Faults
 from parlay.runtime.sequence import Sequence
@@ -102,8 +102,10 @@ class Bets:
             for choice, draft, view in zip(choices, drafts, views, strict=True)
         ]
 
-    def forget(self, seq_id: int) -> None:
-        self._tell_all("forget", lambda proposer: proposer.forget(seq_id))
+    def begin(self, seq: Sequence) -> None:
+        """A sequence has got its slot: those who index texts read its prompt, the others forget
+        the slot's last one."""
+        self._tell_all("begin", lambda proposer: _begin(proposer, seq))
 
     def finish(self, seq: Sequence) -> None:
         self._tell_all("finish", lambda proposer: proposer.finish(seq.seq_id, seq.tokens))
@@ -218,6 +220,13 @@ def _bet(choice: Choice, draft: Draft, offers: Mapping[str, Draft]) -> Bet:
         unprofitable = replace(choice, fallback=Fallback.UNPROFITABLE)
         return Bet(unprofitable, NO_DRAFT, n_made, offers)
     return Bet(choice, _cut(draft, n), n_made - n, offers)
+
+
+def _begin(proposer: Proposer, seq: Sequence) -> None:
+    if isinstance(proposer, Indexing):
+        proposer.begin(seq.seq_id, seq.tokens, seq.n_reused)
+    else:
+        proposer.forget(seq.seq_id)
 
 
 def _cut(draft: Draft, window: int) -> Draft:

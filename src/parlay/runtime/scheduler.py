@@ -115,7 +115,7 @@ class Scheduler:
             seq.n_reused = seq.n_cached
             seq.started = perf_counter()
             self._active.append(seq)
-            self.bets.forget(seq.seq_id)
+            self.bets.begin(seq)
 
     def _drop_cancelled(self) -> None:
         for seq in (*self._waiting, *self._active):
