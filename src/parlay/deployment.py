@@ -134,6 +134,7 @@ class ServerSection(Section):
     api_keys_file: str | None = None  # one key a line
     allow_public_without_key: bool = False
     cors_origins: tuple[str, ...] = ()  # empty: no other site's page may ask
+    allowed_hosts: tuple[str, ...] = ()  # names it answers to besides loopback and its address
     queue_size: int = Field(64, ge=0)
     request_timeout_s: float = Field(600, gt=0)
     drain_s: float = Field(30, ge=0)

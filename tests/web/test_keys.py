@@ -84,6 +84,7 @@ ELSEWHERE = {
         "test_security.py:test_a_public_bind_needs_a_key_or_the_word"
     ),
     "server.cors_origins": "test_security.py:test_cors_is_only_for_the_named_origins",
+    "server.allowed_hosts": "test_security.py:test_a_name_that_is_allowed_is_answered_to",
     "server.queue_size": "test_scheduling.py:test_a_full_queue_says_when_to_come_back",
     "server.request_timeout_s": "test_scheduling.py:test_a_time_limit_keeps_what_was_made",
     "server.drain_s": "test_process.py:test_sigterm_lets_the_answer_finish_and_a_second_one_ends",

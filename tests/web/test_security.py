@@ -11,7 +11,8 @@ import pytest
 from openai import AuthenticationError
 
 from parlay.deployment import DeploymentError, load_deployment
-from parlay.web.security import Keys, check_bind, is_loopback
+from parlay.web.browsers import is_loopback
+from parlay.web.security import Keys, check_bind
 from tests.server.running import Running, running
 
 
@@ -79,7 +80,14 @@ def test_cors_is_only_for_the_named_origins(locked: Running, server: Running) ->
     )
     assert "access-control-allow-origin" not in other.headers
     off = httpx.get(f"{server.url}/health", headers={"Origin": "https://page.example"})
-    assert "access-control-allow-origin" not in off.headers
+    assert off.status_code == 403 and "access-control-allow-origin" not in off.headers
+
+
+def test_a_name_that_is_allowed_is_answered_to(target: Path) -> None:
+    with running(target, runtime__slots=1, server__allowed_hosts=["models.example"]) as found:
+        for host, status in (("models.example", 200), ("evil.example", 403)):
+            answer = httpx.get(f"{found.url}/v1/models", headers={"Host": host})
+            assert answer.status_code == status
 
 
 def test_a_form_post_from_another_site_is_no_request(server: Running) -> None:

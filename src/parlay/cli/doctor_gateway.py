@@ -17,7 +17,8 @@ from parlay.deployment import Deployment, DeploymentError
 from parlay.gateway.checks import Look, look
 from parlay.gateway.in_flight import left_behind
 from parlay.gateway.upstream import Fetched, key_headers
-from parlay.web.security import Keys, check_bind, is_loopback
+from parlay.web.browsers import is_loopback
+from parlay.web.security import Keys, check_bind
 
 MAX_LINES = 20  # of one kind; a fleet that is down is one fault, not thousands
 _REFUSED = (401, 403)

@@ -17,6 +17,7 @@ from parlay.errors import BadRequest
 from parlay.reading import answers
 from parlay.routing import Endpoint, Facts, Rule, first_match
 from parlay.web import failures
+from parlay.web.bodies import NOT_JSON
 from parlay.web.schema import Speculative
 
 PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
@@ -68,8 +69,7 @@ class Asking:
         """A request, or the reason why it is none."""
         body = answers.object_of(raw)
         if not body:
-            message = "send one JSON object, with Content-Type: application/json"
-            raise failures.Failure(400, message, code="invalid_json")
+            raise NOT_JSON
         self._check(endpoint, body)
         wants, policy = _speculative(body.pop("speculative", None))
         stream = body.get("stream") is True

@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from parlay.deployment import Deployment
 from parlay.errors import ParlayError
 from parlay.web import failures
+from parlay.web.browsers import browsers
 from parlay.web.reference import reference
 from parlay.web.schema import ChatRequest, CompletionRequest
 from parlay.web.security import Gate, Keys
@@ -50,12 +51,16 @@ def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIR
         app.include_router(router)
     for kind in (failures.Failure, ParlayError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _fail)
-    origins = service.deployment.server.cors_origins
+    server = service.deployment.server
+    origins = server.cors_origins
     # The last one added is the first one reached: other sites' preflights carry no key.
     app.add_middleware(
         Gate,
         keys=lambda: service.keys,
         max_body=lambda: int(service.deployment.server.max_body_mb * 1e6),
+        browsers=lambda: browsers(
+            server.host, service.deployment.server.allowed_hosts, server.cors_origins
+        ),
     )
     if origins:
         app.add_middleware(

@@ -59,6 +59,8 @@ def of(error: Exception) -> Failure:
         return Failure(400, error.message)
     if isinstance(error, Closed):
         return unavailable("the server is shutting down", "shutting_down")
+    if isinstance(error, RecursionError):
+        return Failure(400, "the body is nested too deeply; flatten it", code="invalid_json")
     if isinstance(error, ParlayError):
         return Failure(500, "the model could not finish this answer", "server_error", "decode")
     return Failure(500, "internal error; the server's log has the details", "server_error")

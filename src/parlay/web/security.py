@@ -6,15 +6,15 @@ Knows ASGI and nothing of models.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import json
 from collections.abc import Callable
 from pathlib import Path
 
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parlay.deployment import Deployment, DeploymentError
+from parlay.web import bodies
+from parlay.web.browsers import Browsers, is_loopback
 from parlay.web.failures import Failure
 
 OPEN_PATHS = frozenset({"/health", "/v1/health", "/"})
@@ -23,7 +23,7 @@ OPEN_FOLDERS = ("/page/", "/live/bench/report/")
 UNAUTHORISED = Failure(
     401, "give a valid API key as Authorization: Bearer KEY", code="invalid_api_key"
 )
-_LOCAL_NAMES = frozenset({"localhost", "ip6-localhost"})
+_TOO_SLOW = Failure(408, "the body did not come in time; send it at once", code="slow_body")
 
 
 class Keys:
@@ -73,58 +73,83 @@ def check_bind(deployment: Deployment, keys: Keys) -> None:
     )
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in _LOCAL_NAMES
-
-
 class Gate:
-    """ASGI middleware: keys and body size, before anything is parsed."""
+    """ASGI middleware: hosts, origins, keys, the kind and size of a body, before it is parsed."""
 
-    def __init__(self, app: ASGIApp, keys: Callable[[], Keys], max_body: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: Callable[[], Keys],
+        max_body: Callable[[], int],
+        browsers: Callable[[], Browsers],
+    ) -> None:
         self._app = app
         self._keys = keys
         self._max_body = max_body
+        self._browsers = browsers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        given = headers.get(b"authorization", b"").decode("latin-1")
-        if not _is_open(scope["path"]) and not self._keys().opens(given):
-            await refuse(send, UNAUTHORISED)
-            return
         limit = self._max_body()
+        failure = self._refusal(scope["path"], dict(scope["headers"]), limit)
+        if failure is not None:
+            await refuse(send, failure)
+            return
+        if not _has_body(dict(scope["headers"])):
+            await self._app(scope, receive, send)
+            return
+        try:
+            body = await bodies.read(receive, limit)
+        except bodies.TooLarge:  # more came than the headers said
+            await refuse(send, _too_large(limit))
+        except bodies.Gone:
+            await refuse(send, _TOO_SLOW)
+        else:
+            await self._answer(scope, bodies.replay(body, receive), send, bodies.problem(body))
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, problem: Failure | None
+    ) -> None:
+        if problem is not None:
+            await refuse(send, problem)
+        else:
+            await self._app(scope, receive, send)
+
+    def _refusal(self, path: str, headers: dict[bytes, bytes], limit: int) -> Failure | None:
+        keys = self._keys()
+        # Where keys are asked for, a page that got here by a false name has none.
+        failure = self._browsers().refusal(headers, named=not keys)
+        if failure is not None:
+            return failure
+        given = headers.get(b"authorization", b"").decode("latin-1")
+        if not _is_open(path) and not keys.opens(given):
+            return UNAUTHORISED
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > limit:
-            await refuse(send, _too_large(limit))
-            return
-        await self._app(scope, _counted(receive, limit), send)
+            return _too_large(limit)
+        return bodies.NOT_JSON if _has_body(headers) and not _is_json(headers) else None
 
 
 def _is_open(path: str) -> bool:
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)
 
 
+def _has_body(headers: dict[bytes, bytes]) -> bool:
+    return headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+
+
+def _is_json(headers: dict[bytes, bytes]) -> bool:
+    """Forms and plain text are what a page may send anywhere without being asked."""
+    kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+    return kind == b"application/json" or (
+        kind.startswith(b"application/") and kind.endswith(b"+json")
+    )
+
+
 def _too_large(limit: int) -> Failure:
     return Failure(413, f"the body is larger than {limit} bytes", code="body_too_large")
-
-
-def _counted(receive: Receive, limit: int) -> Receive:
-    left = limit
-
-    async def counting() -> Message:
-        nonlocal left
-        message = await receive()
-        left -= len(message.get("body", b""))
-        if left < 0:  # more came than the headers said
-            raise HTTPException(413, _too_large(limit).message)
-        return message
-
-    return counting
 
 
 async def refuse(send: Send, failure: Failure) -> None:
