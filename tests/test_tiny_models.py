@@ -28,9 +28,11 @@ WRITERS = [
     tiny_models.write_mamba,
     tiny_models.write_lfm2,
 ]
+ALL_WRITERS = list(tiny_models.WRITERS.values())
 PROMPT = "the cat sat on the mat and"
 N_CTX = 256
 
+every_architecture = pytest.mark.parametrize("write", ALL_WRITERS, ids=lambda w: w.__name__[6:])
 each_architecture = pytest.mark.parametrize("write", WRITERS, ids=lambda w: w.__name__[6:])
 
 
@@ -99,7 +101,7 @@ def agreement(target: Path, drafter: Path) -> float:
     return float(np.mean(logits.argmax(axis=1) == text))
 
 
-@each_architecture
+@every_architecture
 def test_every_architecture_decodes_to_lively_text(tmp_path: Path, write: Writer) -> None:
     path = write(tmp_path / "model.gguf")
     with loaded(path) as decoder:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
 from parlay.llama.library import check, start
 
 Array = npt.NDArray[np.float32]
-Setting = int | Sequence[int]
+Setting = int | float | Sequence[int] | Sequence[bool]
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
@@ -211,6 +211,265 @@ def write_lfm2(
     return _write(path, shape, settings, tensors, vocab, ftype)
 
 
+def write_qwen35(
+    path: Path,
+    *,
+    vocab: Vocabulary = VOCABULARY,
+    n_embd: int = 64,
+    n_layers: int = 4,
+    n_ff: int = 128,
+    n_ctx: int = 512,
+    seed: int = 0,
+    ftype: str = "f32",
+    n_experts: int = 0,
+) -> Path:
+    """A hybrid: a delta net in three layers of four, gated attention in the fourth.
+
+    With `n_experts` it is a qwen35moe: each token goes through two of them and a shared one.
+    """
+    draw = _Draw(seed)
+    tensors = _ends(draw, vocab, n_embd)
+    for i in range(n_layers):
+        at = f"blk.{i}"
+        if (i + 1) % 4:
+            tensors |= _delta_net(draw, at, n_embd)
+        else:
+            tensors |= _attention(draw, at, n_embd, 4, 2)
+            tensors[f"{at}.attn_q.weight"] = draw.matrix(2 * n_embd, n_embd, gain=2.0)
+            tensors |= _head_norms(draw, at, n_embd // 4)
+        if n_experts:
+            tensors |= _experts(draw, at, n_embd, n_ff // 2, n_experts)
+            tensors |= _shared_expert(draw, at, n_embd, n_ff // 2)
+            tensors[f"{at}.ffn_gate_inp_shexp.weight"] = draw.vector(n_embd, 0.1)
+        else:
+            tensors |= _feed_forward(draw, at, n_embd, n_ff)
+        tensors.pop(f"{at}.ffn_norm.weight", None)
+        tensors[f"{at}.post_attention_norm.weight"] = draw.norm(n_embd)
+    settings: dict[str, Setting] = {
+        **_heads(4, 2, n_embd // 4),
+        "feed_forward_length": n_ff,
+        "full_attention_interval": 4,
+        "rope.dimension_count": 8,
+        "rope.dimension_sections": [2, 1, 1, 0],
+        "ssm.conv_kernel": 4,
+        "ssm.group_count": 2,
+        "ssm.inner_size": 128,
+        "ssm.state_size": 32,
+        "ssm.time_step_rank": 4,
+        **(_expert_counts(n_experts, n_ff // 2) if n_experts else {}),
+    }
+    if n_experts:
+        settings["expert_shared_feed_forward_length"] = n_ff // 2
+    shape = _Shape("qwen35moe" if n_experts else "qwen35", n_embd, n_layers, n_ctx)
+    return _write(path, shape, settings, tensors, vocab, ftype)
+
+
+def write_qwen35moe(path: Path, *, seed: int = 0, ftype: str = "f32") -> Path:
+    """A hybrid whose feed-forward layers are mixtures."""
+    return write_qwen35(path, seed=seed, ftype=ftype, n_experts=8)
+
+
+def write_nemotron_h(
+    path: Path,
+    *,
+    vocab: Vocabulary = VOCABULARY,
+    n_embd: int = 64,
+    n_ff: int = 128,
+    n_ctx: int = 512,
+    seed: int = 0,
+    ftype: str = "f32",
+) -> Path:
+    """A hybrid: a layer is either a Mamba 2, an attention or a feed-forward one."""
+    draw = _Draw(seed)
+    kinds = "MFAFM"
+    tensors = _ends(draw, vocab, n_embd)
+    for i, kind in enumerate(kinds):
+        at = f"blk.{i}"
+        if kind == "M":
+            tensors |= _mamba2(draw, at, n_embd)
+        elif kind == "A":
+            tensors |= _attention(draw, at, n_embd, 4, 2)
+        else:
+            tensors[f"{at}.ffn_up.weight"] = draw.matrix(n_ff, n_embd)
+            tensors[f"{at}.ffn_down.weight"] = draw.matrix(n_embd, n_ff)
+        tensors[f"{at}.attn_norm.weight"] = draw.norm(n_embd)
+    settings: dict[str, Setting] = {
+        **_heads(4, [2 * (kind == "A") for kind in kinds], n_embd // 4),
+        "attention.layer_norm_epsilon": 1e-5,
+        "feed_forward_length": [n_ff * (kind == "F") for kind in kinds],
+        "rope.dimension_count": n_embd // 4,
+        "ssm.conv_kernel": 4,
+        "ssm.group_count": 2,
+        "ssm.inner_size": 128,
+        "ssm.state_size": 16,
+        "ssm.time_step_rank": 4,
+    }
+    shape = _Shape("nemotron_h", n_embd, len(kinds), n_ctx)
+    return _write(path, shape, settings, tensors, vocab, ftype)
+
+
+def write_qwen3moe(
+    path: Path,
+    *,
+    vocab: Vocabulary = VOCABULARY,
+    n_embd: int = 64,
+    n_layers: int = 2,
+    n_ff: int = 64,
+    n_experts: int = 8,
+    n_ctx: int = 512,
+    seed: int = 0,
+    ftype: str = "f32",
+) -> Path:
+    """A mixture of experts: every token goes through two of them."""
+    draw = _Draw(seed)
+    tensors = _ends(draw, vocab, n_embd)
+    for i in range(n_layers):
+        tensors |= _attention(draw, f"blk.{i}", n_embd, 4, 2)
+        tensors |= _head_norms(draw, f"blk.{i}", n_embd // 4)
+        tensors |= _experts(draw, f"blk.{i}", n_embd, n_ff, n_experts)
+    settings: dict[str, Setting] = {
+        **_heads(4, 2, n_embd // 4),
+        **_expert_counts(n_experts, n_ff),
+        "feed_forward_length": 2 * n_ff,
+    }
+    shape = _Shape("qwen3moe", n_embd, n_layers, n_ctx)
+    return _write(path, shape, settings, tensors, vocab, ftype)
+
+
+def write_gpt_oss(
+    path: Path,
+    *,
+    vocab: Vocabulary = VOCABULARY,
+    n_embd: int = 64,
+    n_layers: int = 2,
+    n_ff: int = 64,
+    n_experts: int = 8,
+    n_ctx: int = 512,
+    sliding_window: int = 16,
+    seed: int = 0,
+    ftype: str = "f32",
+) -> Path:
+    """A mixture with biases, attention sinks, and a sliding window in every other layer."""
+    draw = _Draw(seed)
+    tensors = _ends(draw, vocab, n_embd)
+    for i in range(n_layers):
+        at = f"blk.{i}"
+        tensors |= _attention(draw, at, n_embd, 4, 2)
+        tensors |= _experts(draw, at, n_embd, n_ff, n_experts)
+        tensors[f"{at}.post_attention_norm.weight"] = tensors.pop(f"{at}.ffn_norm.weight")
+        tensors[f"{at}.attn_sinks.weight"] = draw.vector(4, 1.0)
+        tensors[f"{at}.attn_output.bias"] = draw.vector(n_embd, 0.1)
+        tensors[f"{at}.ffn_gate_inp.bias"] = draw.vector(n_experts, 0.1)
+        for name, n in (("gate", n_ff), ("up", n_ff), ("down", n_embd)):
+            tensors[f"{at}.ffn_{name}_exps.bias"] = draw.matrix(n_experts, n, gain=0.1)
+    settings: dict[str, Setting] = {
+        **_heads(4, 2, n_embd // 4),
+        **_expert_counts(n_experts, n_ff),
+        "attention.sliding_window": sliding_window,
+        "feed_forward_length": n_ff,
+        "rope.dimension_count": n_embd // 4,
+    }
+    shape = _Shape("gpt-oss", n_embd, n_layers, n_ctx)
+    return _write(path, shape, settings, tensors, vocab, ftype)
+
+
+def write_gemma4(
+    path: Path,
+    *,
+    vocab: Vocabulary = VOCABULARY,
+    n_embd: int = 64,
+    n_ff: int = 128,
+    n_ctx: int = 512,
+    sliding_window: int = 16,
+    seed: int = 0,
+    ftype: str = "f32",
+) -> Path:
+    """Sliding layers with heads of another size than the full ones."""
+    draw = _Draw(seed)
+    slides = [True, False, True, False]
+    tensors = _ends(draw, vocab, n_embd)
+    tensors["token_embd.weight"] /= np.sqrt(n_embd)  # gemma scales it up again
+    tensors["rope_freqs.weight"] = np.ones(16, np.float32)
+    for i, sliding in enumerate(slides):
+        at, head = f"blk.{i}", 16 if sliding else 32
+        tensors |= _wide_attention(draw, at, n_embd, 4, 2, head)
+        tensors |= _head_norms(draw, at, head)
+        tensors |= _feed_forward(draw, at, n_embd, n_ff)
+        tensors[f"{at}.post_attention_norm.weight"] = draw.norm(n_embd)
+        tensors[f"{at}.post_ffw_norm.weight"] = draw.norm(n_embd)
+    settings: dict[str, Setting] = {
+        **_heads(4, 2, 32),
+        "attention.key_length_swa": 16,
+        "attention.value_length_swa": 16,
+        "attention.sliding_window": sliding_window,
+        "attention.sliding_window_pattern": slides,
+        "embedding_length_per_layer_input": 0,
+        "feed_forward_length": n_ff,
+        "rope.dimension_count": 32,
+        "rope.dimension_count_swa": 16,
+    }
+    shape = _Shape("gemma4", n_embd, len(slides), n_ctx)
+    return _write(path, shape, settings, tensors, vocab, ftype)
+
+
+def write_deepseek2(
+    path: Path,
+    *,
+    vocab: Vocabulary = VOCABULARY,
+    n_embd: int = 64,
+    n_layers: int = 2,
+    n_ff: int = 64,
+    n_experts: int = 8,
+    n_ctx: int = 512,
+    seed: int = 0,
+    ftype: str = "f32",
+) -> Path:
+    """Multi-head latent attention: one compressed row per token is all the cache holds."""
+    draw = _Draw(seed)
+    tensors = _ends(draw, vocab, n_embd)
+    for i in range(n_layers):
+        tensors |= _latent_attention(draw, f"blk.{i}", n_embd)
+        if i:
+            tensors |= _experts(draw, f"blk.{i}", n_embd, n_ff, n_experts)
+            tensors |= _shared_expert(draw, f"blk.{i}", n_embd, n_ff)
+        else:
+            tensors |= _feed_forward(draw, f"blk.{i}", n_embd, n_ff)
+    settings: dict[str, Setting] = {
+        **_expert_counts(n_experts, n_ff),
+        "attention.head_count": 4,
+        "attention.head_count_kv": 1,
+        "attention.q_lora_rank": 32,
+        "attention.kv_lora_rank": 32,
+        "attention.key_length": 40,
+        "attention.value_length": 32,
+        "attention.key_length_mla": 24,
+        "attention.value_length_mla": 16,
+        "expert_shared_count": 1,
+        "feed_forward_length": n_ff,
+        "expert_weights_scale": 1.0,
+        "leading_dense_block_count": 1,
+        "rope.dimension_count": 8,
+    }
+    shape = _Shape("deepseek2", n_embd, n_layers, n_ctx)
+    return _write(path, shape, settings, tensors, vocab, ftype)
+
+
+WRITERS: dict[str, Callable[..., Path]] = {
+    "llama": write_llama,
+    "gemma3": write_gemma3,
+    "mamba": write_mamba,
+    "lfm2": write_lfm2,
+    "qwen35": write_qwen35,
+    "qwen35moe": write_qwen35moe,
+    "nemotron_h": write_nemotron_h,
+    "qwen3moe": write_qwen3moe,
+    "gpt_oss": write_gpt_oss,
+    "gemma4": write_gemma4,
+    "deepseek2": write_deepseek2,
+}
+RECURRENT = ("mamba", "lfm2", "qwen35", "qwen35moe", "nemotron_h")  # they keep a state
+
+
 # -- weights ----------------------------------------------------------------------------------
 
 
@@ -224,6 +483,10 @@ class _Draw:
         weights = self._rng.standard_normal((n_out, n_in), dtype=np.float32)
         weights *= gain / np.sqrt(n_in)
         return weights
+
+    def matrices(self, n: int, n_out: int, n_in: int) -> Array:
+        """One for each expert or head."""
+        return self.matrix(n * n_out, n_in).reshape(n, n_out, n_in)
 
     def norm(self, n: int) -> Array:
         return 1 + self.vector(n, 0.1)
@@ -300,6 +563,100 @@ def _short_convolution(draw: _Draw, at: str, n_embd: int, n_conv: int) -> dict[s
     }
 
 
+def _heads(n_heads: int, n_kv_heads: int | list[int], head_size: int) -> dict[str, Setting]:
+    return {
+        "attention.head_count": n_heads,
+        "attention.head_count_kv": n_kv_heads,
+        "attention.key_length": head_size,
+        "attention.value_length": head_size,
+    }
+
+
+def _expert_counts(n_experts: int, n_ff: int) -> dict[str, Setting]:
+    return {
+        "expert_count": n_experts,
+        "expert_used_count": 2,
+        "expert_feed_forward_length": n_ff,
+    }
+
+
+def _experts(draw: _Draw, at: str, n_embd: int, n_ff: int, n_experts: int) -> dict[str, Array]:
+    return {
+        f"{at}.ffn_norm.weight": draw.norm(n_embd),
+        f"{at}.ffn_gate_inp.weight": draw.matrix(n_experts, n_embd),
+        f"{at}.ffn_gate_exps.weight": draw.matrices(n_experts, n_ff, n_embd),
+        f"{at}.ffn_up_exps.weight": draw.matrices(n_experts, n_ff, n_embd),
+        f"{at}.ffn_down_exps.weight": draw.matrices(n_experts, n_embd, n_ff),
+    }
+
+
+def _shared_expert(draw: _Draw, at: str, n_embd: int, n_ff: int) -> dict[str, Array]:
+    return {
+        f"{at}.ffn_gate_shexp.weight": draw.matrix(n_ff, n_embd),
+        f"{at}.ffn_up_shexp.weight": draw.matrix(n_ff, n_embd),
+        f"{at}.ffn_down_shexp.weight": draw.matrix(n_embd, n_ff),
+    }
+
+
+def _wide_attention(
+    draw: _Draw, at: str, n_embd: int, n_heads: int, n_kv: int, head: int
+) -> dict[str, Array]:
+    """Heads of a size of their own."""
+    return {
+        f"{at}.attn_norm.weight": draw.norm(n_embd),
+        f"{at}.attn_q.weight": draw.matrix(n_heads * head, n_embd),
+        f"{at}.attn_k.weight": draw.matrix(n_kv * head, n_embd),
+        f"{at}.attn_v.weight": draw.matrix(n_kv * head, n_embd),
+        f"{at}.attn_output.weight": draw.matrix(n_embd, n_heads * head),
+    }
+
+
+def _latent_attention(draw: _Draw, at: str, n_embd: int) -> dict[str, Array]:
+    return {
+        f"{at}.attn_norm.weight": draw.norm(n_embd),
+        f"{at}.attn_q_a.weight": draw.matrix(32, n_embd, gain=2.0),
+        f"{at}.attn_q_a_norm.weight": draw.norm(32),
+        f"{at}.attn_q_b.weight": draw.matrix(4 * 24, 32, gain=2.0),
+        f"{at}.attn_kv_a_mqa.weight": draw.matrix(32 + 8, n_embd, gain=2.0),
+        f"{at}.attn_kv_a_norm.weight": draw.norm(32),
+        f"{at}.attn_k_b.weight": draw.matrices(4, 32, 16),
+        f"{at}.attn_v_b.weight": draw.matrices(4, 16, 32),
+        f"{at}.attn_output.weight": draw.matrix(n_embd, 4 * 16, gain=2.0),
+    }
+
+
+def _delta_net(draw: _Draw, at: str, n_embd: int) -> dict[str, Array]:
+    n_keys, n_values, size = 2, 4, 32
+    n_conv = (2 * n_keys + n_values) * size
+    return {
+        f"{at}.attn_norm.weight": draw.norm(n_embd),
+        f"{at}.attn_qkv.weight": draw.matrix(n_conv, n_embd),
+        f"{at}.attn_gate.weight": draw.matrix(n_values * size, n_embd),
+        f"{at}.ssm_conv1d.weight": draw.matrix(n_conv, 4),
+        f"{at}.ssm_dt.bias": draw.vector(n_values, 0.5),
+        f"{at}.ssm_a": -np.exp(np.linspace(-3, 0, n_values, dtype=np.float32)),
+        f"{at}.ssm_alpha.weight": draw.matrix(n_values, n_embd),
+        f"{at}.ssm_beta.weight": draw.matrix(n_values, n_embd),
+        f"{at}.ssm_norm.weight": draw.norm(size),
+        f"{at}.ssm_out.weight": draw.matrix(n_embd, n_values * size),
+    }
+
+
+def _mamba2(draw: _Draw, at: str, n_embd: int) -> dict[str, Array]:
+    n_inner, n_state, n_groups, n_heads = 128, 16, 2, 4
+    n_conv = n_inner + 2 * n_groups * n_state
+    return {
+        f"{at}.ssm_in.weight": draw.matrix(n_inner + n_conv + n_heads, n_embd),
+        f"{at}.ssm_conv1d.weight": draw.matrix(n_conv, 4),
+        f"{at}.ssm_conv1d.bias": draw.vector(n_conv, 0.1),
+        f"{at}.ssm_dt.bias": draw.vector(n_heads, 1.0) - 2,
+        f"{at}.ssm_a": -np.arange(1, n_heads + 1, dtype=np.float32).reshape(n_heads, 1),
+        f"{at}.ssm_d": draw.norm(n_heads).reshape(n_heads, 1),
+        f"{at}.ssm_norm.weight": draw.norm(n_inner).reshape(n_groups, -1),
+        f"{at}.ssm_out.weight": draw.matrix(n_embd, n_inner),
+    }
+
+
 # -- files ------------------------------------------------------------------------------------
 
 
@@ -342,7 +699,9 @@ def _write(
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Setting) -> None:
-    if isinstance(value, int):
+    if isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, int):
         writer.add_uint32(key, value)
     else:
         writer.add_array(key, list(value))
@@ -356,7 +715,8 @@ def file_type(name: str) -> int:
 
 def _tensor_type(name: str, weights: Array, ftype: str) -> GGMLQuantizationType:
     # As llama.cpp's own converter: vectors, convolutions and Mamba's decay stay as they are.
-    if weights.ndim == 1 or "conv" in name.split(".")[-2] or name.endswith("ssm_a"):
+    fixed = ("ssm_a", "ssm_d", "ssm_norm.weight", ".bias", "ffn_gate_inp.weight")
+    if weights.ndim == 1 or "conv" in name.split(".")[-2] or name.endswith(fixed):
         return GGMLQuantizationType.F32
     kind = GGMLQuantizationType[ftype.upper()]
     fits = weights.shape[-1] % GGML_QUANT_SIZES[kind][0] == 0
