@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from parlay.decoding.span import Span
 from parlay.errors import BadRequest, DecodeError, LoadError
 from parlay.llama import library
-from parlay.llama.context import Context, Rollback
+from parlay.llama.context import Context
 from parlay.llama.library import C
 from parlay.llama.model import Model
 from parlay.llama.settings import CACHE_TYPES, ContextSettings, ModelSettings
+from parlay.llama.undo import Rollback
 from tests import tiny_models
 
 Row = NDArray[np.float32]
@@ -370,6 +371,14 @@ def test_automatic_cache_types_on_a_cpu_keep_passes_of_several_tokens_exact(
     open_context: Open,
 ) -> None:
     assert open_context().cache_types == ("bf16", "f16")
+
+
+def test_a_model_that_reads_values_out_of_its_keys_keeps_both_in_one_type(tmp_path: Path) -> None:
+    with Model(tiny_models.write_deepseek2(tmp_path / "m.gguf"), ModelSettings()) as model:
+        for k, v in (("auto", "auto"), ("f16", "auto"), ("auto", "f16")):
+            context = Context(model, ContextSettings(256, cache_type_k=k, cache_type_v=v))
+            assert len(set(context.cache_types)) == 1
+            context.close()
 
 
 def test_a_context_holds_at_least_what_was_asked_for_each_sequence(open_context: Open) -> None:

@@ -22,9 +22,10 @@ from parlay.errors import (
     RollbackUnsupported,
     VocabularyMismatch,
 )
-from parlay.llama.context import Context, Rollback
+from parlay.llama.context import Context
 from parlay.llama.library import C
 from parlay.llama.settings import ContextSettings
+from parlay.llama.undo import Rollback
 from parlay.parlay import Stream
 from parlay.runtime.engine import Engine
 from parlay.runtime.engine_settings import EngineSettings

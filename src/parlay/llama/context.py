@@ -8,8 +8,6 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -23,27 +21,9 @@ from parlay.llama.capture import Capture
 from parlay.llama.library import C
 from parlay.llama.model import Model
 from parlay.llama.settings import CACHE_TYPES, ContextSettings
+from parlay.llama.undo import Rollback, Undo, restore, save
 
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
-# Only what cannot be removed by position: recurrent state, sliding windows.
-_PARTIAL_ONLY = 1
-
-
-class Rollback(str, Enum):
-    """How a cache forgets rejected tokens. Probed at load, never assumed."""
-
-    PARTIAL = "partial"  # positions can be removed from the end
-    CHECKPOINT = "checkpoint"  # state is saved before a draft, restored and replayed after it
-    NONE = "none"  # neither works: no speculation on this model
-
-
-@dataclass(slots=True)
-class _Checkpoint:
-    """A sequence's state at `start`, and the tokens decoded since."""
-
-    start: int
-    state: ctypes.Array[ctypes.c_uint8]
-    tokens: list[int]
 
 
 class Context:
@@ -63,7 +43,7 @@ class Context:
         self._max_outputs = _max_outputs(settings)
         self._view: NDArray[np.float32] = np.empty((0, self.n_vocab), np.float32)
         self._view_address = 0
-        self._checkpoints: dict[int, _Checkpoint] = {}
+        self._undo: Undo | None = None  # for sequences that cannot be cut by position
         self._reach: dict[int, int] = {}  # cells that a sequence spanned before it slid
         self._capture: Capture | None = None
         self.rollback = Rollback.PARTIAL  # until the probe says otherwise
@@ -87,8 +67,8 @@ class Context:
 
     def decode_rows(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         """One pass over all spans. Returns every row of logits in one view, in order of spans."""
-        if self.rollback is Rollback.CHECKPOINT:
-            self._save_checkpoints(spans)
+        if self._undo is not None:
+            self._undo.before(spans)
         n_outputs = self._batch.fill(spans)
         if n_outputs > self._max_outputs:
             raise BadRequest(f"a pass gives {self._max_outputs} rows of logits; ask for fewer")
@@ -140,21 +120,36 @@ class Context:
 
     def truncate(self, seq_id: int, length: int) -> None:
         """Forget everything from position `length` on."""
-        if self.rollback is Rollback.CHECKPOINT and 0 < length < self.length(seq_id):
-            self._restore(seq_id, length)
+        if self._undo is not None and 0 < length < self.length(seq_id):
+            again = self._undo.back(seq_id, length)
+            if again:
+                self.decode([Span(seq_id, length - len(again), again, 0)])
         elif not C.llama_memory_seq_rm(self._memory, seq_id, length, -1):
             raise DecodeError(f"the cache could not be cut to {length} tokens", code=-1)
 
     def reusable(self, seq_id: int, length: int) -> int:
-        """How many of the first `length` cached tokens can be kept: all, or none of them."""
+        """How many of the first `length` cached tokens can be kept."""
         cached = self.length(seq_id)
         if self.rollback is Rollback.PARTIAL or length >= cached:
             return min(length, cached)
-        return 0
+        return 0 if self._undo is None else self._undo.reusable(seq_id, length)
+
+    def mark(self, seq_id: int, *, lasting: bool = False) -> None:
+        """Make it possible to come back to where the sequence is now; a lasting mark takes RAM."""
+        if self._undo is not None:
+            self._undo.mark(seq_id, self.length(seq_id), lasting=lasting)
+
+    @property
+    def max_rollback(self) -> int:
+        """How many tokens of a draft can be taken back."""
+        if self.rollback is Rollback.BOUNDED and self._undo is not None:
+            return self._undo.n_snapshots
+        return 0 if self.rollback is Rollback.NONE else self.context_size
 
     def clear(self, seq_id: int) -> None:
         """Forget a sequence."""
-        self._checkpoints.pop(seq_id, None)
+        if self._undo is not None:
+            self._undo.forget(seq_id)
         self._reach.pop(seq_id, None)
         C.llama_memory_seq_rm(self._memory, seq_id, -1, -1)
 
@@ -177,10 +172,9 @@ class Context:
     def compact(self, seq_id: int) -> None:
         """Move a sequence's cells together. A slide must have been followed by a pass: until then
         the keys are not yet turned to their new positions."""
-        state = self._save_state(seq_id, flags=0)
+        state = save(self._open_handle, seq_id, self.length(seq_id))
         self.clear(seq_id)
-        if not C.llama_state_seq_set_data_ext(self._handle, state, len(state), seq_id, 0):
-            raise DecodeError("the sequence's state could not be restored", code=-1)
+        restore(self._open_handle, seq_id, state)
 
     def _probe_shift(self) -> bool:
         # Sliding turns the keys in place, and ggml has no such kernel for bf16: it would abort.
@@ -197,61 +191,66 @@ class Context:
             C.llama_free(self._handle)
             self._handle = None
 
-    # -- rollback by checkpoint -----------------------------------------------
-
-    def _save_checkpoints(self, spans: Sequence[Span]) -> None:
-        for span in spans:
-            if span.n_logits > 1:  # a draft: some of it may have to go again
-                self._save_checkpoint(span)
-            else:
-                self._checkpoints.pop(span.seq_id, None)
-
-    def _save_checkpoint(self, span: Span) -> None:
-        state = self._save_state(span.seq_id)
-        self._checkpoints[span.seq_id] = _Checkpoint(span.start, state, list(span.tokens))
-
-    def _save_state(self, seq_id: int, flags: int = _PARTIAL_ONLY) -> ctypes.Array[ctypes.c_uint8]:
-        size = C.llama_state_seq_get_size_ext(self._handle, seq_id, flags)
-        state: ctypes.Array[ctypes.c_uint8] = (ctypes.c_uint8 * size)()
-        if C.llama_state_seq_get_data_ext(self._handle, state, size, seq_id, flags) != size:
-            raise DecodeError("the sequence's state could not be saved", code=-1)
-        return state
-
-    def _restore(self, seq_id: int, length: int) -> None:
-        saved = self._checkpoints.get(seq_id)
-        if saved is None or not saved.start <= length <= saved.start + len(saved.tokens):
-            raise DecodeError(f"no checkpoint reaches position {length}", code=-1)
-        state = saved.state
-        if not C.llama_state_seq_set_data_ext(
-            self._handle, state, len(state), seq_id, _PARTIAL_ONLY
-        ):
-            raise DecodeError("the sequence's state could not be restored", code=-1)
-        # Attention layers of a hybrid model still hold the positions after the checkpoint.
-        C.llama_memory_seq_rm(self._memory, seq_id, saved.start, -1)
-        again = saved.tokens[: length - saved.start]
-        if again:
-            self.decode([Span(seq_id, saved.start, again, 0)])
+    # -- rollback -------------------------------------------------------------
 
     def _probe_rollback(self) -> Rollback:
         """Try it: decode a few tokens and take the last ones back, one way and then the other."""
-        tokens = list(range(4))
+        n_snapshots = int(C.llama_n_rs_seq(self._handle))
         try:
-            self.decode([Span(0, 0, tokens, 1)])
-            if C.llama_memory_seq_rm(self._memory, 0, 2, -1) and self.length(0) == 2:
+            if n_snapshots == 0 and self._cuts_anywhere():
                 return Rollback.PARTIAL
-            self.clear(0)
-            self.decode([Span(0, 0, tokens[:2], 1)])
-            draft = Span(0, 2, tokens[:2], 1)
-            self._save_checkpoint(draft)
-            self.decode([draft])
-            self.rollback = Rollback.CHECKPOINT
-            self.truncate(0, 3)
-            return Rollback.CHECKPOINT if self.length(0) == 3 else Rollback.NONE
+            for n in sorted({n_snapshots, 0}, reverse=True):
+                if self._comes_back(self._make_undo(n)):
+                    return Rollback.BOUNDED if n else Rollback.CHECKPOINT
         except DecodeError as error:
             library.log.info("no rollback on this model: %s", error)
-            return Rollback.NONE
         finally:
             self.clear(0)
+        self._undo = None
+        return Rollback.NONE
+
+    def _cuts_anywhere(self) -> bool:
+        self.decode([Span(0, 0, list(range(4)), 1)])
+        cut = C.llama_memory_seq_rm(self._memory, 0, 2, -1)
+        return bool(cut) and self.length(0) == 2
+
+    def _make_undo(self, n_snapshots: int) -> Undo:
+        return Undo(
+            self._open_handle,
+            n_snapshots=n_snapshots,
+            # Sliding layers may lie in several pieces, which llama.cpp cannot copy on a device.
+            on_device=self.model.facts.sliding_window is None,
+            n_ubatch=int(C.llama_n_ubatch(self._handle)),
+            mark_bytes=self.settings.mark_bytes,
+        )
+
+    def _comes_back(self, undo: Undo) -> bool:
+        """Whether a text goes on after a rejected draft as it does where nothing was drafted."""
+        text, draft, last = [0, 1], [2, 3], [1]
+        self._undo = None
+        self.clear(0)
+        self.decode([Span(0, 0, text, 1)])
+        rejected = Span(0, 2, draft, 1)
+        undo.note(rejected, min(undo.n_snapshots, 1), copied=undo.n_snapshots == 0)
+        self.decode([rejected])
+        self._undo = undo
+        self.truncate(0, 3)
+        if self.length(0) != 3:
+            return False
+        after = self.decode([Span(0, 3, last, 1)])[0][0].copy()
+        kept, never = (self._read_anew([*text, *more], last) for more in (draft, draft[:1]))
+        return bool(np.abs(after - never).max() <= 0.25 * np.abs(kept - never).max())
+
+    def _read_anew(self, text: Sequence[int], last: Sequence[int]) -> NDArray[np.float32]:
+        self.clear(0)
+        self.decode([Span(0, 0, text, 1)])
+        row: NDArray[np.float32] = self.decode([Span(0, len(text), last, 1)])[0][0].copy()
+        return row
+
+    @property
+    def _open_handle(self) -> int:
+        assert self._handle is not None, "a closed context runs no passes"
+        return self._handle
 
 
 class Batch:
@@ -310,7 +309,10 @@ class Batch:
 def _cache_types(model: Model, settings: ContextSettings) -> tuple[str, str]:
     k, v = settings.cache_type_k, settings.cache_type_v
     auto_k = "f16" if model.on_gpu else "bf16"
-    return (auto_k if k == "auto" else k), ("f16" if v == "auto" else v)
+    types = (auto_k if k == "auto" else k), ("f16" if v == "auto" else v)
+    if model.facts.shares_keys and "auto" in (k, v):  # llama.cpp wants one type for both
+        return (types[0], types[0]) if v == "auto" else (types[1], types[1])
+    return types
 
 
 def _max_outputs(settings: ContextSettings) -> int:
@@ -359,6 +361,7 @@ def create(
     params.type_k, params.type_v = (CACHE_TYPES[name] for name in cache_types)
     # Each sequence has cells of its own, so that its neighbours never change its sums.
     params.kv_unified = False
+    params.n_rs_seq = settings.n_snapshots
     params.no_perf = True
     params.ctx_other, params.ctx_type = other, kind
     library.forget_errors()

@@ -54,6 +54,7 @@ class Facts:
     n_experts_used: int
     sliding_window: int | None
     recurrent: Recurrent | None
+    shares_keys: bool = False  # values are read out of the keys (MLA): both have one type
 
     @property
     def has_chat_template(self) -> bool:
@@ -110,6 +111,7 @@ def _facts(header: Header, tensors: list[Tensor], file_bytes: int) -> Facts:
         n_experts_used=n_experts_used,
         sliding_window=header.count(f"{arch}.attention.sliding_window", 0) or None,
         recurrent=_recurrent(header, arch, n_embd, max(heads)),
+        shares_keys=arch == "deepseek4" or header.count(f"{arch}.attention.key_length_mla", 0) > 0,
     )
 
 

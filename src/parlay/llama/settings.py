@@ -60,6 +60,10 @@ class ContextSettings:
     # over several tokens equals single ones any more (docs/exactness.md).
     cache_type_k: str = "auto"
     cache_type_v: str = "auto"
+    # Of recurrent and hybrid models: earlier states that a pass leaves behind for each sequence, so
+    # that as many tokens can be taken back without a copy.
+    n_snapshots: int = 0
+    mark_bytes: int = 1 << 28  # RAM for states of earlier positions, all sequences together
 
     def __post_init__(self) -> None:
         if self.context_size < 16:
@@ -75,6 +79,10 @@ class ContextSettings:
             raise BadRequest(
                 f"a batch of {self.n_batch} rows is too small; give at least"
                 f" {max(_MIN_BATCH, self.n_sequences)}"
+            )
+        if not 0 <= self.n_snapshots < self.n_batch:
+            raise BadRequest(
+                f"{self.n_snapshots} snapshots of a state; give 0 to {self.n_batch - 1}"
             )
         if not 0 <= self.threads <= (os.cpu_count() or 1):
             raise BadRequest(

@@ -19,11 +19,12 @@ from parlay.decoding.span import Span
 from parlay.decoding.states import Fed, States
 from parlay.errors import BadRequest, DecodeError, LoadError
 from parlay.llama import capture, library
-from parlay.llama.context import Batch, Context, Rollback, create
+from parlay.llama.context import Batch, Context, create
 from parlay.llama.header import read_parts
 from parlay.llama.library import C
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings
+from parlay.llama.undo import Rollback
 
 Kind = Literal["model", "dflash", "eagle3", "mtp"]
 

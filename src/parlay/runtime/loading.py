@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from parlay.errors import BadRequest, RollbackUnsupported, VocabularyMismatch
-from parlay.llama.context import Context, Rollback
+from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings
 from parlay.llama.state_context import StateContext, kind_of, refuse_lone_head
+from parlay.llama.undo import Rollback
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.head import HeadProposer
