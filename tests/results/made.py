@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from parlay.bench.breakeven import CostPoint, Costs
+from parlay.bench.analysis import CostPoint, Costs
 from parlay.bench.inspection import inspect
 from parlay.bench.machine import Gpu, Machine
 from parlay.bench.runner import Runner, RunOptions, header

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parlay.bench.breakeven import Costs
+from parlay.bench.analysis import Costs
 from parlay.results.plausibility import check, failed
 from parlay.results.record import Record
 from tests.results import made

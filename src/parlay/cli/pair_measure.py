@@ -5,24 +5,22 @@ Knows prompts and clocks; what follows from the figures is computed in `parlay.p
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from parlay.bench.suite import Prompt, load_suite
+from parlay.bench.window_costs import measure_rounds
+from parlay.control.breakeven import RoundCosts, value
 from parlay.decoding.counts import Counts
 from parlay.errors import BadRequest, PromptTooLong
 from parlay.llama.machine import machine_name
 from parlay.pairing.baseline import Baseline
-from parlay.pairing.prediction import Costs, break_even, speedup, survival
 from parlay.parlay import Parlay
 
 Progress = Callable[[int], None]
 
 _TIMED_TOKENS = 24
-_LAPS = 3
-_TIMED_WINDOWS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 # The first round of prompts is greedy; further ones are drawn, so that no answer comes twice.
 _TEMPERATURE = 0.7
 
@@ -59,7 +57,11 @@ def measure(target: Path, drafter: Path, settings: Settings, progress: Progress)
         runs = list(_answers(parlay, prompts, settings, progress))
         if not runs:
             raise BadRequest("every prompt was too long for the context; raise --context-size")
-        costs = _costs(parlay, prompts[0], settings.window)
+        talk = _conversation(parlay, prompts[0])
+        costs = measure_rounds(
+            lambda k: parlay.generate(talk, max_tokens=_TIMED_TOKENS, window=k).speculation,
+            settings.window,
+        )
     return _baseline(runs, costs, settings)
 
 
@@ -91,28 +93,13 @@ def _conversation(parlay: Parlay, prompt: Prompt) -> str | list[dict[str, object
     return "\n\n".join(str(message.get("content") or "") for message in prompt.messages)
 
 
-def _costs(parlay: Parlay, prompt: Prompt, window: int) -> Costs:
-    """Time of a pass by its rows, and of a draft by its tokens: the best of several laps.
-
-    Another job on the same cores only ever adds time, so the least is nearest to the truth.
-    """
-    windows = sorted({*(k for k in _TIMED_WINDOWS if k <= window), window})
-    target = dict.fromkeys((k + 1 for k in windows), math.inf)
-    drafter: dict[int, float] = {}
-    for k in windows * _LAPS:
-        counts = parlay.generate(
-            _conversation(parlay, prompt), max_tokens=_TIMED_TOKENS, window=k
-        ).speculation
-        target[k + 1] = min(target[k + 1], counts.verify_s / max(1, counts.n_rounds))
-        if counts.n_drafted:
-            whole = k * counts.draft_s / counts.n_drafted  # a text's last draft may be shorter
-            drafter[k] = min(drafter.get(k, math.inf), whole)
-    return Costs(target, drafter)
-
-
-def _baseline(runs: Sequence[_Run], costs: Costs, settings: Settings) -> Baseline:
-    survived = survival(_by_position([counts for _, counts in runs]))
-    windows = [k for k in costs.windows if k]
+def _baseline(runs: Sequence[_Run], costs: RoundCosts, settings: Settings) -> Baseline:
+    by_position = _by_position([counts for _, counts in runs])
+    windows = [
+        value(costs, rows - 1, by_position)
+        for rows in costs.target
+        if 1 < rows <= settings.window + 1
+    ]
     categories = {name: _of(runs, name) for name in sorted({n for n, _ in runs})}
     return Baseline(
         machine=machine_name(),
@@ -120,11 +107,11 @@ def _baseline(runs: Sequence[_Run], costs: Costs, settings: Settings) -> Baselin
         window=settings.window,
         token_acceptance=_acceptance(runs),
         acceptance_length=_length(runs),
-        draft_cost=costs.ratio,
+        draft_cost=costs.per_token,
         by_category={name: _acceptance(some) for name, some in categories.items()},
-        by_position=tuple(_by_position([counts for _, counts in runs])),
-        speedups={str(k): speedup(k, survived, costs) for k in windows},
-        break_even={str(k): break_even(k, costs) for k in windows},
+        by_position=tuple(by_position),
+        speedups={str(w.window): w.speedup or 0.0 for w in windows},
+        break_even={str(w.window): w.break_even for w in windows},
         first_by_category={name: _first_token(some) for name, some in categories.items()},
         length_by_category={name: _length(some) for name, some in categories.items()},
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from parlay import __version__
 from parlay.bench.alarms import warnings_of
-from parlay.bench.breakeven import Costs, analyse
+from parlay.bench.analysis import Costs, analyse
 from parlay.bench.comparison import Comparison, Difference, compare
 from parlay.bench.machine import Machine
 from parlay.bench.runner import Run, RunOptions
@@ -142,10 +142,13 @@ def _analyses(
 
 
 def _with_drafter(costs: Costs, samples: Sequence[Sample], arm: str) -> Costs:
+    """What this arm's drafts took: timed whole where only a draft model drafted, else the mean."""
     told = _pooled(samples, arm)
     if told is None or not told.drafted or told.draft_s is None:
-        return costs
-    return costs.model_copy(update={"drafter_s_per_token": told.draft_s / told.drafted})
+        return costs.model_copy(update={"drafts": []})
+    per_token = told.draft_s / told.drafted
+    drafts = costs.drafts if set(told.proposers) == {"model"} else []
+    return costs.model_copy(update={"drafter_s_per_token": per_token, "drafts": drafts})
 
 
 def round_s(samples: Sequence[Sample], arm: str) -> float | None:

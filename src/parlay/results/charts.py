@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from parlay.bench.breakeven import expected_tokens
 from parlay.bench.comparison import Comparison, Interval
 from parlay.bench.sample import Sample
+from parlay.control.breakeven import expected_tokens
 from parlay.reading.speculation import pooled
 from parlay.results.record import Record
 from parlay.web.html import COLOURS
@@ -137,7 +137,7 @@ def _costs(record: Record) -> Chart:
     if record.costs is None:
         return _chart([], {}, {})
     points = sorted(record.costs.target, key=lambda p: p.rows)
-    one = record.costs.target_s(1)
+    one = record.costs.of_rounds.target_s(1)
     rows = [p.rows for p in points]
     data = [_line("cost of a pass, T(b)/T(1)", rows, [p.seconds / one for p in points], 0)]
     for number, c in enumerate(record.comparisons, 1):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, ValidationError
 
 from parlay.bench.alarms import Caution
-from parlay.bench.breakeven import BreakEven, Costs
+from parlay.bench.analysis import BreakEven, Costs
 from parlay.bench.comparison import Comparison
 from parlay.bench.machine import Bytes, Machine
 from parlay.bench.sample import Sample

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parlay.bench.breakeven import CostPoint, Costs
+from parlay.bench.analysis import CostPoint, Costs
 from parlay.server.figures.economics import Acceptance, economics
 
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-from parlay.bench import window_passes as passes
 from parlay.bench.subjects.subject import ArmInfo, Ask, Reply, ScoredToken, TimedOut
 from parlay.decoding.counts import Counts
 from parlay.errors import ParlayError
 from parlay.parlay import Parlay, Stream
 from parlay.reading.speculation import Speculation
 from parlay.runtime.answer import Answer
+from parlay.timing import window_passes as passes
 
 T = TypeVar("T")
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parlay.bench.breakeven import CostPoint, Costs, WindowRow, break_even, expected_tokens
+from parlay.bench.analysis import Costs, WindowRow, window_row
+from parlay.control.breakeven import RoundCosts
 from parlay.server.lifecycle.service import Service
 
 _N_CONTEXT = 256  # tokens in the cache, for the curve that is shown
@@ -32,15 +33,12 @@ def costs_of(service: Service) -> Costs | None:
         return None
     curve = table.curve(_N_CONTEXT, 1)
     widest = service.engine.settings.widest + 1
-    points = [
-        CostPoint(rows=b, seconds=table.pace * curve.steady[b])
-        for b in sorted(curve.known | {1})
-        if b <= widest
-    ]
-    if len(points) < _MIN_POINTS:  # not measured yet
+    known = [b for b in sorted(curve.known | {1}) if b <= widest]
+    if len(known) < _MIN_POINTS:  # not measured yet
         return None
     drafter = table.drafter if "model" in service.engine.bets.proposers else None
-    return Costs(target=points, drafter_s_per_token=drafter.step_s() if drafter else None)
+    drafts = {} if drafter is None else {b - 1: drafter.draft_s(b - 1) for b in known if b > 1}
+    return Costs.of(RoundCosts({b: table.pace * curve.steady[b] for b in known}, drafts))
 
 
 def acceptance_of(service: Service) -> Acceptance | None:
@@ -57,17 +55,17 @@ def economics(
     """The prices, what each window needs, and what follows from it in a sentence."""
     if costs is None:
         return _unknown(acceptance)
-    widest = max(point.rows for point in costs.target) - 1
-    rows = [_row(costs, k, acceptance) for k in range(1, widest + 1)]
+    seen = acceptance.by_position if acceptance else ()
+    paid = costs.of_rounds
+    rows = [window_row(paid, k, seen) for k in range(1, max(paid.target))]
     headline, text = _words(rows, acceptance, proposers)
-    plain_s = costs.target_s(1)
-    drafter_s = costs.drafter_s_per_token
+    plain_s = paid.target_s(1)
     return {
         "headline": headline,
         "text": text,
         "plain_ms": round(1e3 * plain_s, 4),
-        "drafter_ms": None if drafter_s is None else round(1e3 * drafter_s, 4),
-        "rows": [{"rows": p.rows, "ms": round(1e3 * p.seconds, 4)} for p in costs.target],
+        "drafter_ms": round(1e3 * plain_s * paid.per_token, 4) if paid.draft else None,
+        "rows": [{"rows": b, "ms": round(1e3 * s, 4)} for b, s in sorted(paid.target.items())],
         "windows": [row.model_dump() for row in rows],
         "acceptance": None if acceptance is None else round(acceptance.share, 4),
     }
@@ -83,19 +81,6 @@ def _unknown(acceptance: Acceptance | None) -> dict[str, Any]:
         "windows": [],
         "acceptance": None if acceptance is None else round(acceptance.share, 4),
     }
-
-
-def _row(costs: Costs, k: int, acceptance: Acceptance | None) -> WindowRow:
-    cost = (costs.target_s(k + 1) + k * (costs.drafter_s_per_token or 0.0)) / costs.target_s(1)
-    tokens = expected_tokens(acceptance.by_position, k) if acceptance else None
-    needed = break_even(cost, k)
-    return WindowRow(
-        window=k,
-        cost=round(cost, 4),
-        tokens=None if tokens is None else round(tokens, 4),
-        speedup=None if tokens is None else round(tokens / cost, 4),
-        break_even=None if needed is None else round(needed, 4),
-    )
 
 
 def _words(

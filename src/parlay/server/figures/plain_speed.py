@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from statistics import median
-from time import perf_counter
 
 from parlay.decoding.counts import Counts
 from parlay.decoding.round import Round
-from parlay.decoding.span import Passes, Span
 
 _WEIGHT = 0.05  # of one pass in the running mean
 _CLAMP = 3.0  # a pass this many times off counts as this much off: another job had the cores
@@ -73,18 +70,3 @@ class Baseline:
         if any(seconds is None for seconds, _ in parts):
             return None
         return sum((seconds or 0.0) * tokens for seconds, tokens in parts)
-
-
-def measure(target: Passes, n_sequences: int, repeats: int = 3) -> float:
-    """The time of a plain pass, on empty slots; they are empty again afterwards."""
-    times = []
-    try:
-        for i in range(repeats + 1):
-            spans = [Span(s, i, [i % target.n_vocab], 1) for s in range(n_sequences)]
-            started = perf_counter()
-            target.decode(spans)
-            times.append(perf_counter() - started)
-    finally:
-        for s in range(n_sequences):
-            target.clear(s)
-    return median(times[1:])  # the first of a new shape is slower

@@ -20,8 +20,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from parlay.bench import machine as machines
-from parlay.bench import window_passes as passes
-from parlay.bench.breakeven import Costs
+from parlay.bench.analysis import Costs
 from parlay.bench.machine import Machine
 from parlay.bench.readings import Sensors
 from parlay.bench.runner import Runner, RunOptions, header
@@ -29,6 +28,7 @@ from parlay.bench.samplefile import SampleFile
 from parlay.bench.subjects.lineup import quick_suite
 from parlay.bench.subjects.subject import Subject
 from parlay.bench.suite import load_suite
+from parlay.control.breakeven import RoundCosts
 from parlay.errors import ParlayError
 from parlay.results.assemble import Setting, assemble, model_info
 from parlay.results.record import ModelInfo, Record
@@ -36,6 +36,7 @@ from parlay.results.report import report
 from parlay.server.figures.economics import costs_of
 from parlay.server.figures.served_arm import ServedArm, on_worker
 from parlay.server.lifecycle.service import Service
+from parlay.timing import window_passes as passes
 from parlay.web.failures import Failure
 
 log = logging.getLogger("parlay.server")
@@ -181,9 +182,9 @@ class QuickBench:
         def measure() -> Costs | None:
             if engine.active:
                 return None
-            points = passes.time_passes(engine.target, _ROWS, 2, _COSTS_S)
+            found = passes.time_passes(engine.target, _ROWS, 2, _COSTS_S)
             engine.slots.all[0].tokens = []  # what it held has been overwritten
-            return Costs(target=points)
+            return Costs.of(RoundCosts(found))
 
         return on_worker(engine, measure, _WORKER_S)
 

@@ -18,7 +18,8 @@ from functools import partial
 from parlay.errors import ParlayError
 from parlay.runtime.engine import Engine
 from parlay.runtime.pricing import Pricing
-from parlay.server.figures.plain_speed import Baseline, measure
+from parlay.server.figures.plain_speed import Baseline
+from parlay.timing.window_passes import time_plain
 
 log = logging.getLogger("parlay.server")
 Step = Callable[[], None]
@@ -119,4 +120,4 @@ class WarmUp:
         target = self._engine.target
         for s in range(n_sequences):
             target.clear(s)
-        baseline.set(n_sequences, measure(target, n_sequences))
+        baseline.set(n_sequences, time_plain(target, n_sequences))

@@ -1,17 +1,17 @@
-"""Why a result is what it is: measured costs, measured acceptance, and the window where they meet.
+"""Why a result is what it is: its costs and its acceptance as a table of windows, and in words.
 
-Pure arithmetic on T(b), the drafter's cost and acceptance; knows neither models nor samples.
+The record's form of what `control/breakeven.py` computes; knows neither models nor samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from parlay.bench.comparison import Acceptance, Interval, Share
+from parlay.control.breakeven import RoundCosts, value
 from parlay.reading.bounds import Finite, Reason, Seconds, Strict
 
 MAX_WINDOW = 64
@@ -25,28 +25,50 @@ class CostPoint(Strict):
     seconds: Annotated[Seconds, Field(gt=0)]
 
 
+class DraftPoint(Strict):
+    """The time of one whole draft of so many tokens."""
+
+    tokens: Annotated[int, Field(ge=1, le=4096)]
+    seconds: Seconds
+
+
 class Costs(Strict):
     """Measured on this machine, with this build and this file."""
 
     target: list[CostPoint] = Field(min_length=1, max_length=256)
     drafter_s_per_token: Seconds | None = None
+    drafts: list[DraftPoint] = Field(default_factory=list, max_length=256)  # better than the mean
 
-    def target_s(self, rows: int) -> float:
-        """T(rows), on a straight line between measured points, flat before and steep after."""
-        points = sorted(self.target, key=lambda p: p.rows)
-        for low, high in pairwise(points):
-            if low.rows <= rows <= high.rows:
-                share = (rows - low.rows) / (high.rows - low.rows)
-                return low.seconds + share * (high.seconds - low.seconds)
-        end = points[-1]
-        return end.seconds * rows / end.rows if rows > end.rows else points[0].seconds
+    @model_serializer(mode="wrap")
+    def _as_ever(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Records made before whole drafts were timed keep their contents, and so their hash."""
+        made: dict[str, Any] = dump(self)
+        if not self.drafts:
+            made.pop("drafts", None)
+        return made
+
+    @classmethod
+    def of(cls, costs: RoundCosts) -> Costs:
+        """From the arithmetic's form."""
+        target = [CostPoint(rows=b, seconds=s) for b, s in sorted(costs.target.items())]
+        drafts = [DraftPoint(tokens=n, seconds=s) for n, s in sorted(costs.draft.items())]
+        return cls(target=target, drafts=drafts)
+
+    @property
+    def of_rounds(self) -> RoundCosts:
+        """The same as the arithmetic wants it."""
+        drafts = {point.tokens: point.seconds for point in self.drafts}
+        token_s = self.drafter_s_per_token
+        if not drafts and token_s is not None:
+            drafts = {1: token_s, 2: 2 * token_s}
+        return RoundCosts({point.rows: point.seconds for point in self.target}, drafts)
 
 
 class WindowRow(Strict):
     """One window: what a round costs in plain steps, what it makes, what it would need."""
 
     window: Annotated[int, Field(ge=1, le=MAX_WINDOW)]
-    cost: Factor  # (T(k+1) + k drafter steps) / T(1)
+    cost: Factor  # (T(k+1) + the draft) / T(1)
     tokens: Factor | None  # expected from the measured acceptance by position
     speedup: Factor | None
     break_even: Share | None  # acceptance per token at which it pays; None: never
@@ -72,8 +94,9 @@ def analyse(
     baseline; the latter is better than T(1), which was timed at another length of the context."""
     by_position = acceptance.by_position if acceptance else []
     widest = min(MAX_WINDOW, max(max(p.rows for p in costs.target) - 1, 1))
-    rows = [_row(costs, k, by_position) for k in range(1, widest + 1)]
-    cycle = cycle_s / (plain_s or costs.target_s(1)) if cycle_s else None
+    paid = costs.of_rounds
+    rows = [window_row(paid, k, by_position) for k in range(1, widest + 1)]
+    cycle = cycle_s / (plain_s or paid.target_s(1)) if cycle_s else None
     length = acceptance.acceptance_length if acceptance else None
     expected = round(length / cycle, 6) if length and cycle else None
     return BreakEven(
@@ -84,41 +107,20 @@ def analyse(
     )
 
 
-def _row(costs: Costs, k: int, by_position: Sequence[float]) -> WindowRow:
-    plain = costs.target_s(1)
-    cost = (costs.target_s(k + 1) + k * (costs.drafter_s_per_token or 0.0)) / plain
-    tokens = expected_tokens(by_position, k) if by_position else None
-    needed = break_even(cost, k)
+def window_row(costs: RoundCosts, k: int, by_position: Sequence[float]) -> WindowRow:
+    """One row of the table."""
+    found = value(costs, k, by_position)
     return WindowRow(
         window=k,
-        cost=round(cost, 6),
-        tokens=round(tokens, 6) if tokens else None,
-        speedup=round(tokens / cost, 6) if tokens else None,
-        break_even=round(needed, 6) if needed is not None else None,
+        cost=round(found.cost, 6),
+        tokens=_rounded(found.tokens),
+        speedup=_rounded(found.speedup),
+        break_even=_rounded(found.break_even),
     )
 
 
-def expected_tokens(by_position: Sequence[float], k: int) -> float:
-    """1 + S(1) + ... + S(k); past the last position seen, the last acceptance goes on."""
-    total, survival = 1.0, 1.0
-    for j in range(k):
-        survival *= by_position[min(j, len(by_position) - 1)]
-        total += survival
-    return total
-
-
-def break_even(cost: float, k: int) -> float | None:
-    """The acceptance per token at which 1 + a + ... + a^k pays the cost; None if none does."""
-    if cost <= 1:
-        return 0.0
-    if cost > k + 1:
-        return None
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        made = sum(middle**j for j in range(k + 1))
-        low, high = (middle, high) if made < cost else (low, middle)
-    return high
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 6)
 
 
 def _words(

@@ -1,4 +1,4 @@
-"""The passes of one sequence that windows use, run shape by shape: to warm up, or for T(b).
+"""Passes of the shapes that windows use, and plain ones: run to warm up, or timed for T(b).
 
 Knows only `Passes`; whoever calls it must be on the thread that owns the model.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Final
 
-from parlay.bench.breakeven import CostPoint
-from parlay.decoding.span import Passes
+from parlay.decoding.span import Passes, Span
 from parlay.timing.shape_runs import Shape, Times, time_shapes
 
 N_CONTEXT: Final = 64  # tokens in the cache before a timed pass
@@ -27,10 +27,10 @@ def time_passes(
     n_times: int,
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
-) -> list[CostPoint]:
-    """The fastest of several passes over so many rows."""
+) -> dict[int, float]:
+    """Seconds of a pass by its rows, the fastest of several: other jobs only ever add time."""
     found = _run(passes, shapes, n_times, budget_s, clock)
-    return [CostPoint(rows=b, seconds=min(t.steady)) for b, t in sorted(found.items())]
+    return {b: min(t.steady) for b, t in sorted(found.items())}
 
 
 def _run(
@@ -46,3 +46,18 @@ def _run(
         passes, wanted, n_times=n_times, budget_s=budget_s, n_context=n_context, clock=clock
     )
     return {shape.n_rows: times for shape, times in found.items()}
+
+
+def time_plain(target: Passes, n_sequences: int, repeats: int = 3) -> float:
+    """The time of a plain pass, on empty slots; they are empty again afterwards."""
+    times = []
+    try:
+        for i in range(repeats + 1):
+            spans = [Span(s, i, [i % target.n_vocab], 1) for s in range(n_sequences)]
+            started = time.perf_counter()
+            target.decode(spans)
+            times.append(time.perf_counter() - started)
+    finally:
+        for s in range(n_sequences):
+            target.clear(s)
+    return median(times[1:])  # the first of a new shape is slower
