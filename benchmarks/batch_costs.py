@@ -16,7 +16,7 @@ import json
 import sys
 from pathlib import Path
 
-from parlay.models import resolve_model
+from parlay.hub.resolving import resolve_model
 from parlay.timing.batch_table import Wanted, measure_table
 
 

@@ -12,10 +12,10 @@ import argparse
 from time import perf_counter
 
 from parlay.decoding.span import Span
+from parlay.hub.resolving import resolve_model
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.models import resolve_model
 
 KEEP = 64
 CHUNK = 512

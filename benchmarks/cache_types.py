@@ -12,10 +12,10 @@ import sys
 from time import perf_counter
 
 from parlay.decoding.span import Span
+from parlay.hub.resolving import resolve_model
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.models import resolve_model
 from parlay.runtime.exactness import probe
 
 TYPES = (("f16", "f16"), ("bf16", "f16"), ("q8_0", "f16"), ("f16", "bf16"), ("q8_0", "q8_0"))

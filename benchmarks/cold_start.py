@@ -15,7 +15,7 @@ from time import perf_counter
 import httpx
 
 from benchmarks import served
-from parlay.models import resolve_model
+from parlay.hub.resolving import resolve_model
 
 BODY = {"prompt": "Hello", "max_tokens": 8, "temperature": 0}
 

@@ -36,7 +36,7 @@ from benchmarks.vllm_servers import NAME, Vllm
 from parlay.bench.subjects.endpoint import Client, EndpointArm, discover
 from parlay.bench.subjects.subject import ArmInfo, Ask
 from parlay.bench.suite import load_suite
-from parlay.models import resolve_drafter
+from parlay.hub.resolving import resolve_drafter
 
 DRAFTED = "vllm:spec_decode_num_draft_tokens_total{"
 TOPICS = ("rain", "bread", "bees", "salt", "glass", "maps")

@@ -28,7 +28,7 @@ from typing import Any
 from parlay import Parlay
 from parlay.bench.suite import Prompt, load_suite
 from parlay.decoding.round import Round
-from parlay.models import resolve_model
+from parlay.hub.resolving import resolve_model
 
 Ask = Callable[[Prompt, int], dict[str, Any]]
 

@@ -30,7 +30,7 @@ from parlay.fleet.machine import Shape
 from parlay.fleet.odds import Odds
 from parlay.fleet.prices import Prices
 from parlay.fleet.simulation import Outcome, Way, percentiles, simulate
-from parlay.models import resolve_model
+from parlay.hub.resolving import resolve_model
 from parlay.planning.requests import parse_line
 from parlay.timing.batch_table import Wanted, batch_table
 

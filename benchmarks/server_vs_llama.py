@@ -26,7 +26,7 @@ import httpx
 import psutil
 
 from benchmarks import served
-from parlay.models import resolve_model
+from parlay.hub.resolving import resolve_model
 
 TOPICS = ("rain", "bread", "a bridge", "bees", "glass", "maps", "salt", "trains")
 

@@ -27,7 +27,7 @@ import yaml
 
 from benchmarks import served
 from benchmarks.traffic import Report, Traffic
-from parlay.models import resolve_model
+from parlay.hub.resolving import resolve_model
 
 GROWTH_MB = 64.0  # what allocators may keep of a burst
 LATENCY_GROWTH = 1.5

@@ -21,8 +21,8 @@ import httpx
 from parlay import Parlay
 from parlay.bench.subjects.peer import LlamaServer, PeerSettings
 from parlay.bench.suite import load_suite
+from parlay.hub.resolving import resolve_model
 from parlay.llama.facts import read_facts
-from parlay.models import resolve_model
 
 POINTS = 2.0
 SPEC_TYPES = {"dflash": "draft-dflash", "eagle3": "draft-eagle3"}

@@ -35,8 +35,8 @@ import torch
 
 from benchmarks import trainings
 from parlay.errors import ParlayError
+from parlay.hub.resolving import resolve_drafter
 from parlay.llama.facts import read_facts
-from parlay.models import resolve_drafter
 from parlay.training.corpus import Corpus
 from parlay.training.distill import export_all, save_report, train
 from parlay.training.prompts import Shares

@@ -36,6 +36,9 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
                 patch.delenv(name)
         patch.setenv("PARLAY_CACHE", str(cache))
         patch.setenv("PARLAY_CONFIG", str(tmp_path_factory.mktemp("config")))
+        for name in ("HF_HUB_CACHE", "LLAMA_CACHE", "OLLAMA_MODELS"):
+            patch.setenv(name, str(tmp_path_factory.mktemp("other-programs")))
+        patch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens: no test asks the hub
         yield
 
 

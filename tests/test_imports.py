@@ -22,7 +22,7 @@ LEVELS = (
     ("web",),
     ("parlay",),  # the Python interface, parlay/parlay.py
     ("runtime",),
-    ("timing",),
+    ("hub", "timing"),
     ("proposers", "control", "replay", "pairing", "planning", "fleet"),
     ("llama", "decoding", "reading"),
     ("errors", "store", "models"),

@@ -153,15 +153,6 @@ def test_cache_folder_defaults_to_the_users(monkeypatch: pytest.MonkeyPatch) -> 
     assert store.cache_folder().name == "parlay"
 
 
-@pytest.mark.parametrize("name", ["default", "smollm2"])
-def test_resolve_model_knows_the_default_by_name(name: str, pip: FakePip) -> None:
-    assert models.resolve_model(name) == models.default_model()
-
-
-def test_resolve_model_keeps_a_path_as_given() -> None:
-    assert models.resolve_model("some/other.gguf") == Path("some/other.gguf")
-
-
 def test_errors_are_parlay_errors_and_carry_message_and_code() -> None:
     error = pickle.loads(pickle.dumps(DecodeError("llama_decode failed", code=-3)))
     assert isinstance(error, DecodeError)

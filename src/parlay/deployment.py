@@ -24,17 +24,18 @@ from pydantic import (
 )
 
 from parlay.errors import BadRequest
-from parlay.models import DEFAULT_NAMES, SHIPPED_DRAFTERS
+from parlay.hub.name import is_name
+from parlay.models import SHIPPED_DRAFTERS
 from parlay.routing import DEFAULT_RULES, Rule
 from parlay.upstreams import Pool, repeated
 
 Share = Annotated[float, Field(ge=0, le=1)]
-# Names that stand for something else than a file.
-_NAMES = frozenset({*DEFAULT_NAMES, *SHIPPED_DRAFTERS, "auto", "suffix", "ngram", "none"})
+# Names that stand for something else than a model.
+_NAMES = frozenset({*SHIPPED_DRAFTERS, "auto", "suffix", "ngram", "none"})
 _FIXED_WINDOW = 4  # of a fixed controller that is given none
+_MODELS = ("model.target", "model.drafter")
 _PATHS = (
-    "model.target",
-    "model.drafter",
+    *_MODELS,
     "model.tokenizer",
     "monitoring.request_log",
     "server.api_keys_file",
@@ -56,7 +57,7 @@ class ModelSection(Section):
     """Which models."""
 
     target: str = "default"
-    # file, ngram, suffix, default, default-block (shipped), none, several with commas; auto: pairs
+    # a model, ngram, suffix, default, default-block (shipped), none, several by commas; auto: pairs
     drafter: str = "auto"
     tokenizer: str | None = None  # must match the target's own; absent: that one is used
     alias: tuple[str, ...] = ()  # names under which clients may ask for it; the first is shown
@@ -298,17 +299,21 @@ def _resolve(content: dict[str, Any], folder: Path) -> None:
         part = content.get(section)
         if isinstance(part, dict) and isinstance(part.get(key), str):
             names = part[key].split(",") if dotted == "model.drafter" else [part[key]]
-            part[key] = ",".join(_absolute(name.strip(), folder) for name in names)
+            place = _model if dotted in _MODELS else _absolute
+            part[key] = ",".join(place(name.strip(), folder) for name in names)
     pools = content.get("upstreams")
     for pool in pools if isinstance(pools, list) else []:
         if isinstance(pool, dict) and isinstance(pool.get("api_key_file"), str):
             pool["api_key_file"] = _absolute(pool["api_key_file"], folder)
 
 
+def _model(name: str, folder: Path) -> str:
+    """A model's name stays one; its file is looked for when it is loaded."""
+    return name if name in _NAMES or is_name(name, folder) else _absolute(name, folder)
+
+
 def _absolute(name: str, folder: Path) -> str:
-    if not name or name in _NAMES:
-        return name
-    return str(folder / Path(name).expanduser())
+    return str(folder / Path(name).expanduser()) if name else name
 
 
 def explain(error: ValidationError) -> str:

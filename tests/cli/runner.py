@@ -1,14 +1,14 @@
-"""The benchmark's verbs as a user calls them, in this process."""
+"""Verbs as a user calls them, in this process."""
 
 from __future__ import annotations
 
 import typer
 from typer.testing import CliRunner, Result
 
-from parlay.cli import ab, bench, map, report, submit
+from parlay.cli import ab, bench, map, models, pull, report, submit
 
 app = typer.Typer()
-for verb in (ab, bench, map, report, submit):
+for verb in (ab, bench, map, models, pull, report, submit):
     verb.register(app)
 
 

@@ -25,7 +25,7 @@ from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import Suite, load_suite
 from parlay.cli import show_bench
 from parlay.errors import BadRequest
-from parlay.models import resolve_model
+from parlay.hub.resolving import resolve_model
 from parlay.results.assemble import Setting, assemble, model_info
 from parlay.results.record import ModelInfo, Record, dump
 

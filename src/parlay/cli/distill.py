@@ -20,7 +20,7 @@ from rich.progress import Progress as Bar
 from parlay.cli.pair import categories
 from parlay.cli.pair_measure import Settings, measure
 from parlay.errors import BadRequest
-from parlay.models import resolve_drafter, resolve_model
+from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.baseline import Baseline, save_baseline
 from parlay.pairing.records import record

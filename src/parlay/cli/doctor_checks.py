@@ -16,11 +16,11 @@ from typing import Literal, TypeVar
 from parlay import store
 from parlay.deployment import Deployment
 from parlay.errors import ParlayError
+from parlay.hub.resolving import resolve_model
 from parlay.llama import library
 from parlay.llama.cpu import features
 from parlay.llama.facts import read_facts
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.models import resolve_model
 from parlay.pairing import tokenizer_file
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.baseline import load_baseline

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from parlay.cli.pair_measure import Settings, measure
 from parlay.errors import BadRequest
-from parlay.models import resolve_drafter, resolve_model
+from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.pairing.alignment import Alignment, check_pair
 from parlay.pairing.baseline import Baseline, save_baseline
 from parlay.pairing.manifest import Pair, all_pairs, find, user_manifest

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from parlay.cli import plan_concurrency
 from parlay.fleet.sizing import Goals
+from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.models import resolve_drafter, resolve_model
 from parlay.planning import public
 from parlay.planning.devices import GIB, pretend, ram
 from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here, proposals_for

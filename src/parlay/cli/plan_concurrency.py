@@ -26,7 +26,7 @@ from parlay.fleet.simulation import Outcome, Way, simulate
 from parlay.fleet.sizing import Goals, Size, machines_needed
 from parlay.fleet.streams import Point, best_windows, crossing, speedups
 from parlay.fleet.tables import cost_tables
-from parlay.models import resolve_model
+from parlay.hub.resolving import resolve_model
 from parlay.planning.requests import read_logs
 from parlay.replay.recording import mixed_workload
 

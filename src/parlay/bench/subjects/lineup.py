@@ -19,8 +19,8 @@ from parlay.bench.subjects.peer import LlamaServer, PeerSettings
 from parlay.bench.subjects.subject import ArmInfo, Subject
 from parlay.bench.suite import Prompt, Suite, suite_hash
 from parlay.errors import BadRequest
+from parlay.hub.resolving import resolve_model
 from parlay.llama import library
-from parlay.models import resolve_model
 from parlay.parlay import Parlay, known_draft, named_draft, parse_draft
 from parlay.reading.bounds import one_line
 from parlay.runtime.loading import FREE_PROPOSERS, MODEL

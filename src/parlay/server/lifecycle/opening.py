@@ -14,9 +14,9 @@ from parlay.control.controller import FixedWindow
 from parlay.control.guard import Guarded, Limits, OnAlert
 from parlay.deployment import Deployment, DeploymentError
 from parlay.errors import LoadError
+from parlay.hub.resolving import resolve_model
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.models import resolve_model
 from parlay.parlay import known_draft, named_draft
 from parlay.planning.devices import GIB
 from parlay.planning.limits import Wanted, check_fits, engine_contexts, load_list, plan_here

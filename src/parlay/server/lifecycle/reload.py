@@ -5,10 +5,12 @@ Knows which keys can change while the target stays loaded, and says which would 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
 from parlay.deployment import Deployment, DeploymentError
+from parlay.errors import ModelUnavailable
 from parlay.parlay import parse_draft
 from parlay.runtime.engine import Engine
 from parlay.runtime.loading import FREE_PROPOSERS
@@ -38,11 +40,11 @@ _FIXED = {"monitoring": {"metrics_endpoint"}, "server": {"host", "port", "cors_o
 async def reload(service: Service, read: Callable[[], Deployment]) -> bool:
     """Read the deployment again and act on it; a file that is wrong changes nothing."""
     try:
-        new = read()
-        drafter = drafter_path(new)
+        new = await asyncio.to_thread(read)
+        drafter = await asyncio.to_thread(drafter_path, new)  # a model by its name may be fetched
         old = service.deployment
         service.apply(new)
-    except DeploymentError as error:
+    except (DeploymentError, ModelUnavailable) as error:
         log.error("the deployment was not reloaded: %s", error)
         service.alerts.set("reload", "the deployment file has an error; the old one stays")
         return False
