@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from parlay.errors import BadRequest, ModelUnavailable
-from parlay.hub import fetching
 from parlay.hub.fitting import DRAFTER_SHARE, scaled
 from parlay.hub.resolving import resolve_model
 from parlay.llama.settings import ContextSettings, ModelSettings
@@ -140,7 +139,7 @@ def test_wrong_sums_are_refused_and_the_file_is_gone(hub: Hub, cache: Path) -> N
 def test_a_full_disk_is_seen_before_anything_is_fetched(
     hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda _p: type("U", (), {"free": 10}))
+    monkeypatch.setattr("shutil.disk_usage", lambda _p: type("U", (), {"free": 10}))
     message = refusal(f"{REPO}:Q8_0")
     assert "disk has" in message and left_behind(cache) == []
 
