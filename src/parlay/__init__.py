@@ -1,7 +1,10 @@
 """Parlay: speculative decoding on llama.cpp that never loses the bet."""
 
-# Some GPU builds of llama.cpp crash at load when numpy's libraries came first.
-import llama_cpp as _first  # noqa: F401
+import contextlib as _contextlib
+
+# Some GPU builds of llama.cpp crash at load when numpy's libraries came first. A gateway has none.
+with _contextlib.suppress(ModuleNotFoundError):
+    import llama_cpp as _first  # noqa: F401
 
 from parlay.decoding.sampling import Sampling
 from parlay.errors import ParlayError

@@ -13,10 +13,21 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-import llama_cpp.llama_cpp as C
 import psutil
 
-from parlay.errors import DecodeError
+from parlay.errors import DecodeError, LoadError
+
+try:
+    import llama_cpp.llama_cpp as C
+except ModuleNotFoundError:  # a gateway, `parlay top` and the like need no engine of their own
+
+    class _Missing:
+        """Stands where llama.cpp would be, and says so when it is needed."""
+
+        def __getattr__(self, name: str) -> object:
+            raise LoadError("llama.cpp is not installed; pip install llama-cpp-python==0.3.36")
+
+    C = _Missing()
 
 __all__ = ["C"]
 
@@ -41,14 +52,17 @@ def _log(level: int, text: bytes, _user_data: object) -> None:
             _recent_errors.append(line)
 
 
-_on_log = C.llama_log_callback(_log)  # kept here: the C side holds no reference
-
-
 @functools.cache
 def start() -> None:
     """Initialise llama.cpp once per process and route its log to `logging`."""
-    C.llama_log_set(_on_log, ctypes.c_void_p(0))
+    C.llama_log_set(_on_log(), ctypes.c_void_p(0))
     C.llama_backend_init()
+
+
+@functools.cache
+def _on_log() -> object:
+    """Made once and kept: the C side holds no reference."""
+    return C.llama_log_callback(_log)
 
 
 def forget_errors() -> None:

@@ -1,0 +1,55 @@
+"""Who serves others' engines, watches or renders needs no llama.cpp; who needs it is told so."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Importing it fails as on a machine without it.
+WITHOUT = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "llama_cpp":
+            raise ModuleNotFoundError("No module named 'llama_cpp'", name="llama_cpp")
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def without_llama_cpp(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT + code], capture_output=True, text=True, check=False
+    )
+
+
+def test_the_package_its_commands_and_the_gateway_import_without_it() -> None:
+    found = without_llama_cpp("import parlay, parlay.cli.main, parlay.gateway.process")
+    assert found.returncode == 0, found.stderr
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    main = "from parlay.cli.main import app_main; app_main()"
+    return without_llama_cpp(f"sys.argv = ['parlay', *{arguments!r}]; {main}")
+
+
+@pytest.mark.parametrize("verb", ["top", "map"])
+def test_commands_that_load_no_model_run_without_it(verb: str) -> None:
+    assert command(verb, "--help").returncode == 0
+
+
+def test_a_deployment_is_rendered_without_it(tmp_path: Path) -> None:
+    file = tmp_path / "deploy.yaml"
+    file.write_text("model:\n  target: some/model.gguf\n")
+    found = command("deploy", "render", str(file), "--engine", "llama-server")
+    assert found.returncode == 0, found.stderr
+    assert "llama-server" in found.stdout
+
+
+def test_who_wants_a_model_is_told_in_one_line_what_to_install() -> None:
+    found = command("generate", "hello")
+    assert found.returncode == 2
+    assert "llama.cpp is not installed; pip install llama-cpp-python" in found.stderr
+    assert "Traceback" not in found.stderr
