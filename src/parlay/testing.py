@@ -60,7 +60,7 @@ class ScriptedModel:
         for token in span.tokens:
             cached.append(token)
             rows.append(self._logits(cached))
-        return np.array(rows[len(rows) - span.n_logits :], np.float32)
+        return np.array(rows[span.read], np.float32)
 
     def length(self, seq_id: int) -> int:
         return len(self.cache.get(seq_id, ()))

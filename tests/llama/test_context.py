@@ -102,6 +102,22 @@ def test_a_pass_over_many_tokens_gives_the_rows_of_single_passes(
         np.testing.assert_allclose(feed(context, 1, [token])[0], rows[i], atol=NEAR)
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_padding_changes_no_row_that_is_read_and_is_taken_back(
+    architecture: str, open_context: Open
+) -> None:
+    context = open_context(architecture)
+    for seq_id, text in enumerate(TEXTS[:2]):
+        feed(context, seq_id, text[:8])
+    last, draft = TEXTS[0][8], TEXTS[0][9:11]
+    spans = [Span(0, 8, [last, *draft, 7], 3, 1), Span(1, 8, [TEXTS[1][8], 7, 7, 7], 1, 3)]
+    rows = [np.array(found) for found in context.decode(spans)]
+    context.truncate(1, 9)
+    assert [len(found) for found in rows] == [3, 1]
+    assert np.allclose(rows[0][2], fresh(context, TEXTS[0][:11]), atol=NEAR)
+    assert np.allclose(feed(context, 1, [5])[-1], fresh(context, [*TEXTS[1][:9], 5]), atol=NEAR)
+
+
 def test_logits_are_a_view_of_llama_cpps_own_memory(open_context: Open) -> None:
     context = open_context()
     first, second = context.decode([Span(0, 0, TEXTS[0], 3), Span(1, 0, TEXTS[1], 2)])

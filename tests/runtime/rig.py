@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from parlay.control.controller import Controller, FixedWindow
+from parlay.control.cutting import Cutting
 from parlay.decoding.constraint import Constraint
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
 from parlay.runtime.exactness import ExactShapes
+from parlay.runtime.padding import Padding
 from parlay.runtime.request import Mode, Request
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Piece, Sequence
@@ -53,11 +55,13 @@ class Rig:
             proposers = {"scripted": ScriptedProposer(LOGITS, script)}
         self.controller = controller or FixedWindow(window)
         self.bets = Bets(self.controller, proposers, free, exact, context_size, 16)
+        places = Slots(self.target, slots)
         self.scheduler = Scheduler(
             self.target,
-            Slots(self.target, slots),
+            places,
             self.bets,
             exact,
+            Padding(self.target, places, Cutting()),
             mode=mode,
             ends=ends,
             chunk=chunk,

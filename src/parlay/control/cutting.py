@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from parlay.control.cost import CostTable
+from parlay.control.cost import MAX_ROWS, CostTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,6 @@ def seconds(
     total = 0.0
     for part in parts:
         curve = costs.curve(n_context, part.n_sequences)
-        total += curve.of(part.n_rows, last is not None and part != last)
+        total += curve.of(min(part.n_rows, MAX_ROWS), last is not None and part != last)
         last = part
     return total

@@ -227,7 +227,7 @@ class ProfitController:
             self._rest(rounds)
             return
         # A pass that also read a prompt tells nothing about the price of its rounds.
-        if sum([r.n_rows for r in rounds]) == rounds[0].n_pass_rows:
+        if sum([r.n_rows for r in rounds]) == rounds[0].n_pass_rows - rounds[0].n_padding:
             self._observe_time(rounds)
         for r in rounds:
             request = self._requests.get(r.seq_id)

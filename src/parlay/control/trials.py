@@ -103,7 +103,7 @@ class Trials:
         first, n = rounds[0], len(rounds)
         self._decoding_s += first.timing.total_s
         rows = first.n_pass_rows
-        if sum(r.n_rows for r in rounds) != rows:  # it also read a prompt
+        if sum(r.n_rows for r in rounds) != rows - first.n_padding:  # it also read a prompt
             self._follow((n, 0))
             return False
         prices = self._prices[n]

@@ -54,7 +54,7 @@ class Round:
     confidence: tuple[float, ...]  # of the drafted tokens
     n_rows: int  # rows of this sequence in the target's pass
     n_sequences: int  # sequences that shared the pass
-    n_pass_rows: int  # rows of all of them, prefill included
+    n_pass_rows: int  # rows of all of them, prefill and padding included
     n_context: int  # tokens in the target's cache before the pass
     timing: Timing
     fallback: Fallback | None = None
@@ -65,3 +65,4 @@ class Round:
     expected_gain: float | None = None  # what the controller expected of it, over plain decoding
     reason: str = ""  # why it chose so, in its own words
     position: int = 0  # tokens generated before it
+    n_padding: int = 0  # rows of the pass that only gave it its shape

@@ -15,12 +15,22 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tokens of one sequence for one pass; logits are read for the last `n_logits` of them."""
+    """Tokens of one sequence for one pass; logits are read for the last `n_logits` of them.
+
+    Padding comes after those: tokens that only give the pass its shape and are taken back.
+    """
 
     seq_id: int
     start: int  # position of the first token
     tokens: Sequence[int]
     n_logits: int
+    n_padding: int = 0
+
+    @property
+    def read(self) -> slice:
+        """Which of its rows give logits."""
+        end = len(self.tokens) - self.n_padding
+        return slice(end - self.n_logits, end)
 
 
 class Passes(Protocol):
@@ -47,7 +57,7 @@ class Passes(Protocol):
         """Whether `shift` works; without it, what is left of a text must be read again."""
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
-        """One pass over all spans; per span its last `n_logits` rows, valid until the next pass."""
+        """One pass over all spans; per span its `n_logits` rows, valid until the next pass."""
 
     def length(self, seq_id: int) -> int:
         """Tokens of the sequence in the cache."""

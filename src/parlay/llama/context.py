@@ -302,8 +302,8 @@ class Batch:
         self._positions[at:end] = self._counting[: end - at]
         self._positions[at:end] += span.start
         self._seq_ids[at:end] = span.seq_id
-        self._wanted[at : end - span.n_logits] = 0
-        self._wanted[end - span.n_logits : end] = 1
+        self._wanted[at:end] = 0
+        self._wanted[at:end][span.read] = 1
 
 
 def _cache_types(model: Model, settings: ContextSettings) -> tuple[str, str]:

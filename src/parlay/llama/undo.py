@@ -95,7 +95,7 @@ class Undo:
         for span in spans:
             # Of a pass over n tokens the library keeps n - 1 earlier states at most.
             n = min(self.n_snapshots, len(span.tokens) - 1) if native else 0
-            copied = span.n_logits > 1 and not native
+            copied = span.n_logits + span.n_padding > 1 and not native
             self.note(span, n, copied=copied)
 
     def note(self, span: Span, n_snapshots: int, *, copied: bool) -> None:

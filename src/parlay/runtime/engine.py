@@ -14,13 +14,14 @@ from typing import Protocol, TypeVar
 from parlay import store
 from parlay.control.controller import Controller, FixedWindow
 from parlay.control.cost import CostTable
+from parlay.control.cutting import Cutting
 from parlay.control.profit import ProfitController
 from parlay.control.trace import Sink as TraceSink
 from parlay.control.trace import Trace
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.round import Fallback
 from parlay.errors import BadRequest, PromptTooLong
-from parlay.llama.context import Context
+from parlay.llama.context import Context, Rollback
 from parlay.llama.model import Model
 from parlay.llama.vocabulary import Detokenizer
 from parlay.planning.limits import Wanted, check_fits, engine_contexts
@@ -30,6 +31,7 @@ from parlay.runtime.bets import Bets
 from parlay.runtime.calibration import MAX_EXACT_ROWS, Calibration, drafter_cost
 from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.loading import FREE_PROPOSERS, MODEL, Closing, Loader, close_all, same_file
+from parlay.runtime.padding import Padding
 from parlay.runtime.request import Mode, Request
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence, Sink
@@ -106,6 +108,7 @@ class Engine:
             self.slots,
             self.bets,
             self.exact,
+            Padding(self.target, self.slots, self._cutting(), lambda: self.prices),
             mode=self.mode,
             ends=self.model.vocabulary.ends,
             chunk=n_batch if self.model.on_gpu else min(_CHUNK, n_batch),
@@ -113,6 +116,10 @@ class Engine:
         )
         self._progress(1.0, "ready")
         return self._scheduler
+
+    def _cutting(self) -> Cutting:
+        recurrent = self.target.rollback is not Rollback.PARTIAL
+        return Cutting(recurrent=recurrent, n_most=self.settings.context.n_batch)
 
     def _check_budget(self, budget_gb: float) -> None:
         """Refuse before allocating; without a later drafter, both models count."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
@@ -29,6 +29,7 @@ from parlay.errors import NothingFollows, ParlayError
 from parlay.runtime.bets import Bet, Bets
 from parlay.runtime.exactness import ExactShapes
 from parlay.runtime.faults import Faults, as_parlay
+from parlay.runtime.padding import Padding
 from parlay.runtime.request import Mode
 from parlay.runtime.sequence import Sequence
 from parlay.runtime.slots import Slots
@@ -50,6 +51,22 @@ class _Row:
         return self.bet is not _PROMPT
 
 
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """What the target is asked for at once."""
+
+    rows: Seq[_Row]
+    spans: Seq[Span]  # theirs in the same order, and padding of idle sequences between them
+
+    @property
+    def n_rows(self) -> int:
+        return sum(len(span.tokens) for span in self.spans)
+
+    @property
+    def n_padding(self) -> int:
+        return sum(span.n_padding for span in self.spans)
+
+
 class Scheduler:
     """Runs rounds for all sequences; one thread calls it."""
 
@@ -59,6 +76,7 @@ class Scheduler:
         slots: Slots,
         bets: Bets,
         exact: ExactShapes,
+        padding: Padding,
         *,
         mode: Mode,
         ends: frozenset[int],
@@ -70,6 +88,7 @@ class Scheduler:
         self.exact = exact
         self.mode: Mode = mode
         self._slots = slots
+        self._padding = padding
         self._ends = ends
         self._chunk = chunk
         self._n_batch = n_batch
@@ -156,19 +175,22 @@ class Scheduler:
         if not sequences:
             return
         started = perf_counter()
-        rows = self._propose(sequences, betting)
+        made = self._propose(sequences, betting)
         drafted, busy = perf_counter(), self.target.busy_s
         try:
-            logits = self.target.decode([row.span for row in rows])
+            logits = self.target.decode(made.spans)
         except Exception as error:
-            self._recover(rows, error)
+            self._recover(made.rows, error)
             return
+        finally:
+            self._padding.take_back(made.spans)
         verified = perf_counter()
+        read = {span.seq_id: p for span, p in zip(made.spans, logits, strict=True)}
         rounds = []
-        for row, p in zip(rows, logits, strict=True):
+        for row in made.rows:
             with self._alone(row.seq):
-                rounds += [self._settle(row, p)] if row.span.n_logits else []
-        for row in rows:
+                rounds += [self._settle(row, read[row.seq.seq_id])] if row.span.n_logits else []
+        for row in made.rows:
             row.seq.n_cached = self.target.length(row.seq.seq_id)
         verify_s = self.target.busy_s - busy
         timing = Timing(
@@ -176,9 +198,9 @@ class Scheduler:
             verify_s=verify_s,
             overhead_s=verified - drafted - verify_s + perf_counter() - verified,
         )
-        self._observe(rows, rounds, timing)
+        self._observe(made, rounds, timing)
 
-    def _propose(self, sequences: Seq[Sequence], betting: bool) -> list[_Row]:
+    def _propose(self, sequences: Seq[Sequence], betting: bool) -> _Pass:
         """Controller sets the windows, proposers fill them; prompts go on by a chunk."""
         decoding = [seq for seq in sequences if seq.n_pending == 1]
         exact = any(self._mode_of(seq) == "exact" for seq in sequences)
@@ -191,7 +213,14 @@ class Scheduler:
                 rows.append(self._prompt_row(seq, n))
                 room -= n
         # llama.cpp batches neighbouring sequences only if their ids come in order.
-        return sorted(rows, key=lambda row: row.seq.seq_id)
+        rows.sort(key=lambda row: row.seq.seq_id)
+        return _Pass(rows, [row.span for row in rows]) if exact else self._padded(rows)
+
+    def _padded(self, rows: Seq[_Row]) -> _Pass:
+        """With rows that nobody reads, where the pass would be cut into dearer parts without."""
+        spans = self._padding.pad([row.span for row in rows])
+        by_id = {span.seq_id: span for span in spans}
+        return _Pass([replace(row, span=by_id[row.seq.seq_id]) for row in rows], spans)
 
     def _row(self, seq: Sequence, bet: Bet) -> _Row:
         tokens = [seq.tokens[-1], *bet.draft.tokens]
@@ -228,14 +257,12 @@ class Scheduler:
             return []
         return [token_logprob(p[j], token, n_top) for j, token in enumerate(verdict.tokens)]
 
-    def _observe(self, rows: Seq[_Row], settled: Seq[tuple[_Row, Verdict]], timing: Timing) -> None:
-        n_rows = sum(len(row.span.tokens) for row in rows)
-        decoding = [row for row in rows if row.decodes]
-        exact = self._pass_is_exact(decoding, n_rows)
+    def _observe(self, made: _Pass, settled: Seq[tuple[_Row, Verdict]], timing: Timing) -> None:
+        exact = self._is_exact(made)
         rounds = []
         for row, verdict in settled:
             row.seq.exact &= exact or not row.decodes
-            found = self._round(row, verdict, timing, n_rows, len(rows), exact)
+            found = self._round(row, verdict, made, timing, exact)
             row.seq.counts.observe(found)
             if row.decodes:
                 row.seq.rounds.append(found)
@@ -243,12 +270,13 @@ class Scheduler:
         if rounds:
             self.bets.observe(rounds)
 
-    def _pass_is_exact(self, decoding: Seq[_Row], n_rows: int) -> bool:
+    def _is_exact(self, made: _Pass) -> bool:
         """A prompt read alone is exact by definition: plain decoding reads it the same way."""
-        return not decoding or self.exact.holds(n_rows, len(decoding))
+        n_decoding = sum(row.decodes for row in made.rows)
+        return not n_decoding or self.exact.holds(made.n_rows, n_decoding)
 
     def _round(
-        self, row: _Row, verdict: Verdict, timing: Timing, n_rows: int, n_seqs: int, exact: bool
+        self, row: _Row, verdict: Verdict, made: _Pass, timing: Timing, exact: bool
     ) -> Round:
         bet = row.bet
         return Round(
@@ -259,9 +287,10 @@ class Scheduler:
             n_accepted=verdict.n_accepted,
             n_generated=len(verdict.tokens),
             confidence=bet.draft.confidence,
-            n_rows=len(row.span.tokens),
-            n_sequences=n_seqs,
-            n_pass_rows=n_rows,
+            n_rows=len(row.span.tokens) - row.span.n_padding,
+            n_sequences=len(made.rows),
+            n_pass_rows=made.n_rows,
+            n_padding=made.n_padding,
             n_context=row.span.start,
             # The prompt's time is not a round's: time to first token tells it.
             timing=timing if row.decodes else Timing(),

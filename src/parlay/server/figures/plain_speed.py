@@ -33,7 +33,8 @@ class Baseline:
         """One finished pass."""
         n = len(rounds)
         spent = rounds[0].timing.total_s
-        if all(r.n_rows == 1 for r in rounds) and rounds[0].n_pass_rows == n:
+        first = rounds[0]
+        if all(r.n_rows == 1 for r in rounds) and first.n_pass_rows - first.n_padding == n:
             self._refresh(n, spent)
         usual = self.of(n)
         if usual:
