@@ -21,8 +21,9 @@ from parlay.control.trace import Trace
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.round import Fallback
 from parlay.errors import BadRequest, PromptTooLong
-from parlay.llama.context import Context, Rollback
+from parlay.llama.context import Context
 from parlay.llama.model import Model
+from parlay.llama.undo import Rollback
 from parlay.llama.vocabulary import Detokenizer
 from parlay.planning.limits import Wanted, check_fits, engine_contexts
 from parlay.proposers.follower import Follower
