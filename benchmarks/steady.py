@@ -17,7 +17,8 @@ N_ROUNDS = 2000
 
 def memory(parlay: Parlay) -> None:
     """Resident memory while answers go on, past the end of the context."""
-    process, n_rounds, marks = psutil.Process(), 0, []
+    process, n_rounds = psutil.Process(), 0
+    marks: list[tuple[int, int]] = []
     prompts = load_suite("core-12").prompts
     while n_rounds < N_ROUNDS:
         prompt = prompts[len(marks) % len(prompts)]

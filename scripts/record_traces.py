@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import re
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from parlay.llama.context import Context
 from parlay.llama.library import C, check, start
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.proposers.draft_model import confidence
+from parlay.proposers.drafting import confidence
 from parlay.proposers.ngram import NgramProposer
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.proposers.suffix import SuffixProposer
@@ -252,4 +251,4 @@ def n_equal(draft: Sequence[int], answer: Sequence[int]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

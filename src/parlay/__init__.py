@@ -11,5 +11,5 @@ from parlay.errors import ParlayError
 from parlay.parlay import Parlay
 from parlay.runtime.answer import Answer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Answer", "Parlay", "ParlayError", "Sampling", "__version__"]
