@@ -25,6 +25,7 @@ from pydantic import (
 
 from parlay.errors import BadRequest
 from parlay.hub.name import is_name
+from parlay.llama.settings import RopeScaling, SplitMode
 from parlay.models import SHIPPED_DRAFTERS
 from parlay.routing import DEFAULT_RULES, Rule
 from parlay.upstreams import Pool, repeated
@@ -61,6 +62,12 @@ class ModelSection(Section):
     drafter: str = "auto"
     tokenizer: str | None = None  # must match the target's own; absent: that one is used
     alias: tuple[str, ...] = ()  # names under which clients may ask for it; the first is shown
+    lora: tuple[str, ...] = ()  # adapters of the target: FILE, or FILE:SCALE
+
+    @field_validator("lora", mode="before")
+    @classmethod
+    def _several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
 
 
 class RuntimeSection(Section):
@@ -78,7 +85,21 @@ class RuntimeSection(Section):
     slots: int = Field(4, ge=1, le=256)
     threads: int = Field(0, ge=0)  # 0: physical cores
     batch: int = Field(512, ge=32)
+    ubatch: int = Field(0, ge=0)  # rows llama.cpp computes at once; 0: the batch
     devices: tuple[str, ...] = ()
+    split_mode: SplitMode = "layer"  # how several GPUs share the target
+    tensor_split: tuple[float, ...] = ()  # each GPU's share; empty: by what is free
+    main_gpu: int = Field(0, ge=0)
+    n_cpu_moe: int = Field(0, ge=-1)  # layers whose experts stay in RAM; -1: all
+    tensor_overrides: tuple[str, ...] = ()  # PATTERN=DEVICE
+    rope_scaling: RopeScaling = "auto"
+    rope_scale: float | None = Field(None, gt=0)  # so many times the trained context
+    rope_freq_base: float | None = Field(None, gt=0)
+    yarn_orig_context: int | None = Field(None, gt=0)
+    yarn_ext_factor: float | None = Field(None, ge=0)
+    yarn_attn_factor: float | None = Field(None, ge=0)
+    yarn_beta_fast: float | None = Field(None, ge=0)
+    yarn_beta_slow: float | None = Field(None, ge=0)
     flash_attention: Literal["auto", "on", "off"] = "auto"
     cache_type_k: str = "auto"
     cache_type_v: str = "auto"
@@ -91,6 +112,16 @@ class RuntimeSection(Section):
     translate: bool = False  # let a drafter of another vocabulary draft through text
     remember_tokens: int = Field(0, ge=0, le=10_000_000)  # of earlier answers, for suffix drafts
     context_full: Literal["stop", "slide"] = "stop"
+
+    @field_validator("tensor_split", mode="before")
+    @classmethod
+    def _shares(cls, value: object) -> object:
+        return value.split(",") if isinstance(value, str) else value
+
+    @field_validator("tensor_overrides", mode="before")
+    @classmethod
+    def _several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
 
     @property
     def adaptive(self) -> bool:
@@ -301,6 +332,10 @@ def _resolve(content: dict[str, Any], folder: Path) -> None:
             names = part[key].split(",") if dotted == "model.drafter" else [part[key]]
             place = _model if dotted in _MODELS else _absolute
             part[key] = ",".join(place(name.strip(), folder) for name in names)
+    model = content.get("model")
+    if isinstance(model, dict) and isinstance(model.get("lora"), str | list):
+        named = [model["lora"]] if isinstance(model["lora"], str) else model["lora"]
+        model["lora"] = [_absolute(n, folder) if isinstance(n, str) else n for n in named]
     pools = content.get("upstreams")
     for pool in pools if isinstance(pools, list) else []:
         if isinstance(pool, dict) and isinstance(pool.get("api_key_file"), str):

@@ -9,7 +9,6 @@ import logging
 import queue
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,15 @@ from parlay.decoding.reasoning import OPEN
 from parlay.decoding.sampling import Sampling
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_drafter, resolve_model
-from parlay.llama.settings import ContextSettings, FlashAttention, ModelSettings
+from parlay.llama.settings import (
+    Adapter,
+    ContextSettings,
+    FlashAttention,
+    ModelSettings,
+    Override,
+    RopeSettings,
+    SplitMode,
+)
 from parlay.pairing.records import find_drafter
 from parlay.runtime.answer import Answer
 from parlay.runtime.engine import Engine
@@ -103,6 +110,14 @@ class Parlay:
         mlock: bool = False,
         large_pages: bool = True,
         batch: int = 512,
+        ubatch: int = 0,
+        split_mode: SplitMode = "layer",
+        tensor_split: Seq[float] = (),
+        main_gpu: int = 0,
+        n_cpu_moe: int = 0,
+        tensor_overrides: Seq[str] = (),
+        lora: Seq[str] = (),
+        rope: RopeSettings | None = None,
         vram_budget_gb: float | None = None,
         translate: bool = False,
         remember_tokens: int = 0,
@@ -115,9 +130,23 @@ class Parlay:
         None lets the controller choose, round by round, by measured time; it may choose not to
         speculate.
         `remember_tokens`: suffix also drafts what earlier answers said, up to so many tokens.
+        `tensor_overrides`: PATTERN=DEVICE each; `lora`: FILE or FILE:SCALE each; `n_cpu_moe`:
+        layers whose experts stay in RAM, -1 for all. `rope`: how positions are stretched.
         `progress` is told what is measured at the first start; `measure_again` does so anew."""
         path = resolve_model(str(target))
-        model = ModelSettings(gpu_layers, tuple(devices), mmap, mlock, large_pages)
+        model = ModelSettings(
+            gpu_layers,
+            tuple(devices),
+            mmap,
+            mlock,
+            large_pages,
+            split_mode=split_mode,
+            tensor_split=tuple(tensor_split),
+            main_gpu=main_gpu,
+            n_cpu_moe=n_cpu_moe,
+            overrides=tuple(Override.parse(text) for text in tensor_overrides),
+            adapters=tuple(Adapter.parse(text) for text in lora),
+        )
         self.engine = Engine(
             EngineSettings(
                 target=path,
@@ -134,8 +163,10 @@ class Parlay:
                     flash_attention=flash_attention,
                     cache_type_k=cache_type_k,
                     cache_type_v=cache_type_v,
+                    n_ubatch=ubatch,
+                    rope=rope or RopeSettings(),
                 ),
-                drafter_model=replace(model, gpu_layers=drafter_gpu_layers),
+                drafter_model=model.for_drafter(drafter_gpu_layers),
                 drafter_cache_type_k=drafter_cache_type_k,
                 drafter_cache_type_v=drafter_cache_type_v,
                 vram_budget_gb=vram_budget_gb,

@@ -283,6 +283,17 @@ REFUSED = {
     ("--window", "200", "--batch", "128"): "lower the window or raise the batch",
     ("--context-size", "2000000000", "--cache-type-k", "f32"): "lower the context size",
     ("--context-size", "40000000000"): "give at most",
+    ("--tensor-split", "3,1"): "2 shares, there are 0 GPUs",
+    ("--tensor-split", "0,0"): "not all 0",
+    ("--main-gpu", "1"): "GPUs are counted from 0",
+    ("--ubatch", "4096"): "in batches of 512",
+    ("--n-cpu-moe", "1"): "has no experts",
+    ("--override-tensor", "exps=CPU"): "matches no tensor",
+    ("--override-tensor", "exps"): "is not PATTERN=DEVICE",
+    ("--override-tensor", "ffn_down=CUDA9"): "this build has",
+    ("--lora", "no-such-file.gguf"): "no-such-file.gguf",
+    ("--rope-scale", "0"): "above 0",
+    ("--yarn-ext-factor", "-1"): "0 or more",
 }
 DRIVER = """
 import contextlib, io, json, sys

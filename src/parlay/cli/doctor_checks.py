@@ -20,7 +20,6 @@ from parlay.hub.resolving import resolve_model
 from parlay.llama import library
 from parlay.llama.cpu import features
 from parlay.llama.facts import read_facts
-from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.pairing import tokenizer_file
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.baseline import load_baseline
@@ -32,6 +31,7 @@ from parlay.planning.needs import Load
 from parlay.planning.requests import read_logs
 from parlay.planning.workload import MIN_REQUESTS, profile
 from parlay.runtime.loading import FREE_PROPOSERS
+from parlay.server.lifecycle.opening import context_settings, model_settings
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -113,18 +113,11 @@ def _memory(patient: Patient) -> Iterator[Finding]:
 
 def _loads(patient: Patient) -> list[Load]:
     runtime = patient.deployment.runtime
-    shared = ContextSettings(
-        runtime.context_size,
-        runtime.slots,
-        n_batch=runtime.batch,
-        flash_attention=runtime.flash_attention,
-        cache_type_k=runtime.cache_type_k,
-        cache_type_v=runtime.cache_type_v,
-    )
     drafter_types = runtime.drafter_cache_type_k, runtime.drafter_cache_type_v
+    shared = context_settings(patient.deployment)
     context, own = engine_contexts(shared, runtime.fixed_window, drafter_types)
-    settings = ModelSettings(runtime.gpu_layers, mmap=runtime.mmap)
-    drafter_settings = ModelSettings(runtime.drafter_gpu_layers, mmap=runtime.mmap)
+    settings = model_settings(patient.deployment)
+    drafter_settings = settings.for_drafter(runtime.drafter_gpu_layers)
     drafter = patient.drafter
     return load_list(
         Wanted(patient.target, settings, context),

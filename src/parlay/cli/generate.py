@@ -16,6 +16,11 @@ import typer
 from rich.console import Console
 
 from parlay.cli import show
+from parlay.cli.machine_options import (
+    NO_MACHINE_OPTIONS,
+    MachineOptions,
+    with_machine_options,
+)
 from parlay.errors import BadRequest
 from parlay.parlay import Parlay, Stream
 
@@ -49,7 +54,9 @@ class FlashName(str, Enum):
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("generate", help="Answer a prompt with live acceptance.", epilog=EXAMPLE)(generate)
+    app.command("generate", help="Answer a prompt with live acceptance.", epilog=EXAMPLE)(
+        with_machine_options(generate)
+    )
 
 
 def generate(
@@ -116,6 +123,7 @@ def generate(
         bool, typer.Option(help="Measure again what passes cost here and which are exact.")
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    machine: MachineOptions = NO_MACHINE_OPTIONS,
 ) -> None:
     """Answer one prompt."""
     biases = _parse_biases(logit_bias or [])
@@ -148,6 +156,7 @@ def generate(
             translate=translate,
             measure_again=measure_again,
             progress=progress,
+            **machine.keywords(),
         ) as parlay,
     ):
         if lines is not None:

@@ -15,6 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from parlay.cli import plan_concurrency
+from parlay.cli.machine_options import (
+    NO_MACHINE_OPTIONS,
+    MachineOptions,
+    with_machine_options,
+)
 from parlay.fleet.sizing import Goals
 from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.llama.settings import ContextSettings, ModelSettings
@@ -51,7 +56,9 @@ _MIB = 1 << 20
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("plan", help="Does it fit: two models, two caches, buffers.", epilog=EXAMPLE)(plan)
+    app.command("plan", help="Does it fit: two models, two caches, buffers.", epilog=EXAMPLE)(
+        with_machine_options(plan)
+    )
 
 
 def plan(
@@ -102,6 +109,7 @@ def plan(
     times: Annotated[float, typer.Option(min=0.001, help="So many times the log's traffic.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the simulation.")] = 0,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    machine: MachineOptions = NO_MACHINE_OPTIONS,
 ) -> None:
     """Plan the memory of a target and its drafter."""
     drafting = None if draft is None else resolve_drafter(draft)
@@ -122,13 +130,16 @@ def plan(
         n_batch=batch,
         cache_type_k=cache_type_k,
         cache_type_v=cache_type_v,
+        n_ubatch=machine.ubatch or 0,
+        rope=machine.rope,
     )
     drafter_types = drafter_cache_type_k, drafter_cache_type_v
     context, own = engine_contexts(shared, window, drafter_types)
-    wanted = Wanted(resolve_model(target), ModelSettings(gpu_layers, mmap=mmap), context)
+    model = machine.placed(ModelSettings(gpu_layers, mmap=mmap))
+    wanted = Wanted(resolve_model(target), model, context)
     drafter = None
     if drafting is not None:
-        drafter = Wanted(drafting, ModelSettings(drafter_gpu_layers, mmap=mmap), own)
+        drafter = Wanted(drafting, model.for_drafter(drafter_gpu_layers), own)
     made = plan_here(
         load_list(wanted, drafter, features),
         budget_gb=vram_budget_gb,

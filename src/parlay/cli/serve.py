@@ -12,6 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
+from parlay.cli.machine_options import (
+    NO_MACHINE_OPTIONS,
+    MachineOptions,
+    with_machine_options,
+)
 from parlay.cli.settings import settings
 from parlay.deployment import Deployment, DeploymentError, load_deployment
 from parlay.errors import LoadError
@@ -26,7 +31,9 @@ as PARLAY_RUNTIME_SLOTS. SIGTERM drains, SIGHUP reads the file again.
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("serve", help="Serve a model over HTTP as OpenAI does.", epilog=EXAMPLE)(serve)
+    app.command("serve", help="Serve a model over HTTP as OpenAI does.", epilog=EXAMPLE)(
+        with_machine_options(serve)
+    )
 
 
 def serve(
@@ -50,6 +57,7 @@ def serve(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Validate and exit.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object at start.")] = False,
+    machine: MachineOptions = NO_MACHINE_OPTIONS,
 ) -> None:
     """Serve a model."""
     given = {
@@ -65,6 +73,7 @@ def serve(
         "server.api_keys_file": None if api_keys_file is None else str(api_keys_file),
         "server.allow_public_without_key": allow_public_without_key or None,
         "monitoring.request_log": None if request_log is None else str(request_log),
+        **machine.keys(),
     }
     overrides = {key: value for key, value in given.items() if value is not None}
     overrides |= settings(set_key or [])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -16,13 +17,14 @@ from numpy.typing import NDArray
 from parlay.decoding.span import Span
 from parlay.decoding.states import Listener
 from parlay.errors import BadRequest, DecodeError, LoadError
-from parlay.llama import library
+from parlay.llama import adapters, library
 from parlay.llama.capture import Capture
 from parlay.llama.library import C
 from parlay.llama.model import Model
-from parlay.llama.settings import CACHE_TYPES, ContextSettings
+from parlay.llama.settings import CACHE_TYPES, ContextSettings, RopeSettings
 from parlay.llama.undo import Rollback, Undo, restore, save
 
+_ROPE_SCALING = {"auto": -1, "none": 0, "linear": 1, "yarn": 2}
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 
 
@@ -354,7 +356,7 @@ def create(
     params = C.llama_context_default_params()
     params.n_ctx = settings.context_size * settings.n_sequences
     params.n_seq_max = settings.n_sequences
-    params.n_batch = params.n_ubatch = settings.n_batch
+    params.n_batch, params.n_ubatch = settings.n_batch, settings.rows_at_once
     params.n_outputs_max = _max_outputs(settings)
     params.n_threads = params.n_threads_batch = settings.threads or model.threads
     params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attention]
@@ -363,6 +365,7 @@ def create(
     params.kv_unified = False
     params.n_rs_seq = settings.n_snapshots
     params.no_perf = True
+    _stretch(params, settings.rope)
     params.ctx_other, params.ctx_type = other, kind
     library.forget_errors()
     handle: int | None = C.llama_init_from_model(model.handle, params)
@@ -371,4 +374,22 @@ def create(
             f"no context of {settings.context_size} tokens for {settings.n_sequences} sequence(s):"
             f" {library.last_error()}; lower the context size or the cache type"
         )
+    adapters.use(handle, model.adapters, model.settings.adapters)
     return handle
+
+
+def _stretch(params: Any, rope: RopeSettings) -> None:
+    """How positions are scaled; what is not given stays as llama.cpp reads it from the file."""
+    params.rope_scaling_type = _ROPE_SCALING[rope.scaling]
+    if rope.scale is not None:
+        params.rope_freq_scale = 1 / rope.scale
+    for name, value in (
+        ("rope_freq_base", rope.freq_base),
+        ("yarn_orig_ctx", rope.yarn_orig_context),
+        ("yarn_ext_factor", rope.yarn_ext_factor),
+        ("yarn_attn_factor", rope.yarn_attn_factor),
+        ("yarn_beta_fast", rope.yarn_beta_fast),
+        ("yarn_beta_slow", rope.yarn_beta_slow),
+    ):
+        if value is not None:
+            setattr(params, name, value)

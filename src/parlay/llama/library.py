@@ -128,6 +128,8 @@ def _ggml() -> ctypes.CDLL:
         ctypes.POINTER(ctypes.c_size_t),
     ]
     lib.ggml_backend_dev_memory.restype = None
+    lib.ggml_backend_dev_buffer_type.argtypes = [pointer]
+    lib.ggml_backend_dev_buffer_type.restype = pointer
     return lib
 
 
@@ -155,6 +157,21 @@ def _device(name: str, handle: int) -> Device:
         free_bytes=free.value,
         total_bytes=total.value,
     )
+
+
+def memory_of(name: str) -> int | None:
+    """The pointer of a device's memory, by its name such as CPU or CUDA0; None: no such device."""
+    handle = device_handles().get(name)
+    return None if handle is None else int(_ggml().ggml_backend_dev_buffer_type(handle))
+
+
+def gpu_names(chosen: tuple[str, ...] = ()) -> list[str]:
+    """The GPUs a model's layers go to, in llama.cpp's order: integrated ones only if alone."""
+    found = {d.name: d.kind for d in devices()}
+    if chosen:
+        return [name for name in chosen if found.get(name) in ("gpu", "igpu")]
+    real = [name for name, kind in found.items() if kind == "gpu"]
+    return real or [name for name, kind in found.items() if kind == "igpu"]
 
 
 def has_gpu() -> bool:

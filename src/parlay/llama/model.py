@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from parlay.errors import BadRequest, LoadError
-from parlay.llama import large_pages, library
+from parlay.llama import adapters, large_pages, library
 from parlay.llama.facts import read_facts
 from parlay.llama.library import C
-from parlay.llama.settings import ModelSettings
+from parlay.llama.placement import check_placement, override_list, split_list
+from parlay.llama.settings import CPU, ModelSettings
 from parlay.llama.template import ChatTemplate
 from parlay.llama.vocabulary import Vocabulary
+
+_SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 
 
 class Model:
@@ -28,8 +31,15 @@ class Model:
         self.settings = settings
         # Says plainly what llama.cpp would only log, and stops what would make it abort.
         self.facts = read_facts(path)
+        check_placement(path, settings)
+        adapters.check_adapters(settings.adapters, path)
         self.in_large_pages = has_room_for_a_copy(settings, self.facts.file_bytes)
         self.handle: int | None = _load(path, settings, self.in_large_pages)
+        try:
+            self.adapters = adapters.load(self.handle, settings.adapters)
+        except BaseException:
+            self.close()
+            raise
         self.vocabulary = Vocabulary(C.llama_model_get_vocab(self.handle))
         self.n_layers: int = C.llama_model_n_layer(self.handle)
         self.n_embd: int = C.llama_model_n_embd(self.handle)
@@ -48,6 +58,8 @@ class Model:
         more threads than one spin for nothing and cost 14 % (docs/performance.md)."""
         n_gpu = self.settings.gpu_layers
         offloaded = self.on_gpu and (n_gpu < 0 or n_gpu > self.n_layers)
+        if any(override.device == CPU for override in self.settings.all_overrides):
+            offloaded = False
         return 1 if offloaded else library.default_threads()
 
     @property
@@ -85,6 +97,12 @@ def _load(path: Path, settings: ModelSettings, in_large_pages: bool) -> int:
     params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers >= 0 else 999
     params.load_mode = _load_mode(settings, mmap=settings.mmap and not in_large_pages)
     params.load_mtp = settings.own_head
+    params.split_mode = _SPLIT_MODES[settings.split_mode]
+    params.main_gpu = settings.main_gpu
+    shares = split_list(settings.tensor_split)
+    params.tensor_split = shares
+    overrides = override_list(settings.all_overrides)
+    params.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p) if overrides else None
     devices = _device_list(settings.devices)
     params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
     if in_large_pages:

@@ -6,12 +6,17 @@ Plain data; knows nothing of the C structures it will fill.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal, get_args
 
 from parlay.errors import BadRequest
 
 FlashAttention = Literal["auto", "on", "off"]
+SplitMode = Literal["layer", "row", "tensor", "none"]
+RopeScaling = Literal["auto", "none", "linear", "yarn"]
+ALL = -1  # layers, experts
 
 # ggml type numbers of the cache types llama.cpp accepts.
 CACHE_TYPES = {
@@ -30,6 +35,49 @@ CACHE_TYPES = {
 _MAX_SEQUENCES = 256  # llama.cpp's own limit
 _MAX_CELLS = (1 << 31) - 1
 _MIN_BATCH = 16  # what the probes of rollback and exactness need
+_MIN_UBATCH = 32  # the widest pass of the probe of exact shapes must not be cut
+
+
+# Names of the tensors that hold a layer's experts; what llama.cpp's --n-cpu-moe matches.
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+CPU = "CPU"
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """Tensors whose names match go to this device's memory, whatever their layer says."""
+
+    pattern: str
+    device: str
+
+    @classmethod
+    def parse(cls, text: str) -> Override:
+        """`PATTERN=DEVICE`, as llama.cpp's --override-tensor takes it."""
+        pattern, equals, device = text.rpartition("=")
+        if not equals or not pattern or not device:
+            raise BadRequest(f"override {text!r} is not PATTERN=DEVICE; try 'ffn_.*_exps=CPU'")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise BadRequest(f"override {text!r} holds no regular expression: {error}") from None
+        return cls(pattern, device)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter and how strongly it counts."""
+
+    path: Path
+    scale: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str) -> Adapter:
+        """`FILE` or `FILE:SCALE`."""
+        name, colon, scale = text.rpartition(":")
+        try:
+            return cls(Path(name), float(scale)) if colon and name else cls(Path(text))
+        except ValueError:  # the colon belongs to the name
+            return cls(Path(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +91,65 @@ class ModelSettings:
     # On a CPU, copy the weights into large pages where there is room, instead of mapping the file.
     large_pages: bool = True
     own_head: bool = False  # also load the layers that predict further tokens (NextN), if any
+    split_mode: SplitMode = "layer"  # how several GPUs share the model
+    tensor_split: tuple[float, ...] = ()  # each GPU's share; empty: by what is free
+    main_gpu: int = 0  # the one that is used where nothing is split
+    n_cpu_moe: int = 0  # the first so many layers keep their experts in RAM; ALL: every one
+    overrides: tuple[Override, ...] = ()
+    adapters: tuple[Adapter, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.split_mode not in get_args(SplitMode):
+            raise BadRequest(
+                f"split mode {self.split_mode!r} is not one of {', '.join(get_args(SplitMode))}"
+            )
+        shares = self.tensor_split
+        if shares and not (sum(shares) > 0 and all(0 <= share < 1e9 for share in shares)):
+            given = ", ".join(f"{share:g}" for share in shares)
+            raise BadRequest(f"a tensor split of {given}; give shares of 0 or more, not all 0")
+        if self.main_gpu < 0:
+            raise BadRequest(f"main GPU {self.main_gpu}; GPUs are counted from 0")
+        if self.n_cpu_moe < ALL:
+            raise BadRequest(f"experts of {self.n_cpu_moe} layers in RAM; give 0 or more, or -1")
+
+    @property
+    def all_overrides(self) -> tuple[Override, ...]:
+        """What was named first, then experts; the first that matches a tensor holds."""
+        if self.n_cpu_moe == ALL:
+            return (*self.overrides, Override(_EXPERTS, CPU))
+        layers = range(self.n_cpu_moe)
+        return (*self.overrides, *(Override(rf"blk\.{i}{_EXPERTS}", CPU) for i in layers))
+
+    def for_drafter(self, gpu_layers: int) -> ModelSettings:
+        """The same machine for another model: what names the target's tensors is not its."""
+        return replace(self, gpu_layers=gpu_layers, n_cpu_moe=0, overrides=(), adapters=())
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSettings:
+    """How positions are stretched; None: as the model's file says."""
+
+    scaling: RopeScaling = "auto"
+    scale: float | None = None  # so many times the trained context
+    freq_base: float | None = None
+    yarn_orig_context: int | None = None
+    yarn_ext_factor: float | None = None
+    yarn_attn_factor: float | None = None
+    yarn_beta_fast: float | None = None
+    yarn_beta_slow: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.scaling not in get_args(RopeScaling):
+            known = ", ".join(get_args(RopeScaling))
+            raise BadRequest(f"RoPE scaling {self.scaling!r} is not one of {known}")
+        for name in ("scale", "freq_base", "yarn_orig_context"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1e12:
+                raise BadRequest(f"rope {name} is {value:g}; give a number above 0")
+        for name in ("ext_factor", "attn_factor", "beta_fast", "beta_slow"):
+            value = getattr(self, f"yarn_{name}")
+            if value is not None and not 0 <= value < 1e12:
+                raise BadRequest(f"YaRN {name} is {value:g}; give 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +171,8 @@ class ContextSettings:
     # that as many tokens can be taken back without a copy.
     n_snapshots: int = 0
     mark_bytes: int = 1 << 28  # RAM for states of earlier positions, all sequences together
+    n_ubatch: int = 0  # rows llama.cpp computes at once, which its buffers are for; 0: the batch
+    rope: RopeSettings = field(default_factory=RopeSettings)
 
     def __post_init__(self) -> None:
         if self.context_size < 16:
@@ -84,6 +193,11 @@ class ContextSettings:
             raise BadRequest(
                 f"{self.n_snapshots} snapshots of a state; give 0 to {self.n_batch - 1}"
             )
+        if self.n_ubatch and not _MIN_UBATCH <= self.n_ubatch <= self.n_batch:
+            raise BadRequest(
+                f"a ubatch of {self.n_ubatch} rows in batches of {self.n_batch}; give"
+                f" {_MIN_UBATCH} to {self.n_batch}, or 0 for the whole batch"
+            )
         if not 0 <= self.threads <= (os.cpu_count() or 1):
             raise BadRequest(
                 f"{self.threads} threads on {os.cpu_count()} cores; llama.cpp's threads spin, so"
@@ -97,3 +211,16 @@ class ContextSettings:
             if name != "auto" and name not in CACHE_TYPES:
                 known = ", ".join(("auto", *CACHE_TYPES))
                 raise BadRequest(f"unknown cache type {name!r}; use one of {known}")
+
+    @property
+    def rows_at_once(self) -> int:
+        """The most rows llama.cpp computes together."""
+        return self.n_ubatch or self.n_batch
+
+
+def parse_split(text: str) -> tuple[float, ...]:
+    """`3,1`: shares of each GPU, with commas between."""
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise BadRequest(f"tensor split {text!r} is not numbers with commas; try 3,1") from None

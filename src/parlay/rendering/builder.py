@@ -98,6 +98,33 @@ class Builder(ABC):
         for key in keys:
             self.ledger.leave(key, why)
 
+    def leave_large_machine(self, *, rope: str, lora: str) -> None:
+        """What only llama.cpp does so, and the flags with which this engine does it instead."""
+        self.leave(
+            f"{self.title} splits a model evenly; see scale.tensor_parallel",
+            "runtime.split_mode",
+            "runtime.tensor_split",
+            "runtime.main_gpu",
+        )
+        self.leave(
+            f"{self.title} names GGUF's tensors by no pattern and keeps GB in RAM, not layers",
+            "runtime.n_cpu_moe",
+            "runtime.tensor_overrides",
+        )
+        self.leave(f"{self.title} cuts its batches by itself", "runtime.ubatch")
+        self.leave(f"{self.title} reads PEFT folders, not GGUF adapters; see {lora}", "model.lora")
+        self.leave(
+            f"{self.title} reads it from the model's config.json; see {rope}",
+            "runtime.rope_scaling",
+            "runtime.rope_scale",
+            "runtime.rope_freq_base",
+            "runtime.yarn_orig_context",
+            "runtime.yarn_ext_factor",
+            "runtime.yarn_attn_factor",
+            "runtime.yarn_beta_fast",
+            "runtime.yarn_beta_slow",
+        )
+
     def mount(self, name: str) -> None:
         """A container must see the folder of this model, if it is one."""
         folder = folder_of(name)

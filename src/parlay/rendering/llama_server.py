@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from parlay.llama.settings import ALL, Adapter
 from parlay.rendering.bet import Bet, Method, bet_of
 from parlay.rendering.builder import Builder
 from parlay.rendering.common import alias_of, gguf_file, needs_key, port_of
@@ -70,6 +71,9 @@ class LlamaServer(Builder):
         self._caches()
         self._server()
         self._split()
+        self._experts()
+        self._rope()
+        self._adapters()
         program = "/app/llama-server" if self.site.in_container else "llama-server"
         return (Command("server", (program, "--model", target, *self.argv)),)
 
@@ -129,7 +133,7 @@ class LlamaServer(Builder):
         else:
             ledger.carry("runtime.threads", "llama-server's default")
         self.flag("runtime.batch", "--batch-size", runtime.batch)
-        self.argv += ["--ubatch-size", str(runtime.batch)]
+        self.flag("runtime.ubatch", "--ubatch-size", runtime.ubatch or runtime.batch)
         if runtime.devices:
             self.flag("runtime.devices", "--device", ",".join(runtime.devices))
         else:
@@ -220,10 +224,70 @@ class LlamaServer(Builder):
             "server.allow_public_without_key", "llama-server never asks; only rendering checks it"
         )
 
+    # -- large machines -------------------------------------------------------
+
     def _split(self) -> None:
-        scale = self.deployment.scale
+        scale, runtime = self.deployment.scale, self.deployment.runtime
+        mode: str = runtime.split_mode
         if scale.tensor_parallel > 1:
-            self.argv += ["--split-mode", "tensor"]
-            self.notes.append("--split-mode tensor is marked experimental by llama.cpp")
+            mode = "tensor"
         elif scale.pipeline_parallel > 1:
-            self.argv += ["--split-mode", "layer"]
+            mode = "layer"
+        if mode == "tensor":
+            self.notes.append("--split-mode tensor is marked experimental by llama.cpp")
+        if mode != "layer" or scale.pipeline_parallel > 1:
+            self.argv += ["--split-mode", mode]
+        self.ledger.carry("runtime.split_mode", "--split-mode")
+        shares = ",".join(f"{share:g}" for share in runtime.tensor_split)
+        self._given("runtime.tensor_split", "--tensor-split", shares, "by what is free")
+        self._given("runtime.main_gpu", "--main-gpu", runtime.main_gpu, "the first")
+
+    def _experts(self) -> None:
+        runtime = self.deployment.runtime
+        if runtime.n_cpu_moe == ALL:
+            self.flag("runtime.n_cpu_moe", "--cpu-moe")
+        else:
+            self._given("runtime.n_cpu_moe", "--n-cpu-moe", runtime.n_cpu_moe, "none in RAM")
+        with_comma = [text for text in runtime.tensor_overrides if "," in text]
+        if with_comma:
+            raise RenderError(
+                f"runtime.tensor_overrides: llama-server takes {with_comma[0]!r} for two, at the"
+                " comma; write two patterns"
+            )
+        overrides = ",".join(runtime.tensor_overrides)
+        self._given("runtime.tensor_overrides", "--override-tensor", overrides, "none")
+
+    def _rope(self) -> None:
+        runtime = self.deployment.runtime
+        scaling = "" if runtime.rope_scaling == "auto" else runtime.rope_scaling
+        self._given("runtime.rope_scaling", "--rope-scaling", scaling, "the model's own")
+        for key, flag in (
+            ("rope_scale", "--rope-scale"),
+            ("rope_freq_base", "--rope-freq-base"),
+            ("yarn_orig_context", "--yarn-orig-ctx"),
+            ("yarn_ext_factor", "--yarn-ext-factor"),
+            ("yarn_attn_factor", "--yarn-attn-factor"),
+            ("yarn_beta_fast", "--yarn-beta-fast"),
+            ("yarn_beta_slow", "--yarn-beta-slow"),
+        ):
+            value = getattr(runtime, key)
+            given = "" if value is None else f"{value:.9g}"
+            self._given(f"runtime.{key}", flag, given, "the model's own")
+
+    def _adapters(self) -> None:
+        adapters = [Adapter.parse(text) for text in self.deployment.model.lora]
+        for adapter in adapters:
+            if set(str(adapter.path)) & set(",:"):
+                raise RenderError(
+                    f"model.lora: llama-server cannot take the name {adapter.path.name}; rename it"
+                )
+            self.mount(str(adapter.path))
+        named = ",".join(f"{a.path}:{a.scale:g}" for a in adapters)
+        self._given("model.lora", "--lora-scaled", named, "none")
+
+    def _given(self, key: str, flag: str, value: object, otherwise: str) -> None:
+        """By a flag where something was given, else as llama-server does it by itself."""
+        if value:
+            self.flag(key, flag, value)
+        else:
+            self.ledger.carry(key, otherwise)

@@ -65,6 +65,7 @@ class Sglang(Builder):
         self._speculation(bet_of(self.deployment))
         self._runtime()
         self._server()
+        self.leave_large_machine(rope="--json-model-override-args", lora="--lora-paths")
         argv = ["python3", "-m", "sglang.launch_server", "--model-path", target, *self.argv]
         return self._machines([*argv, *self._layout()])
 

@@ -38,6 +38,7 @@ class Vllm(Builder):
         self._runtime()
         self._server()
         self._monitoring()
+        self.leave_large_machine(rope="--hf-overrides", lora="--lora-modules")
         return self._machines(["vllm", "serve", target, *self.argv, *self._layout()])
 
     def secrets(self) -> tuple[Secret, ...]:

@@ -6,7 +6,6 @@ Knows the deployment and the runtime; knows nothing of HTTP.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,13 @@ from parlay.deployment import Deployment, DeploymentError
 from parlay.errors import LoadError
 from parlay.hub.resolving import resolve_model
 from parlay.llama.model import Model
-from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.llama.settings import (
+    Adapter,
+    ContextSettings,
+    ModelSettings,
+    Override,
+    RopeSettings,
+)
 from parlay.parlay import known_draft, named_draft
 from parlay.planning.devices import GIB
 from parlay.planning.limits import Wanted, check_fits, engine_contexts, load_list, plan_here
@@ -32,9 +37,7 @@ _MAX_WINDOW = 16
 def engine_settings(deployment: Deployment) -> EngineSettings:
     """How the engine opens: the target at once, a draft model afterwards."""
     runtime = deployment.runtime
-    model = ModelSettings(
-        runtime.gpu_layers, runtime.devices, runtime.mmap, runtime.mlock, runtime.large_pages
-    )
+    model = model_settings(deployment)
     widest = max(1, runtime.batch // runtime.slots - 1)
     return EngineSettings(
         target=resolve_model(deployment.model.target),
@@ -43,22 +46,57 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
         max_window=min(max(runtime.speculative_window or 0, _MAX_WINDOW), widest),
         mode=None if runtime.mode == "auto" else runtime.mode,
         model=model,
-        context=ContextSettings(
-            context_size=runtime.context_size,
-            n_sequences=runtime.slots,
-            n_batch=runtime.batch,
-            threads=runtime.threads,
-            flash_attention=runtime.flash_attention,
-            cache_type_k=runtime.cache_type_k,
-            cache_type_v=runtime.cache_type_v,
-        ),
-        drafter_model=replace(model, gpu_layers=runtime.drafter_gpu_layers),
+        context=context_settings(deployment),
+        drafter_model=model.for_drafter(runtime.drafter_gpu_layers),
         drafter_cache_type_k=runtime.drafter_cache_type_k,
         drafter_cache_type_v=runtime.drafter_cache_type_v,
         vram_budget_gb=runtime.vram_budget_gb,
         translate=runtime.translate,
         remember_tokens=runtime.remember_tokens,
         drafter_later=drafter_path(deployment) is not None,
+    )
+
+
+def model_settings(deployment: Deployment) -> ModelSettings:
+    """Where the target's weights go."""
+    runtime = deployment.runtime
+    return ModelSettings(
+        runtime.gpu_layers,
+        runtime.devices,
+        runtime.mmap,
+        runtime.mlock,
+        runtime.large_pages,
+        split_mode=runtime.split_mode,
+        tensor_split=runtime.tensor_split,
+        main_gpu=runtime.main_gpu,
+        n_cpu_moe=runtime.n_cpu_moe,
+        overrides=tuple(Override.parse(text) for text in runtime.tensor_overrides),
+        adapters=tuple(Adapter.parse(text) for text in deployment.model.lora),
+    )
+
+
+def context_settings(deployment: Deployment) -> ContextSettings:
+    """The target's context, before the engine says how many rows of logits it reads."""
+    runtime = deployment.runtime
+    return ContextSettings(
+        context_size=runtime.context_size,
+        n_sequences=runtime.slots,
+        n_batch=runtime.batch,
+        threads=runtime.threads,
+        flash_attention=runtime.flash_attention,
+        cache_type_k=runtime.cache_type_k,
+        cache_type_v=runtime.cache_type_v,
+        n_ubatch=runtime.ubatch,
+        rope=RopeSettings(
+            runtime.rope_scaling,
+            runtime.rope_scale,
+            runtime.rope_freq_base,
+            runtime.yarn_orig_context,
+            runtime.yarn_ext_factor,
+            runtime.yarn_attn_factor,
+            runtime.yarn_beta_fast,
+            runtime.yarn_beta_slow,
+        ),
     )
 
 
