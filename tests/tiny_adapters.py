@@ -32,7 +32,7 @@ def write_lora(
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", float(rank))
     for tensor in header.tensors:
-        if tensor.name.endswith(name):
+        if tensor.name.endswith(name) and len(tensor.dims) == 2 and "embd" not in tensor.name:
             n_in, n_out = tensor.dims[0] + extra, tensor.dims[1]
             a = rng.standard_normal((rank, n_in), dtype=np.float32) * 0.1
             b = rng.standard_normal((n_out, rank), dtype=np.float32) * 0.1

@@ -18,7 +18,7 @@ from parlay.llama.library import C
 from parlay.llama.model import Model
 from parlay.llama.settings import CACHE_TYPES, ContextSettings, ModelSettings
 
-_SIZE = re.compile(r"(KV|RS|model|compute|output) buffer size (?:=|is) +([\d.]+) MiB")
+_SIZE = re.compile(r"(KV|RS|LoRA|model|compute|output) buffer size (?:=|is) +([\d.]+) MiB")
 _DRY_SIZE = re.compile(r"(?:kv_cache|recurrent): size = +([\d.]+) MiB")
 
 MAPPED = ModelSettings(large_pages=False)
@@ -83,7 +83,7 @@ def _context_params(context: ContextSettings) -> object:
     params = C.llama_context_default_params()
     params.n_ctx = context.context_size * context.n_sequences
     params.n_seq_max = context.n_sequences
-    params.n_batch = params.n_ubatch = context.n_batch
+    params.n_batch, params.n_ubatch = context.n_batch, context.rows_at_once
     params.n_outputs_max = context.n_outputs
     params.flash_attn_type = 0 if context.flash_attention == "off" else 1
     types = (context.cache_type_k, context.cache_type_v)

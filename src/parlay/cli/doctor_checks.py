@@ -114,7 +114,8 @@ def _memory(patient: Patient) -> Iterator[Finding]:
 def _loads(patient: Patient) -> list[Load]:
     runtime = patient.deployment.runtime
     drafter_types = runtime.drafter_cache_type_k, runtime.drafter_cache_type_v
-    shared = context_settings(patient.deployment)
+    one_thread = runtime.model_copy(update={"threads": 1})  # threads are a finding of their own
+    shared = context_settings(patient.deployment.model_copy(update={"runtime": one_thread}))
     context, own = engine_contexts(shared, runtime.fixed_window, drafter_types)
     settings = model_settings(patient.deployment)
     drafter_settings = settings.for_drafter(runtime.drafter_gpu_layers)

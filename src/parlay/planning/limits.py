@@ -11,14 +11,16 @@ from pathlib import Path
 
 from parlay.errors import LoadError
 from parlay.llama import library
+from parlay.llama.adapters import check_adapters, read_pairs
 from parlay.llama.cpu import repacked_types
 from parlay.llama.model import has_room_for_a_copy
+from parlay.llama.placement import check_overrides
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.planning.devices import GIB, Pool, pools, ram
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan, make_plan
 from parlay.planning.proposals import Proposal, propose
-from parlay.planning.shape import read_shape
+from parlay.planning.shape import Weight, read_shape
 
 # The engine's own: its widest window unless a wider one is asked for, and the rows it probes.
 _WIDEST = 16
@@ -69,9 +71,15 @@ def load_list(target: Wanted, drafter: Wanted | None, n_features: int = 0) -> li
 def _load(role: str, wanted: Wanted, n_features: int = 0) -> Load:
     """As it will be loaded: weights that are copied into large pages are not mapped."""
     model, shape = wanted.model, read_shape(wanted.path)
+    check_adapters(model.adapters, wanted.path)
+    if model.all_overrides:
+        check_overrides(model, shape.names, shape.name)
     if has_room_for_a_copy(model, wanted.path.stat().st_size):
         model = replace(model, mmap=False)
-    return Load(role, shape, model, wanted.context, n_features)
+    pairs = [item for a in model.adapters for item in read_pairs(a.path).items()]
+    adapters = tuple(Weight(name, pair.n_bytes) for name, pair in pairs)
+    rank = max((pair.a.dims[1] for _, pair in pairs), default=0)
+    return Load(role, shape, model, wanted.context, n_features, adapters, rank)
 
 
 def usable_pools() -> list[Pool]:

@@ -5,23 +5,27 @@ Knows how llama.cpp lays a model out; knows nothing of what is free.
 
 from __future__ import annotations
 
+import functools
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from parlay.errors import BadRequest
-from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.llama.placement import place_of
+from parlay.llama.settings import CPU, ContextSettings, ModelSettings, Override
 from parlay.planning.passes import F32, I32, I64, Pass, compute_bytes, rotation_size
-from parlay.planning.shape import Layer, Shape
+from parlay.planning.shape import Layer, Shape, Weight
 
 Place = Literal["gpu", "ram"]
 Spot = tuple[Place, int]  # and which GPU
 _RAM: Spot = ("ram", 0)
+_Size = tuple[str, Spot, int]
 
 _CELL_PAD = 256
 # For architectures whose passes are only guessed: MLA takes 20 % more than a plain layer would.
@@ -33,7 +37,7 @@ class Item:
     """One line of a plan."""
 
     model: str  # target or drafter
-    what: str  # weights, repacked weights, cache, state, compute, logits, features
+    what: str  # weights, repacked weights, adapters, cache, state, compute, logits, features
     place: Place
     n_bytes: int
     device: int = 0  # which GPU, in the order llama.cpp lists them
@@ -48,6 +52,8 @@ class Load:
     model: ModelSettings
     context: ContextSettings
     n_features: int = 0  # layers whose inputs are read out for a drafter that wants them
+    adapters: tuple[Weight, ...] = ()  # what LoRA adapters add, by the tensor they change
+    rank: int = 0  # the largest of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +62,14 @@ class Split:
 
     n_layers: int
     on_gpu: int  # how many of them and the head
-    free: tuple[int, ...]  # of each GPU: llama.cpp shares the layers out in proportion
+    shares: tuple[float, ...]  # of each GPU: what was asked for, or what is free of it
 
     def of(self, i: int) -> Spot:
         """The last layers go to the GPUs first, the head before all of them."""
         first = self.n_layers + 1 - self.on_gpu
         if i < first:
             return "ram", 0
-        points = [part / sum(self.free) for part in accumulate(self.free)]
+        points = [part / sum(self.shares) for part in accumulate(self.shares)]
         return "gpu", min(bisect_right(points, (i - first) / self.on_gpu), len(points) - 1)
 
     @property
@@ -82,10 +88,34 @@ def needs(
 ) -> list[Item]:
     """Every allocation of one model and its context. `gpus`: what is free of each."""
     on_gpu = gpu_layers(load, bool(gpus))
+    split = Split(load.shape.n_layers, on_gpu, _shares(load.model, gpus))
+    # With a GPU, llama.cpp keeps weights in RAM as they are, so that a wide pass can fetch them.
+    copied = frozenset[str]() if gpus else repacked
+    sizes = [*_weights(load, split, copied), *_cache(load, split), *_buffers(load, split)]
+    spread = [part for size in sizes for part in _spread(size, load.model, split)]
+    return [Item(load.role, what, spot[0], n, spot[1]) for what, spot, n in spread if n]
+
+
+def _shares(model: ModelSettings, gpus: Sequence[int]) -> tuple[float, ...]:
+    if model.split_mode == "none":
+        return tuple(float(i == model.main_gpu) for i in range(len(gpus)))
     # One that is full still counts as one: it gets the least.
-    split = Split(load.shape.n_layers, on_gpu, tuple(max(1, free) for free in gpus))
-    sizes = [*_weights(load, split, repacked), *_cache(load, split), *_buffers(load, split)]
-    return [Item(load.role, what, spot[0], n, spot[1]) for what, spot, n in sizes if n]
+    return model.tensor_split or tuple(max(1, free) for free in gpus)
+
+
+_SPREAD = {
+    "row": frozenset({"weights", "adapters"}),
+    "tensor": frozenset({"weights", "adapters", "cache", "state"}),
+}
+
+
+def _spread(size: _Size, model: ModelSettings, split: Split) -> list[_Size]:
+    """What a split by rows or tensors shares out over all GPUs, wherever its layer is."""
+    what, (place, _), n = size
+    if place == "ram" or what not in _SPREAD.get(model.split_mode, ()):
+        return [size]
+    total = sum(split.shares)
+    return [(what, ("gpu", i), int(n * share / total)) for i, share in enumerate(split.shares)]
 
 
 def gpu_layers(load: Load, has_gpu: bool) -> int:
@@ -133,24 +163,49 @@ def check_cache_types(shape: Shape, context: ContextSettings) -> None:
             raise BadRequest(f"a V cache of type {cache_type} needs flash attention; use f16")
 
 
-_Size = tuple[str, Spot, int]
-
-
 def _weights(load: Load, split: Split, repacked: frozenset[str]) -> Iterable[_Size]:
     shape = load.shape
-    sizes = Counter({_RAM: shape.input_bytes})
-    sizes[split.head] += shape.output_bytes + (shape.tied_bytes if split.on_gpu else 0)
+    sizes = Counter({("weights", _RAM): shape.input_bytes})
+    sizes["weights", split.head] += shape.tied_bytes if split.on_gpu else 0
     copies = 0
-    for i, layer in enumerate(shape.layers):
-        spot = split.of(i)
-        sizes[spot] += layer.n_bytes
-        if spot == _RAM:
-            copies += sum(n for kind, n in layer.matrices if kind in repacked)
+    for weight, spot in _placed(load, split):
+        sizes["weights", spot] += weight.n_bytes
+        if spot == _RAM and weight.kind in repacked:
+            copies += weight.n_bytes
     if not load.model.mmap:  # the file's own pages are not kept: only the copy is there
-        sizes[_RAM] -= copies
-    for spot in sorted(sizes):
-        yield "weights", spot, sizes[spot]
+        sizes["weights", _RAM] -= copies
+    spots = {weight.name: spot for weight, spot in _placed(load, split)}
+    for adapter in load.adapters:
+        sizes["adapters", spots.get(adapter.name, _RAM)] += adapter.n_bytes
+    for (what, spot), n in sorted(sizes.items(), key=lambda item: item[0][::-1]):
+        yield what, spot, n
     yield "repacked weights", _RAM, copies
+
+
+def _placed(load: Load, split: Split) -> Iterable[tuple[Weight, Spot]]:
+    """Every tensor but the embeddings, and where it goes."""
+    moved = _moved(load.shape, load.model.all_overrides)
+    for weight in load.shape.outputs:
+        yield weight, moved.get(weight.name, split.head)
+    for i, layer in enumerate(load.shape.layers):
+        for weight in layer.weights:
+            yield weight, moved.get(weight.name, split.of(i))
+
+
+@functools.lru_cache(maxsize=64)  # a fit tries many settings that move the same tensors
+def _moved(shape: Shape, overrides: tuple[Override, ...]) -> dict[str, Spot]:
+    """The tensors that overrides send elsewhere, by their names."""
+    if not overrides:
+        return {}
+    weights = [*shape.outputs, *(w for layer in shape.layers for w in layer.weights)]
+    found = {weight.name: place_of(weight.name, overrides) for weight in weights}
+    return {name: _spot(device) for name, device in found.items() if device is not None}
+
+
+def _spot(device: str) -> Spot:
+    """CPU, or a GPU by the number at the end of its name."""
+    number = re.search(r"\d+$", device)
+    return _RAM if device == CPU else ("gpu", int(number[0]) if number else 0)
 
 
 def _cache(load: Load, split: Split) -> Iterable[_Size]:
@@ -180,6 +235,8 @@ def _state_bytes(load: Load, layer: Layer) -> int:
 def _buffers(load: Load, split: Split) -> Iterable[_Size]:
     """Each GPU that holds layers has a buffer for its part of a pass: as large as all of it."""
     work = largest_pass(load, on_gpu=bool(split.on_gpu))
+    if split.on_gpu:
+        work = replace(work, fetched=_fetched(load, split))
     row = load.shape.n_embd * F32
     logits = work.n_outputs * load.shape.n_vocab * F32
     compute = compute_bytes(load.shape, work)
@@ -192,6 +249,21 @@ def _buffers(load: Load, split: Split) -> Iterable[_Size]:
     features = load.n_features * work.n_tokens * row
     yield "features", split.head, features
     yield "features", _RAM, features
+
+
+def _fetched(load: Load, split: Split) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """By layer, the matrices that lie in RAM: a wide pass copies each to the GPU to use it."""
+    in_ram = [
+        [] if spot != _RAM else [(weight.name.split(".")[2], weight.n_bytes)]
+        for weight, spot in _placed(load, split)
+        if weight.name.startswith("blk.")
+    ]
+    counts = [len(layer.weights) for layer in load.shape.layers]
+    ends = list(accumulate(counts))
+    return tuple(
+        tuple(found for one in in_ram[end - n : end] for found in one)
+        for n, end in zip(counts, ends, strict=True)
+    )
 
 
 def _host_bytes(load: Load, work: Pass) -> int:
@@ -208,7 +280,7 @@ def largest_pass(load: Load, *, on_gpu: bool) -> Pass:
     """What llama.cpp reserves buffers for."""
     context, shape = load.context, load.shape
     n_cells = cells(context)
-    n_tokens = min(context.n_batch, n_cells * context.n_sequences)
+    n_tokens = min(context.rows_at_once, n_cells * context.n_sequences)
     flash = context.flash_attention != "off"
     rotated = [
         _block(cache_type)[0] > 1 and rotation_size(head) > 0
@@ -225,6 +297,7 @@ def largest_pass(load: Load, *, on_gpu: bool) -> Pass:
         rotated_k=rotated[0],
         rotated_v=rotated[1],
         on_gpu=on_gpu,
+        rank=load.rank,
     )
 
 

@@ -32,6 +32,9 @@ class Pass:
     rotated_k: bool = False  # quantised keys are rotated before they are stored
     rotated_v: bool = False
     on_gpu: bool = False
+    # By layer, weights that lie in RAM and are copied to the GPU for a wide pass: name and bytes.
+    fetched: tuple[tuple[tuple[str, int], ...], ...] = ()
+    rank: int = 0  # of LoRA adapters: every product is computed once more through it, and added
 
 
 @functools.lru_cache(maxsize=64)  # proposals try many settings that change no pass
@@ -66,6 +69,7 @@ class _Graph:
     def _write(self) -> None:
         current = self._inputs()
         for i, layer in enumerate(self.shape.layers):
+            self._fetched = dict(self.work.fetched[i]) if self.work.fetched else {}
             last = i == self.shape.n_layers - 1
             current = self._layer(layer, current, last)
         normed = self.tape.op(current.n_bytes, current, in_place=True)
@@ -129,10 +133,12 @@ class _Graph:
 
     def _attention(self, layer: Layer, x: Node) -> Node:
         tape, t = self.tape, self.work.n_tokens * F32
-        q = self._rotated(self._placed(layer.n_q * t, x), self.work.rotated_k)
-        v = self._rotated(tape.op(layer.n_v * t, x), self.work.rotated_v) if layer.n_v else None
+        q = self._rotated(self._placed(layer.n_q * t, x, "attn_q"), self.work.rotated_k)
+        v = None
+        if layer.n_v:
+            v = self._rotated(self._product(layer.n_v * t, x, "attn_v"), self.work.rotated_v)
         if layer.n_k:
-            k = self._rotated(self._placed(layer.n_k * t, x), self.work.rotated_k)
+            k = self._rotated(self._placed(layer.n_k * t, x, "attn_k"), self.work.rotated_k)
             tape.op(0, k, self.indices)
         if v is not None:
             tape.op(0, v, self.value_indices)
@@ -141,7 +147,7 @@ class _Graph:
         n_out = n_heads * self.shape.head_size_v
         mixed = self._attend(q, mask, layer, n_out)
         mixed = self._rotated(mixed, self.work.rotated_v)
-        return tape.op(self._full, mixed)
+        return self._product(self._full, mixed, "attn_output")
 
     def _attend(self, q: Node, mask: Node, layer: Layer, n_out: int) -> Node:
         tape, t = self.tape, self.work.n_tokens * F32
@@ -152,9 +158,24 @@ class _Graph:
         scores = tape.op(scores.n_bytes, scores, mask, in_place=True)
         return tape.op(n_out * t, tape.op(n_out * t, scores))
 
-    def _placed(self, n_bytes: int, x: Node) -> Node:
+    def _placed(self, n_bytes: int, x: Node, name: str) -> Node:
         """A product, then positions rotated into it."""
-        return self.tape.op(n_bytes, self.tape.op(n_bytes, x), self.positions, in_place=True)
+        product = self._product(n_bytes, x, name)
+        return self.tape.op(n_bytes, product, self.positions, in_place=True)
+
+    def _product(self, n_bytes: int, x: Node, name: str, *others: Node) -> Node:
+        """With a weight, which is copied first where it lies in RAM."""
+        product = self.tape.op(n_bytes, x, *self._weight(name), *others)
+        if not self.work.rank:
+            return product
+        low = self.tape.op(self.work.rank * self.work.n_tokens * F32, x)
+        change = self.tape.op(n_bytes, low)
+        change = self.tape.op(n_bytes, change, in_place=True)
+        return self.tape.op(n_bytes, product, change, in_place=True)
+
+    def _weight(self, name: str) -> tuple[Node, ...]:
+        n_bytes = self._fetched.get(name, 0)
+        return (self.tape.op(n_bytes),) if n_bytes else ()
 
     def _rotated(self, x: Node, rotated: bool) -> Node:
         return self.tape.op(x.n_bytes, x) if rotated else x
@@ -163,9 +184,9 @@ class _Graph:
         rows = x.n_bytes // self._row
         if self.shape.n_experts:
             return self._experts(x, rows)
-        gate = self.tape.op(layer.n_ff * rows * F32, x)
-        up = self.tape.op(layer.n_ff * rows * F32, x)
-        return self.tape.op(x.n_bytes, self.tape.op(gate.n_bytes, gate, up))
+        up = self._product(layer.n_ff * rows * F32, x, "ffn_up")
+        gate = self._product(layer.n_ff * rows * F32, x, "ffn_gate")
+        return self._product(x.n_bytes, self.tape.op(gate.n_bytes, gate, up), "ffn_down")
 
     def _experts(self, x: Node, rows: int) -> Node:
         """Each row goes through its few experts, and their answers are added up."""
@@ -176,9 +197,10 @@ class _Graph:
         ranked = tape.op(shape.n_experts * rows * I32, probabilities)
         weights = tape.op(n_used * rows * F32, probabilities, ranked)
         inner = shape.n_ff_expert * n_used * rows * F32
-        up = tape.op(inner, x, ranked)
-        gate = tape.op(inner, x, ranked)
-        down = tape.op(n_used * rows * self._row, tape.op(inner, gate, up), ranked)
+        up = self._product(inner, x, "ffn_up_exps", ranked)
+        gate = self._product(inner, x, "ffn_gate_exps", ranked)
+        mixed = tape.op(inner, gate, up)
+        down = self._product(n_used * rows * self._row, mixed, "ffn_down_exps", ranked)
         weighed = tape.op(down.n_bytes, down, weights, in_place=True)
         total = tape.op(x.n_bytes, weighed, weighed)
         for _ in range(n_used - 2):

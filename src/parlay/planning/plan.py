@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from parlay.llama.placement import check_split
+from parlay.llama.settings import CPU
 from parlay.planning.devices import DRIVER_BYTES, GIB, Pool
 from parlay.planning.needs import Item, Load, check_cache_types, needs
 
@@ -118,6 +120,7 @@ def make_plan(
     items: list[Item] = []
     for load in loads:
         check_cache_types(load.shape, load.context)
+        check_split(load.model, _gpus_of(load, pools))
         found = needs(load, gpus=left, repacked=repacked)
         for item in found:  # the next model finds less
             if item.place == "gpu":
@@ -127,3 +130,9 @@ def make_plan(
     items += [Item("both", "driver", "gpu", DRIVER_BYTES, device) for device in used]
     budget = None if budget_gb is None else int(budget_gb * GIB)
     return Plan(tuple(loads), tuple(items), tuple(pools), budget)
+
+
+def _gpus_of(load: Load, pools: Sequence[Pool]) -> list[str]:
+    """The GPUs a model may be split over: those it was given, else all."""
+    chosen = [name for name in load.model.devices if not name.startswith(CPU)]
+    return chosen or [pool.name for pool in pools if pool.kind != "ram"]

@@ -14,7 +14,7 @@ from parlay.planning.devices import GIB, Pool, pretend
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan, make_plan
 from parlay.planning.proposals import Proposal, propose
-from parlay.planning.shape import Layer, Shape
+from parlay.planning.shape import Layer, Shape, Weight
 
 GPU_SIZES = (12, 16, 24, 48)
 _RAM = 32 * GIB
@@ -140,7 +140,7 @@ def shape_of(numbers: Numbers, file_type: str) -> Shape:
         keeps_values=True,
         layers=tuple(_layer(numbers, i, inside) for i in range(numbers.n_layers)),
         input_bytes=ends,
-        output_bytes=(0 if numbers.tied else ends) + int(fused * inside),
+        outputs=(Weight("output.weight", (0 if numbers.tied else ends) + int(fused * inside)),),
         tied_bytes=ends if numbers.tied else 0,
         n_inner=numbers.n_inner,
     )
@@ -161,8 +161,7 @@ def _layer(numbers: Numbers, i: int, bytes_per_weight: float) -> Layer:
         mixing = numbers.n_embd * (state.n_conv // 3 + 2 * numbers.n_inner)
     weights = mixing + 3 * numbers.n_embd * numbers.n_ff
     return Layer(
-        n_bytes=int(weights * bytes_per_weight),
-        matrices=(),
+        weights=(Weight(f"blk.{i}.weights", int(weights * bytes_per_weight)),),
         n_q=n_q,
         n_k=n_kv,
         n_v=n_kv,

@@ -6,7 +6,7 @@ Knows llama.cpp's reading of the keys; knows nothing of devices, contexts or wha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,17 +41,29 @@ FOLLOWED = frozenset({"gemma3", "lfm2", "llama", "mamba", "qwen2", "qwen3", "qwe
 
 
 @dataclass(frozen=True, slots=True)
+class Weight:
+    """One tensor of the file."""
+
+    name: str
+    n_bytes: int
+    kind: str = ""  # of a matrix that a CPU may rearrange; empty: it is none
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """One layer. Widths are numbers per token; 0 where it has none."""
 
-    n_bytes: int
-    matrices: tuple[tuple[str, int], ...]  # types and bytes; a CPU rearranges some types
+    weights: tuple[Weight, ...]
     n_q: int
     n_k: int
     n_v: int
     n_ff: int
     state: Recurrent | None  # kept for each sequence
     sliding: bool = False
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(weight.n_bytes for weight in self.weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,7 @@ class Shape:
     keeps_values: bool  # False for MLA: one compressed row per token serves as both
     layers: tuple[Layer, ...]
     input_bytes: int  # embeddings: they stay in RAM
-    output_bytes: int  # the head and all else outside the layers
+    outputs: tuple[Weight, ...]  # the head and all else outside the layers
     tied_bytes: int  # the embeddings once more where they serve as the head
     n_inner: int = 0  # width of a recurrent layer's inside
     n_reads: int = 0  # layers of its target whose inputs a drafter reads
@@ -81,6 +93,16 @@ class Shape:
     @property
     def n_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def names(self) -> list[str]:
+        """Of all tensors but the embeddings."""
+        inside = [weight.name for layer in self.layers for weight in layer.weights]
+        return [*(weight.name for weight in self.outputs), *inside]
+
+    @property
+    def output_bytes(self) -> int:
+        return sum(weight.n_bytes for weight in self.outputs)
 
     @property
     def weight_bytes(self) -> int:
@@ -101,7 +123,7 @@ def read_shape(path: Path) -> Shape:
     tensors = [tensor for header in headers for tensor in header.tensors]
     by_name = {tensor.name: tensor for tensor in tensors}
     layers = _layers(first, tensors, facts.n_layers, facts.recurrent)
-    inside = [t for t in tensors if _LAYER.match(t.name)]
+    outside = [t for t in tensors if not _LAYER.match(t.name) and t.name not in _INPUT]
     embeddings = by_name.get("token_embd.weight")
     tied = "output.weight" not in by_name and embeddings is not None
     inputs = sum(t.n_bytes for t in tensors if t.name in _INPUT)
@@ -121,7 +143,7 @@ def read_shape(path: Path) -> Shape:
         keeps_values=not first.count("attention.key_length_mla"),
         layers=layers,
         input_bytes=inputs,
-        output_bytes=sum(t.n_bytes for t in tensors) - sum(t.n_bytes for t in inside) - inputs,
+        outputs=tuple(Weight(t.name, t.n_bytes) for t in outside),
         tied_bytes=embeddings.n_bytes if tied and embeddings is not None else 0,
         n_inner=first.count("ssm.inner_size"),
         n_reads=first.length("target_layers"),
@@ -171,8 +193,7 @@ def _layers(
     ff = keys.by_layer("feed_forward_length", n_layers)
     return tuple(
         Layer(
-            n_bytes=sum(t.n_bytes for t in own),
-            matrices=_matrices(own),
+            weights=tuple(Weight(t.name, t.n_bytes, _matrix_kind(t)) for t in own),
             n_q=0 if recurrent[i] == "only" else widths[i][0],
             n_k=0 if recurrent[i] == "only" else widths[i][1],
             n_v=0 if recurrent[i] == "only" else widths[i][2],
@@ -184,12 +205,8 @@ def _layers(
     )
 
 
-def _matrices(tensors: Iterable[Tensor]) -> tuple[tuple[str, int], ...]:
-    found: dict[str, int] = {}
-    for tensor in tensors:
-        if len(tensor.dims) > 1 and tensor.dims[1] % 8 == 0:
-            found[tensor.kind] = found.get(tensor.kind, 0) + tensor.n_bytes
-    return tuple(found.items())
+def _matrix_kind(tensor: Tensor) -> str:
+    return tensor.kind if len(tensor.dims) > 1 and tensor.dims[1] % 8 == 0 else ""
 
 
 def _widths(keys: _Keys, n_layers: int, sliding: Sequence[bool]) -> list[tuple[int, int, int]]:

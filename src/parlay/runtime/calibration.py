@@ -75,6 +75,7 @@ class Calibration:
             library.version(),
             devices,
             settings.model,
+            [store.file_identity(adapter.path) for adapter in settings.model.adapters],
             replace(settings.context, threads=self._threads),
             self._target.cache_types,
             rows,

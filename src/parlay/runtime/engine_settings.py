@@ -41,11 +41,12 @@ class EngineSettings:
         if self.remember_tokens and "suffix" not in self.draft:
             raise BadRequest("remember_tokens is for suffix drafts; add suffix to the drafters")
         rows = (self.widest + 1) * self.context.n_sequences
-        if rows > self.context.n_batch:
+        if rows > self.context.rows_at_once:
+            name = "ubatch" if self.context.n_ubatch else "batch"
             raise BadRequest(
                 f"a window of {self.widest} for {self.context.n_sequences}"
-                f" sequence(s) needs passes of {rows} rows, the batch holds"
-                f" {self.context.n_batch}; lower the window or raise the batch"
+                f" sequence(s) needs passes of {rows} rows, the {name} holds"
+                f" {self.context.rows_at_once}; lower the window or raise the {name}"
             )
 
     @property

@@ -38,7 +38,7 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
     """How the engine opens: the target at once, a draft model afterwards."""
     runtime = deployment.runtime
     model = model_settings(deployment)
-    widest = max(1, runtime.batch // runtime.slots - 1)
+    widest = max(1, (runtime.ubatch or runtime.batch) // runtime.slots - 1)
     return EngineSettings(
         target=resolve_model(deployment.model.target),
         draft=named_draft(deployment.model.drafter),
