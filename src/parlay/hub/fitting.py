@@ -17,7 +17,7 @@ from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.planning.limits import plan_here
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan
-from parlay.planning.shape import Layer, Shape, read_shape
+from parlay.planning.shape import Shape, Weight, read_shape
 
 GIB = 1 << 30
 _FIRST, _WHOLE = 8 << 20, 40 << 20  # bytes of a header: most, and all of the largest vocabularies
@@ -83,15 +83,14 @@ def _plan(shape: Shape, read: Variant, variant: Variant, context: ContextSetting
 def scaled(shape: Shape, ratio: float) -> Shape:
     """The same model with weights of another size."""
 
-    def layer(one: Layer) -> Layer:
-        matrices = tuple((kind, int(n * ratio)) for kind, n in one.matrices)
-        return replace(one, n_bytes=int(one.n_bytes * ratio), matrices=matrices)
+    def grown(weights: Sequence[Weight]) -> tuple[Weight, ...]:
+        return tuple(replace(one, n_bytes=int(one.n_bytes * ratio)) for one in weights)
 
     return replace(
         shape,
-        layers=tuple(layer(one) for one in shape.layers),
+        layers=tuple(replace(one, weights=grown(one.weights)) for one in shape.layers),
         input_bytes=int(shape.input_bytes * ratio),
-        output_bytes=int(shape.output_bytes * ratio),
+        outputs=grown(shape.outputs),
         tied_bytes=int(shape.tied_bytes * ratio),
     )
 
