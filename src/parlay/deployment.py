@@ -175,6 +175,7 @@ class ServerSection(Section):
     max_answer_tokens: int | None = Field(None, ge=1)
     max_n: int = Field(8, ge=1, le=128)
     default_temperature: float = Field(0.8, ge=0, le=100)  # for requests that name none
+    parse_special_in_messages: bool = False  # control words that clients write are marks
 
     @field_validator("api_keys", mode="before")
     @classmethod

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import gguf
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 from parlay.errors import BadRequest
 from parlay.llama.model import Model
 from parlay.llama.settings import ModelSettings
-from parlay.llama.vocabulary import Detokenizer, Vocabulary
+from parlay.llama.vocabulary import Detokenizer, Vocabulary, _unbroken
 from tests import tiny_models
 from tests.tiny_models import MERGES, SPECIAL
 from tests.tiny_models import Vocabulary as Written
@@ -196,3 +199,43 @@ def test_another_type_of_tokenizer_is_a_difference(
 ) -> None:
     monkeypatch.setattr(others["same"], "kind", vocabulary.kind + 1)
     assert vocabulary.first_difference(others["same"]) == "the tokenizers are of different types"
+
+
+# -- runs without end --------------------------------------------------------------------------
+
+_LONG_RUN = """
+import sys
+from parlay.llama.model import Model
+from parlay.llama.settings import ModelSettings
+with Model(__import__("pathlib").Path(sys.argv[1]), ModelSettings()) as model:
+    for run in ("a", "7", "-", " ", "é", "_", "字", "e\\u0301", "A"):
+        text = run * 60_000
+        assert model.vocabulary.detokenize(model.vocabulary.tokenize(text)) == text
+"""
+
+
+@pytest.mark.parametrize("pre", ["deepseek-llm", "gpt-4o"])
+def test_a_run_of_any_length_does_not_end_the_process(
+    pre: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their regular expressions call themselves for every character."""
+    real = gguf.GGUFWriter.add_tokenizer_pre
+    monkeypatch.setattr(gguf.GGUFWriter, "add_tokenizer_pre", lambda self, _: real(self, pre))
+    path = tiny_models.write_llama(tmp_path / "model.gguf")
+    ran = subprocess.run(
+        [sys.executable, "-c", _LONG_RUN, str(path)], capture_output=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr.decode()[-500:]
+
+
+def test_ordinary_text_is_cut_nowhere() -> None:
+    prose = "It rains, and the roof (of tin) hums; 37 drops a second. " * 400
+    blobs = [
+        "0123456789abcdef" * 1000,
+        "字\uff0c字\u3002" * 4000,
+        "def f(x):\n    return x\n" * 500,
+        prose,
+    ]
+    assert [list(_unbroken(blob)) for blob in blobs] == [[blob] for blob in blobs]
+    assert "".join(_unbroken("a" * 50_000)) == "a" * 50_000
+    assert max(map(len, _unbroken("a" * 50_000))) <= 8192

@@ -92,6 +92,9 @@ ELSEWHERE = {
     "server.max_prompt_tokens": "test_security.py:test_long_prompts_are_refused",
     "server.max_answer_tokens": "test_keys.py:test_limits_and_defaults_act_on_answers",
     "server.max_n": "test_keys.py:test_limits_and_defaults_act_on_answers",
+    "server.parse_special_in_messages": (
+        "test_control_words.py:test_a_server_can_be_told_to_read_them_as_marks"
+    ),
     "server.default_temperature": "test_keys.py:test_limits_and_defaults_act_on_answers",
 }
 

@@ -8,12 +8,19 @@ from __future__ import annotations
 import codecs
 import ctypes
 import hashlib
+import re
+from collections.abc import Iterator, Sequence
 
 from parlay.errors import BadRequest
 from parlay.llama.library import C
 
 # Fine-tunes pad the vocabulary to a multiple of 64 or 128.
 _MAX_PADDING = 128
+_BPE = 2  # llama.cpp's LLAMA_VOCAB_TYPE_BPE: the kind that is cut into words first
+_BLOCK = 4096
+# Places where every pre-tokeniser ends a word: a letter before a space, digit or sign; a space
+# before a letter or digit.
+_BREAK = re.compile(r"[^\W\d_][\s\d!-/:-@\[-^{-~\u3000-\u303f\uff00-\uff0f]|\s[^\W_]")
 
 
 class Vocabulary:
@@ -33,17 +40,50 @@ class Vocabulary:
 
     def tokenize(self, text: str, *, bos: bool | None = None, special: bool = True) -> list[int]:
         """Tokens of a text. `special`: marks such as <|im_end|> in it become their own tokens."""
+        add = self.adds_bos if bos is None else bos
+        if self.kind != _BPE or len(text) <= 2 * _BLOCK:
+            return self._tokenize(text, add, special)
+        found: list[int] = []
+        for i, part in enumerate(_unbroken(text)):
+            found += self._tokenize(part, add and i == 0, special)
+        return found
+
+    def tokenize_parts(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
+        """Tokens of one text in parts, each with whether marks in it become their own tokens."""
+        found: list[int] = []
+        for i, (text, special) in enumerate(parts):
+            found += self.tokenize(text, special=special) if i == 0 else self._go_on(text, special)
+        return found
+
+    def _go_on(self, text: str, special: bool) -> list[int]:
+        """The middle of a text, where some vocabularies would add a space as to its beginning."""
+        if self.kind == _BPE:
+            return self.tokenize(text, bos=False, special=special)
+        anchor = self.tokenize("\n", bos=False, special=False)
+        found = self.tokenize("\n" + text, bos=False, special=special)
+        n = len(anchor)
+        return found[n:] if found[:n] == anchor else self.tokenize(text, bos=False, special=special)
+
+    def _tokenize(self, text: str, add: bool, special: bool) -> list[int]:
         try:
             raw = text.encode("utf-8")
         except UnicodeEncodeError:  # half of a surrogate pair, as JSON and shells can hand over
             raise BadRequest("the text is not valid text; send it as UTF-8") from None
-        add = self.adds_bos if bos is None else bos
         room = len(raw) + 8
         buffer = (ctypes.c_int32 * room)()
         n = C.llama_tokenize(self._handle, raw, len(raw), buffer, room, add, special)
         if n < 0:
             raise BadRequest("the text could not be tokenised; is it too long?")
         return list(buffer[:n])
+
+    def control_words(self) -> list[str]:
+        """The texts that `special` is about."""
+        wanted = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
+        return [
+            self.raw_text(token)
+            for token in range(self.size)
+            if C.llama_vocab_get_attr(self._handle, token) & wanted
+        ]
 
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for; empty for control tokens."""
@@ -99,6 +139,21 @@ class Vocabulary:
             buffer = ctypes.create_string_buffer(-n)
             n = C.llama_token_to_piece(self._handle, token, buffer, len(buffer), 0, special)
         return buffer.raw[:n]
+
+
+def _unbroken(text: str) -> Iterator[str]:
+    """A text, cut where a run of one kind of characters is too long for llama.cpp.
+
+    Many of its pre-tokenisers are regular expressions of the C++ library, which call themselves for
+    every character: between ten and thirty thousand letters in a row end the process. Whoever reads
+    a block with a break in it needs no cut.
+    """
+    start = 0
+    for at in range(_BLOCK, len(text), _BLOCK):
+        if _BREAK.search(text, at - _BLOCK, at) is None:
+            yield text[start:at]
+            start = at
+    yield text[start:]
 
 
 class Detokenizer:

@@ -14,6 +14,7 @@ from parlay.decoding.reasoning import OPEN
 from parlay.errors import BadRequest
 from parlay.llama.model import Model
 from parlay.server.api import tools
+from parlay.server.api.control_words import NO_WORDS, ControlWords
 from parlay.web.schema import ChatRequest, Message, NamedTool
 
 _PROBE = ({"role": "user", "content": "?"},)
@@ -33,16 +34,22 @@ class Conversation:
 
     def __init__(self, model: Model) -> None:
         self._vocabulary = model.vocabulary
+        self._words = ControlWords(model.vocabulary.control_words())
         self._template = model.chat_template()
         self.can_think = self._probe_thinking()
 
-    def prompt(self, body: ChatRequest) -> Prompt:
-        """Render a conversation and cut it into tokens."""
+    def prompt(self, body: ChatRequest, *, parse_special: bool = False) -> Prompt:
+        """Render a conversation and cut it into tokens.
+
+        `parse_special`: control words that a client wrote are marks, as the template's own are.
+        """
         extra = _template_options(body.chat_template_kwargs or {})
-        text = self._render([_plain(m) for m in body.messages], offered(body), extra)
+        hidden = (NO_WORDS if parse_special else self._words).hidden()
+        messages = [hidden.hide(_plain(message)) for message in body.messages]
+        text = self._render(messages, hidden.hide(offered(body)), hidden.hide(extra))
         thinking = text.rstrip().endswith(OPEN)
         wants = bool(extra.get("enable_thinking", True))
-        tokens = self._vocabulary.tokenize(text)
+        tokens = self._vocabulary.tokenize_parts(hidden.parts(text))
         # Most templates write the beginning-of-text mark themselves; it must not come twice.
         if tokens[:2] == [self._vocabulary.bos] * 2:
             tokens = tokens[1:]

@@ -67,7 +67,8 @@ class Planner:
         self._adaptive = adaptive  # the controller measures, so `auto` rules are only its advice
 
     def chat(self, body: ChatRequest, headers: Mapping[str, str], pressed: bool) -> Plan:
-        prompt = self._conversation.prompt(body)
+        special = self._deployment.server.parse_special_in_messages
+        prompt = self._conversation.prompt(body, parse_special=special)
         forced = isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required"
         grammar = self._grammar(body)
         if forced and grammar is not None:
