@@ -11,6 +11,11 @@ from dataclasses import dataclass, field
 from parlay.decoding.span import Passes
 from parlay.errors import DecodeError
 
+# Tokens of a prompt that may be read again to spare one idle slot between the busy ones: that is a
+# row of padding in each round, or a pass cut in two.
+_GAP_TOKENS = 64
+_BLOCK = 256  # tokens compared at once
+
 
 @dataclass(slots=True)
 class Slot:
@@ -52,16 +57,24 @@ class Slots:
         free = [slot for slot in self._slots if not slot.busy]
         if not free:
             return None
+        wanted = list(prompt)  # lists are compared block by block, with tuples they are not
         shared = {
-            slot.seq_id: common_prefix(slot.tokens, prompt) if slot.owner == owner else 0
+            slot.seq_id: common_prefix(slot.tokens, wanted) if slot.owner == owner else 0
             for slot in free
         }
-        # Most shared first; then the slot idle for longest, so that useful prefixes live on.
-        best = max(free, key=lambda slot: (shared[slot.seq_id], -slot.last_used))
+        # Most shared first, but for the gaps that passes pay for in every round; then the slot
+        # idle for longest, so that useful prefixes live on.
+        worth = {id_: n - _GAP_TOKENS * self._gaps(id_) for id_, n in shared.items()}
+        best = max(free, key=lambda slot: (worth[slot.seq_id], -slot.last_used))
         best.busy, best.owner = True, owner
         # At least the last token must be read again: its logits begin the answer.
         reused = self.keep(best.seq_id, min(shared[best.seq_id], len(prompt) - 1))
         return best.seq_id, reused
+
+    def _gaps(self, seq_id: int) -> int:
+        """Idle slots between the busy ones, were this one busy too."""
+        ids = [slot.seq_id for slot in self._slots if slot.busy] + [seq_id]
+        return max(ids) - min(ids) + 1 - len(ids)
 
     def release(self, seq_id: int, tokens: Seq[int]) -> None:
         """The sequence ended; the cache keeps `tokens` for the next turn."""
@@ -92,9 +105,9 @@ class Slots:
 
 def common_prefix(a: Seq[int], b: Seq[int]) -> int:
     """Length of the longest common start."""
-    n = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
+    n, most = 0, min(len(a), len(b))
+    while n + _BLOCK <= most and a[n : n + _BLOCK] == b[n : n + _BLOCK]:
+        n += _BLOCK
+    while n < most and a[n] == b[n]:
         n += 1
     return n
