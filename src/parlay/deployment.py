@@ -176,6 +176,8 @@ class ServerSection(Section):
     max_n: int = Field(8, ge=1, le=128)
     default_temperature: float = Field(0.8, ge=0, le=100)  # for requests that name none
     parse_special_in_messages: bool = False  # control words that clients write are marks
+    unknown_fields: Literal["tell", "refuse"] = "tell"  # of request bodies
+    stored_responses: int = Field(0, ge=0, le=1_000_000)  # kept for previous_response_id
 
     @field_validator("api_keys", mode="before")
     @classmethod

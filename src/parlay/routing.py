@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from parlay.decoding.round import Fallback
 
-Endpoint = Literal["chat", "completions"]
+Endpoint = Literal["chat", "completions", "responses", "messages", "infill"]
 Policy = Literal["speculate", "plain"]
 
 

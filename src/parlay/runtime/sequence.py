@@ -110,6 +110,11 @@ class Sequence:
         """Whether the text is inside its thinking part now."""
         return self._reasoning is not None and self._reasoning.thinking
 
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended it."""
+        return self._stop.hit
+
     def commit(
         self,
         verdict: Verdict,

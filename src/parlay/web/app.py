@@ -25,6 +25,13 @@ from parlay.web.security import Gate, Keys
 
 log = logging.getLogger("parlay.server")
 _PAGE_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+ENDPOINTS = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/messages": "messages",
+    "/v1/responses": "responses",
+    "/infill": "infill",
+}
 _FIELDS = sorted({*ChatRequest.model_fields, *CompletionRequest.model_fields})
 
 
@@ -75,7 +82,7 @@ async def _fail(request: Request, error: Exception) -> Response:
     service.refused(_endpoint(request), failure)
     if failure.status >= 500 and not isinstance(error, failures.Failure):
         log.error("a request failed", exc_info=error)
-    return JSONResponse(failure.body, failure.status, failure.headers)
+    return JSONResponse(failure.body_for(request.url.path), failure.status, failure.headers)
 
 
 def _failure(error: Exception) -> failures.Failure:
@@ -88,5 +95,4 @@ def _failure(error: Exception) -> failures.Failure:
 
 def _endpoint(request: Request) -> str:
     """A metric's label: never what a client made up."""
-    known = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
-    return known.get(request.url.path, "other")
+    return ENDPOINTS.get(request.url.path, "other")

@@ -13,6 +13,17 @@ from typing import Any
 from parlay.errors import BadRequest, ParlayError, PromptTooLong
 from parlay.runtime.worker import Closed
 
+_ANTHROPIC = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
 
 @dataclass(eq=False)
 class Failure(Exception):
@@ -29,6 +40,16 @@ class Failure(Exception):
     def body(self) -> dict[str, Any]:
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return {"error": error}
+
+    @property
+    def anthropic(self) -> dict[str, Any]:
+        """The same in Anthropic's form."""
+        kind = _ANTHROPIC.get(self.status, "api_error" if self.status >= 500 else self.kind)
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
+
+    def body_for(self, path: str) -> dict[str, Any]:
+        """In the form of the door that was knocked at."""
+        return self.anthropic if path.startswith("/v1/messages") else self.body
 
     @property
     def headers(self) -> dict[str, str]:
@@ -68,13 +89,15 @@ def of(error: Exception) -> Failure:
 
 def of_validation(problems: Sequence[Mapping[str, Any]], known: Sequence[str]) -> Failure:
     """The first thing wrong with a body, by name."""
-    first = problems[0]
+    # Of a value that may be of several types, the try that got furthest says most.
+    field = problems[0]["loc"][:2]
+    first = max((p for p in problems if p["loc"][:2] == field), key=lambda p: len(p["loc"]))
     if first["type"] == "json_invalid":
         return Failure(400, "the body is not valid JSON", code="invalid_json")
     if first["loc"] == ("body",):
         message = "send one JSON object, with Content-Type: application/json"
         return Failure(400, message, code="invalid_json")
-    place = [str(part) for part in first["loc"] if part != "body"]
+    place = [str(part) for part in first["loc"] if part != "body" and not _is_branch(part)]
     where = ".".join(place) or "body"
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.6)
@@ -82,3 +105,8 @@ def of_validation(problems: Sequence[Mapping[str, Any]], known: Sequence[str]) -
         return Failure(400, f"unknown field {where[:100]}{hint}", param=where[:100])
     reason = str(first["msg"]).removeprefix("Value error, ")
     return Failure(400, f"{where[:200]}: {reason[:300]}", param=where[:200])
+
+
+def _is_branch(part: object) -> bool:
+    """A place may name which of several types was tried: that is no field."""
+    return isinstance(part, str) and (part in ("str", "int", "float", "bool") or "[" in part)

@@ -1,7 +1,7 @@
 """What clients may send: OpenAI's bodies, llama.cpp's samplers, and `speculative`.
 
-Knows no models. An unknown field is refused by name; fields that can have no effect here (see
-`Harmless`) are taken and documented, so that no option is ever dropped in silence.
+Knows no models. A field that is not known is kept apart and told (`web/unknown.py`); fields that
+can have no effect here (see `Harmless`) are taken and documented: none is dropped in silence.
 """
 
 from __future__ import annotations
@@ -19,12 +19,18 @@ Count = Annotated[int, Field(ge=1, le=1 << 30)]
 
 
 class Body(BaseModel):
-    """A request's body; numbers are finite."""
+    """A request's body. What it does not know is told, not fatal; numbers are finite."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True, allow_inf_nan=False)
+
+
+class Own(BaseModel):
+    """A body nobody but us defines: what it does not know is a mistake."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
-class Speculative(Body):
+class Speculative(Own):
     """How one request bets; what is absent is the deployment's choice."""
 
     draft: str | None = Field(None, description="Proposers with commas between, or none.")
@@ -142,6 +148,24 @@ class Options(Harmless):
         )
 
 
+_UNREADABLE = (
+    ("image", "a picture"),
+    ("audio", "a sound"),
+    ("video", "a film"),
+    ("file", "a file"),
+    ("document", "a document"),
+)
+
+
+def refuse_unreadable(parts: object) -> None:
+    """Say by name what cannot be read, before the shapes of parts are compared."""
+    for part in parts if isinstance(parts, list) else ():
+        kind = part.get("type") if isinstance(part, dict) else None
+        named = [name for mark, name in _UNREADABLE if isinstance(kind, str) and mark in kind]
+        if named:
+            raise ValueError(f"{named[0]} cannot be read here: this model reads text")
+
+
 class TextPart(Body):
     """A part of a message; only text can be read."""
 
@@ -180,13 +204,19 @@ class Message(Body):
     function_call: None = None
     annotations: list[Any] | None = None
 
+    @field_validator("content", mode="before")
+    @classmethod
+    def _readable(cls, value: object) -> object:
+        refuse_unreadable(value)
+        return value
+
 
 class Function(Body):
     """A function the model may call."""
 
-    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")
     description: str | None = None
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    parameters: dict[str, Any] | None = Field(default_factory=dict)
     strict: bool | None = None
 
 
@@ -221,6 +251,17 @@ class ChatRequest(Options):
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_format: Literal["none", "auto"] = "auto"
+    reasoning_effort: str | None = Field(
+        None, max_length=32, description="For templates that know it; none: no thinking."
+    )
+    reasoning_budget: int | None = Field(
+        None,
+        ge=-1,
+        le=1 << 30,
+        alias="thinking_budget_tokens",
+        description="Tokens of thinking, at most; 0: none, -1: as many as there are.",
+    )
+    verbosity: str | None = Field(None, max_length=32, description="For templates that know it.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> ChatRequest:
@@ -251,7 +292,7 @@ class CompletionRequest(Options):
         return self.max_tokens or 16  # OpenAI's default for this route
 
 
-class TokenizeRequest(Body):
+class TokenizeRequest(Own):
     """POST /tokenize"""
 
     content: str
@@ -260,7 +301,7 @@ class TokenizeRequest(Body):
     with_pieces: bool = False
 
 
-class DetokenizeRequest(Body):
+class DetokenizeRequest(Own):
     """POST /detokenize"""
 
     tokens: list[Annotated[int, Field(ge=0, lt=1 << 31)]] = Field(max_length=1 << 20)

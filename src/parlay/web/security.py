@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -21,7 +21,9 @@ OPEN_PATHS = frozenset({"/health", "/v1/health", "/"})
 # The page's own files (what it shows needs a key), and reports, whose names nobody can guess.
 OPEN_FOLDERS = ("/page/", "/live/bench/report/")
 UNAUTHORISED = Failure(
-    401, "give a valid API key as Authorization: Bearer KEY", code="invalid_api_key"
+    401,
+    "give a valid API key as Authorization: Bearer KEY (or x-api-key: KEY)",
+    code="invalid_api_key",
 )
 _TOO_SLOW = Failure(408, "the body did not come in time; send it at once", code="slow_body")
 
@@ -95,7 +97,7 @@ class Gate:
         limit = self._max_body()
         failure = self._refusal(scope["path"], dict(scope["headers"]), limit)
         if failure is not None:
-            await refuse(send, failure)
+            await refuse(send, failure, scope["path"])
             return
         if not _has_body(dict(scope["headers"])):
             await self._app(scope, receive, send)
@@ -103,9 +105,9 @@ class Gate:
         try:
             body = await bodies.read(receive, limit)
         except bodies.TooLarge:  # more came than the headers said
-            await refuse(send, _too_large(limit))
+            await refuse(send, _too_large(limit), scope["path"])
         except bodies.Gone:
-            await refuse(send, _TOO_SLOW)
+            await refuse(send, _TOO_SLOW, scope["path"])
         else:
             await self._answer(scope, bodies.replay(body, receive), send, bodies.problem(body))
 
@@ -113,7 +115,7 @@ class Gate:
         self, scope: Scope, receive: Receive, send: Send, problem: Failure | None
     ) -> None:
         if problem is not None:
-            await refuse(send, problem)
+            await refuse(send, problem, scope["path"])
         else:
             await self._app(scope, receive, send)
 
@@ -123,13 +125,19 @@ class Gate:
         failure = self._browsers().refusal(headers, named=not keys)
         if failure is not None:
             return failure
-        given = headers.get(b"authorization", b"").decode("latin-1")
-        if not _is_open(path) and not keys.opens(given):
+        if not _is_open(path) and not keys.opens(given_key(headers)):
             return UNAUTHORISED
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > limit:
             return _too_large(limit)
         return bodies.NOT_JSON if _has_body(headers) and not _is_json(headers) else None
+
+
+def given_key(headers: Mapping[bytes, bytes]) -> str:
+    """What a client shows: Anthropic's header is read as OpenAI's."""
+    own = headers.get(b"x-api-key")
+    given = headers.get(b"authorization", b"" if own is None else b"Bearer " + own)
+    return given.decode("latin-1")
 
 
 def _is_open(path: str) -> bool:
@@ -152,9 +160,9 @@ def _too_large(limit: int) -> Failure:
     return Failure(413, f"the body is larger than {limit} bytes", code="body_too_large")
 
 
-async def refuse(send: Send, failure: Failure) -> None:
+async def refuse(send: Send, failure: Failure, path: str = "") -> None:
     """Answer without the application; the rest of the body is not read."""
-    body = json.dumps(failure.body).encode()
+    body = json.dumps(failure.body_for(path)).encode()
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -30,13 +30,23 @@ def event(kind: str, data: dict[str, Any]) -> bytes:
 dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
+def named(kind: str, data: dict[str, Any]) -> str:
+    """One event whose name is also its data's type, as text."""
+    return f"event: {kind}\ndata: {dumps({'type': kind, **data})}\n\n"
+
+
 class EventStream(Response):
     """Streams frames; when the client goes, it ends at once."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, frames: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
-        super().__init__(headers=_HEADERS)
+    def __init__(
+        self,
+        frames: AsyncIterator[bytes],
+        on_end: Callable[[], None],
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(headers={**_HEADERS, **(headers or {})})
         del self.headers["content-length"]
         self._frames = frames
         self._on_end = on_end  # also where the frames were never begun

@@ -393,10 +393,16 @@ def test_embeddings_are_refused_clearly(client: OpenAI) -> None:
     assert caught.value.status_code == 501
 
 
-def test_unknown_fields_and_bad_values_are_named(client: OpenAI) -> None:
-    with pytest.raises(BadRequestError, match="temprature; did you mean temperature"):
+def test_unknown_fields_are_told_and_bad_values_refused(client: OpenAI) -> None:
+    raw = client.chat.completions.with_raw_response.create(
+        model="", messages=HELLO, max_tokens=1, extra_body={"temprature": 1}
+    )
+    assert raw.headers["X-Parlay-Warnings"] == "temprature"
+    (told,) = (raw.parse().model_extra or {})["warnings"]
+    assert "did you mean temperature" in told["message"]
+    with pytest.raises(BadRequestError, match="mirostat would change the text"):
         client.chat.completions.create(
-            model="", messages=HELLO, max_tokens=1, extra_body={"temprature": 1}
+            model="", messages=HELLO, max_tokens=1, extra_body={"mirostat": 2}
         )
     with pytest.raises(BadRequestError, match="top_p"):
         client.chat.completions.create(model="", messages=HELLO, max_tokens=1, top_p=7)

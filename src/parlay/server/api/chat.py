@@ -5,7 +5,7 @@ Knows OpenAI's chat format; knows neither the worker nor HTTP.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parlay.decoding.reasoning import Reasoning
 from parlay.llama.vocabulary import Vocabulary
@@ -13,6 +13,11 @@ from parlay.runtime.sequence import Piece
 from parlay.server.api.job import Event
 from parlay.server.api.reply import token_figures
 from parlay.server.api.tools import Call, Said, ToolText
+from parlay.web.schema import ChatRequest
+
+if TYPE_CHECKING:
+    from parlay.server.api.planner import Plan
+    from parlay.server.lifecycle.service import Service
 
 
 class ChatChoice:
@@ -37,6 +42,16 @@ class ChatChoice:
         self._calls: list[Call] = []
         self._logprobs: list[dict[str, Any]] = []
         self._reason = "stop"
+
+    @classmethod
+    def of(cls, service: Service, plan: Plan, body: ChatRequest) -> ChatChoice:
+        return cls(
+            service.engine.model.vocabulary,
+            thinking=plan.thinking,
+            split_reasoning=body.reasoning_format == "auto",
+            tool_names=plan.tool_names,
+            logprobs=body.logprobs,
+        )
 
     def push(self, event: Event) -> list[dict[str, Any]]:
         deltas = [] if self._begun else [{"role": "assistant", "content": ""}]

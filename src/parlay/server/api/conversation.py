@@ -15,7 +15,7 @@ from parlay.errors import BadRequest
 from parlay.llama.model import Model
 from parlay.server.api import tools
 from parlay.server.api.control_words import NO_WORDS, ControlWords
-from parlay.web.schema import ChatRequest, Message, NamedTool
+from parlay.web.schema import ChatRequest, Message, NamedTool, Tool
 
 _PROBE = ({"role": "user", "content": "?"},)
 
@@ -98,14 +98,19 @@ def offered(body: ChatRequest) -> list[dict[str, Any]]:
     if not body.tools or body.tool_choice == "none":
         return []
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
-    found = [
-        tool.model_dump(exclude_none=True)
-        for tool in body.tools
-        if named in (None, tool.function.name)
-    ]
+    found = [_shown(tool) for tool in body.tools if named in (None, tool.function.name)]
     if not found:
         raise BadRequest(f"tool_choice names {named!r}, which is not among tools")
     return found
+
+
+def _shown(tool: Tool) -> dict[str, Any]:
+    """What the model reads of a tool: nothing that is meant for the server."""
+    function: dict[str, Any] = {"name": tool.function.name}
+    if tool.function.description is not None:
+        function["description"] = tool.function.description
+    function["parameters"] = tool.function.parameters or {}
+    return {"type": "function", "function": function}
 
 
 def _template_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +124,8 @@ def _template_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(message: Message) -> dict[str, Any]:
     """A message as templates expect it: content is one text, call arguments are objects."""
-    found = message.model_dump(exclude_none=True, exclude={"annotations", "refusal"})
+    unread = {"annotations", "refusal", *(message.model_extra or {})}
+    found = message.model_dump(exclude_none=True, exclude=unread)
     found["role"] = "system" if message.role == "developer" else message.role
     if isinstance(message.content, list):
         found["content"] = "".join(part.text or part.refusal for part in message.content)

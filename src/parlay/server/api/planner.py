@@ -20,6 +20,7 @@ from parlay.server.api import tools
 from parlay.server.api.conversation import Conversation, Prompt, offered
 from parlay.server.api.grammar import Grammars
 from parlay.web.schema import ChatRequest, CompletionRequest, NamedTool, Options, Speculative
+from parlay.web.unknown import Told, refuse_unfollowed, tell, unknown_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Plan:
     mode: Mode
     thinking: bool = False
     tool_names: tuple[str, ...] = ()
+    told: tuple[Told, ...] = ()  # what of the request is not followed
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,13 @@ class Planner:
         self._context_size = context_size
         self._adaptive = adaptive  # the controller measures, so `auto` rules are only its advice
 
-    def chat(self, body: ChatRequest, headers: Mapping[str, str], pressed: bool) -> Plan:
+    def chat(
+        self,
+        body: ChatRequest,
+        headers: Mapping[str, str],
+        pressed: bool,
+        endpoint: Endpoint = "chat",
+    ) -> Plan:
         special = self._deployment.server.parse_special_in_messages
         prompt = self._conversation.prompt(body, parse_special=special)
         forced = isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required"
@@ -75,10 +83,11 @@ class Planner:
             raise BadRequest("a forced tool call cannot be combined with another grammar")
         if forced:
             grammar = self._grammars.lark(tools.forced_call(offered(body)))
-        facts = self._facts("chat", body, prompt, headers, grammar, pressed)
+        facts = self._facts(endpoint, body, prompt, headers, grammar, pressed)
         facts = replace(facts, tools=bool(body.tools), code=_has_code(body))
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         plan = self._plan(body, facts, prompt, grammar, logprobs)
+        plan = replace(plan, told=self.told(body))
         split = body.reasoning_format == "auto"
         names = tuple(tool["function"]["name"] for tool in offered(body))
         return replace(plan, thinking=prompt.thinking and split, tool_names=names)
@@ -89,7 +98,14 @@ class Planner:
         prompt = self._conversation.plain(body.prompt)
         grammar = self._grammar(body)
         facts = self._facts("completions", body, prompt, headers, grammar, pressed)
-        return self._plan(body, facts, prompt, grammar, body.logprobs)
+        plan = self._plan(body, facts, prompt, grammar, body.logprobs)
+        return replace(plan, told=self.told(body))
+
+    def told(self, body: Options) -> tuple[Told, ...]:
+        """What of a body is not followed; some of it is refused instead."""
+        refuse_unfollowed(body.model_extra or {})
+        refuse = self._deployment.server.unknown_fields == "refuse"
+        return tell(unknown_fields(body), sorted(type(body).model_fields), refuse=refuse)
 
     def _facts(
         self,
@@ -135,7 +151,7 @@ class Planner:
                 sources=wager.sources,
                 window=wager.window,
                 fallback=wager.fallback,
-                thinking=prompt.thinking if facts.endpoint == "chat" else None,
+                thinking=prompt.thinking if isinstance(body, ChatRequest) else None,
                 mode=asked.mode,
                 verification=asked.verification,
                 context_full=body.context_full or self._deployment.runtime.context_full,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from parlay.errors import ParlayError
 from parlay.llama.vocabulary import Vocabulary
@@ -19,6 +19,10 @@ from parlay.server.api.planner import Plan
 from parlay.server.figures.plain_speed import Baseline
 from parlay.web import failures
 from parlay.web import streaming as sse
+from parlay.web.schema import Options, StreamOptions
+
+if TYPE_CHECKING:
+    from parlay.server.lifecycle.service import Service
 
 
 class Choice(Protocol):
@@ -39,23 +43,25 @@ class Reply:
 
     def __init__(
         self,
+        service: Service,
         plan: Plan,
-        job: Job,
         choices: list[Choice],
-        *,
+        body: Options,
         prefix: str,
         kind: str,
-        model: str,
-        baseline: Baseline,
-        origins: Origins | None = None,
+        job: Job,
     ) -> None:
         self.id = f"{prefix}-{secrets.token_hex(12)}"
-        self._plan = plan
         self._job = job
         self._choices = choices
         self._kind = kind
-        self._baseline = baseline
-        self._origins = origins  # told with every chunk, where the client asked for it
+        self._seed = plan.seed
+        self._numbers = Numbers(plan, job, service.observer.baseline)
+        self._options = body.stream_options or StreamOptions()
+        # Told with every chunk, where the client asked for it.
+        wanted = self._options.include_origins
+        self._origins = Origins(service.engine.model.vocabulary) if wanted else None
+        model = body.model or service.model_name
         self._head = {"id": self.id, "created": int(time.time()), "model": model}
         # The same for every chunk: written out once.
         head = sse.dumps({**self._head, "object": kind})[:-1]
@@ -69,29 +75,40 @@ class Reply:
         parts = self._choices[event.index].push(event)
         return "".join([f"{head}{sse.dumps(part)[1:]}]}}\n\n" for part in parts]).encode()
 
+    def take(self, event: Event) -> None:
+        """A round of a reply that is sent whole."""
+        self.chunks(event)
+
+    def last(self) -> bytes:
+        usage = [self.usage_chunk()] if self._options.include_usage else []
+        return sse.frame(*usage) + sse.DONE
+
+    def failed(self, failure: failures.Failure) -> bytes:
+        return sse.frame(failure.body) + sse.DONE
+
     def chunks(self, event: Event) -> list[dict[str, Any]]:
         """A round as streamed chunks; the last chunk of a choice carries its numbers."""
         choice, seq = self._choices[event.index], self._job.sequences[event.index]
         parts = choice.push(event)
         if event.last:
-            parts += choice.finish(self._reason(seq))
+            parts += choice.finish(self._numbers.reason(seq))
         if self._origins is not None:
             self._origins.push(event, seq.submitted, parts)
         found = [self._chunk([{"index": event.index, **part}]) for part in parts]
         if event.last:
-            found[-1] |= self._numbers([seq])
+            found[-1] |= self._numbers.of([seq])
         return found
 
     def usage_chunk(self) -> dict[str, Any]:
         """The very last chunk, for those who asked: no choices, all numbers."""
         seqs = self._job.sequences
-        return {**self._chunk([]), "usage": statistics.usage(seqs), **self._numbers(seqs)}
+        return {**self._chunk([]), "usage": statistics.usage(seqs), **self._numbers.of(seqs)}
 
     def whole(self) -> dict[str, Any]:
         """The reply as one object."""
         seqs = self._job.sequences
         choices = [
-            {"index": i, **choice.whole(), **(self._numbers([seqs[i]]) if len(seqs) > 1 else {})}
+            {"index": i, **choice.whole(), **(self._numbers.of([seqs[i]]) if len(seqs) > 1 else {})}
             for i, choice in enumerate(self._choices)
         ]
         return {
@@ -99,22 +116,34 @@ class Reply:
             "object": self._kind.removesuffix(".chunk"),
             "choices": choices,
             "usage": statistics.usage(seqs),
-            "seed": self._plan.seed,
-            **self._numbers(seqs),
+            "seed": self._seed,
+            **self._numbers.of(seqs),
         }
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {**self._head, "object": self._kind, "choices": choices}
 
-    def _numbers(self, seqs: list[Sequence]) -> dict[str, Any]:
-        return {
-            "speculative": statistics.speculative(
-                seqs, self._plan.mode, self._plan.policy, self._baseline
-            ),
+
+class Numbers:
+    """What every reply says at its end, in whatever format."""
+
+    def __init__(self, plan: Plan, job: Job, baseline: Baseline) -> None:
+        self._plan = plan
+        self._job = job
+        self._baseline = baseline
+
+    def of(self, seqs: list[Sequence]) -> dict[str, Any]:
+        """Speculation, times, and what of the request was not followed."""
+        plan = self._plan
+        found: dict[str, Any] = {
+            "speculative": statistics.speculative(seqs, plan.mode, plan.policy, self._baseline),
             "timings": statistics.timings(seqs),
         }
+        if plan.told:
+            found["warnings"] = [told.as_dict() for told in plan.told]
+        return found
 
-    def _reason(self, seq: Sequence) -> str:
+    def reason(self, seq: Sequence) -> str:
         """OpenAI's finish reason; a broken answer is an error and not a reason."""
         if seq.finish_reason == "error":
             raise failures.of(seq.error or ParlayError("the answer broke"))

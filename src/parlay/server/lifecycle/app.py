@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from parlay.server.api import openai_routes
+from parlay.server.api import door_routes, openai_routes
 from parlay.server.figures import live_routes
 from parlay.server.figures.live_figures import Watching
 from parlay.server.lifecycle import ops_routes
@@ -16,7 +16,13 @@ from parlay.web import dashboard
 from parlay.web.app import make_app
 
 _SUMMARY = "Speculative decoding on llama.cpp that never loses the bet"
-_ROUTERS = (openai_routes.router, ops_routes.router, live_routes.router, dashboard.router)
+_ROUTERS = (
+    openai_routes.router,
+    door_routes.router,
+    ops_routes.router,
+    live_routes.router,
+    dashboard.router,
+)
 
 
 def create_app(service: Service, version: str) -> FastAPI:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from parlay.control import guard
 from parlay.deployment import Deployment
 from parlay.errors import BadRequest
+from parlay.routing import Endpoint
 from parlay.runtime.engine import Engine
 from parlay.runtime.pricing import Pricing
 from parlay.server.api import answer_statistics as statistics
@@ -37,6 +38,7 @@ from parlay.web.memory import Memory, process_bytes
 from parlay.web.request_log import RequestLog, timestamp
 from parlay.web.schema import ChatRequest, CompletionRequest
 from parlay.web.security import Keys
+from parlay.web.unknown import Told, tell
 
 _MAX_RETRY_S = 60
 _BETS = {
@@ -138,12 +140,27 @@ class Service:
 
     # -- requests -------------------------------------------------------------
 
-    async def plan_chat(self, body: ChatRequest, headers: Mapping[str, str]) -> Plan:
+    async def plan_chat(
+        self, body: ChatRequest, headers: Mapping[str, str], endpoint: Endpoint = "chat"
+    ) -> Plan:
         """In a thread: a template or a grammar may take its time."""
-        return await asyncio.to_thread(self._planner.chat, body, headers, self.memory.pressed)
+        pressed = self.memory.pressed
+        return await asyncio.to_thread(self._planner.chat, body, headers, pressed, endpoint)
 
     async def plan_completion(self, body: CompletionRequest, headers: Mapping[str, str]) -> Plan:
         return await asyncio.to_thread(self._planner.completion, body, headers, self.memory.pressed)
+
+    async def count_prompt(self, body: ChatRequest) -> int:
+        """The tokens a conversation has, also where it would not fit."""
+        special = self.deployment.server.parse_special_in_messages
+        read = partial(self._conversation.prompt, body, parse_special=special)
+        prompt = await asyncio.to_thread(read)
+        return len(prompt.tokens)
+
+    def told(self, names: Sequence[str]) -> tuple[Told, ...]:
+        """What is said about unknown fields, where they are not refused."""
+        refuse = self.deployment.server.unknown_fields == "refuse"
+        return tell(names, sorted(ChatRequest.model_fields), refuse=refuse)
 
     def begin(self, plan: Plan, model: str = "") -> Job:
         """Let a request in, or say when to come back. `model`: the name it was asked for by."""

@@ -1,0 +1,105 @@
+"""The other doors: Anthropic's messages and OpenAI's responses, answered as chat is.
+
+Knows HTTP and the service; bodies and events are translated in `web/doors`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from parlay.routing import Endpoint
+from parlay.server.api.chat import ChatChoice
+from parlay.server.api.door_reply import DoorReply
+from parlay.server.api.exchange import Exchange
+from parlay.server.api.openai_routes import service_of
+from parlay.server.api.planner import Plan
+from parlay.server.api.reply import Numbers
+from parlay.server.lifecycle.service import Service
+from parlay.web import failures
+from parlay.web.doors import messages_body, responses_body
+from parlay.web.doors.door import Translated, Writer
+from parlay.web.doors.messages_answer import MessageWriter
+from parlay.web.doors.messages_body import CountRequest, MessagesRequest
+from parlay.web.doors.responses_answer import ResponseWriter
+from parlay.web.doors.responses_body import ResponsesRequest
+from parlay.web.schema import ChatRequest
+
+router = APIRouter()
+
+
+@router.post("/v1/messages", summary="Anthropic's messages", response_model=None)
+async def messages(request: Request, body: MessagesRequest) -> Response:
+    service = service_of(request)
+    asked = Asked(service, "messages", messages_body.to_chat(body), request)
+    plan = await asked.plan()
+    return await asked.answer(plan, MessageWriter(body.model or service.model_name))
+
+
+@router.post("/v1/messages/count_tokens", summary="How many tokens a conversation has")
+async def count_tokens(request: Request, body: CountRequest) -> dict[str, int]:
+    chat = chat_of(messages_body.to_chat(body).chat)
+    return {"input_tokens": await service_of(request).count_prompt(chat)}
+
+
+@router.post("/v1/responses", summary="OpenAI's responses", response_model=None)
+async def responses(request: Request, body: ResponsesRequest) -> Response:
+    service = service_of(request)
+    if body.previous_response_id is not None:
+        raise failures.Failure(
+            400,
+            "previous_response_id needs server.stored_responses; send the whole conversation",
+            param="previous_response_id",
+        )
+    translated = responses_body.to_chat(body)
+    asked = Asked(service, "responses", translated, request)
+    plan = await asked.plan()
+    model = body.model or service.model_name
+    return await asked.answer(
+        plan, ResponseWriter(body, model, custom_tools=translated.custom_tools)
+    )
+
+
+class Asked:
+    """A request through a door."""
+
+    def __init__(
+        self, service: Service, endpoint: Endpoint, translated: Translated, request: Request
+    ) -> None:
+        self._service = service
+        self._endpoint: Endpoint = endpoint
+        self._translated = translated
+        self._request = request
+        self.chat = chat_of(translated.chat)
+
+    async def plan(self) -> Plan:
+        """Understood as chat is; what the door left out is told with the rest."""
+        headers = dict(self._request.headers)
+        plan = await self._service.plan_chat(self.chat, headers, self._endpoint)
+        told = self._service.told(self._translated.unknown)
+        return replace(plan, told=(*self._translated.told, *told, *plan.told))
+
+    async def answer(self, plan: Plan, writer: Writer) -> Response:
+        service = self._service
+        choice = ChatChoice.of(service, plan, self.chat)
+        numbers = partial(Numbers, plan, baseline=service.observer.baseline)
+        reply = partial(DoorReply, writer, choice, numbers, _keep_nothing)
+        exchange = Exchange(service, plan, self.chat.model, self.chat.stream, reply)
+        return await exchange.respond(self._request)
+
+
+def chat_of(chat: dict[str, Any]) -> ChatRequest:
+    """A door's body as chat's; n is 1: these formats hold one answer."""
+    try:
+        return ChatRequest.model_validate({**chat, "n": 1})
+    except ValidationError as error:
+        raise failures.of_validation(error.errors(), sorted(ChatRequest.model_fields)) from None
+
+
+def _keep_nothing() -> None:
+    """Most answers are not kept."""
