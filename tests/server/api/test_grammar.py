@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from parlay.errors import BadRequest
 from parlay.llama.model import Model
 from parlay.llama.settings import ModelSettings
+from parlay.server.api import grammar_check
 from parlay.server.api.grammar import Grammars
 
 
@@ -88,3 +90,44 @@ def test_a_matcher_that_gave_up_ends_nothing_as_if_it_were_whole(model: Model) -
         constraint.accept([the])  # whatever breaks a matcher, it allows nothing but the end after
     with pytest.raises(BadRequest, match="too complex"):
         constraint.mask(np.zeros((1, vocabulary.size), np.float32), [])
+
+
+def _objects(n: int) -> dict[str, Any]:
+    """Each holds the next one, by reference."""
+    last: dict[str, Any] = {f"r{n}": {"type": "string"}}
+    inner = {
+        f"r{i}": {"type": "object", "properties": {"a": {"$ref": f"#/$defs/r{i + 1}"}}}
+        for i in range(n)
+    }
+    return {"$ref": "#/$defs/r0", "$defs": inner | last}
+
+
+def test_a_grammar_that_would_end_the_process_is_refused(model: Model) -> None:
+    """Both end whoever reads them by a stack without end."""
+    grammars = Grammars(model.vocabulary)
+    rules = "".join(f"r{i} ::= r{i + 1}\n" for i in range(4000))
+    with pytest.raises(BadRequest, match="too deeply"):
+        grammars.json_schema(_objects(1500))
+    with pytest.raises(BadRequest, match=r"too deeply|over .* s to read"):
+        grammars.gbnf(f'root ::= r0\n{rules}r4000 ::= "a"\n')
+
+
+def test_a_grammar_that_takes_too_long_is_given_up(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_check, "LIMIT_S", 0.2)
+    slow = "".join(f'r{i} ::= "a" r{i + 1} "b"\n' for i in range(1900))
+    with pytest.raises(BadRequest, match="simplify"):
+        Grammars(model.vocabulary).gbnf(f'root ::= r0\n{slow}r1900 ::= "a"\n')
+
+
+def test_a_large_grammar_is_read_as_a_small_one_is(model: Model) -> None:
+    grammars = Grammars(model.vocabulary)
+    text = 'root ::= "on"\n' + "#" * 20_000 + "\n"
+    constraint = grammars.constraint(grammars.gbnf(text))
+    row = constraint.mask(np.zeros((1, model.vocabulary.size), np.float32), [])[0]
+    assert model.vocabulary.tokenize("on", bos=False)[0] in allowed(row)
+    with pytest.raises(BadRequest, match="cannot be read"):
+        grammars.gbnf("root = x\n" + "#" * 20_000)
+    with pytest.raises(BadRequest, match="cannot be read"):
+        grammars.gbnf("root ::= " + "(" * 2000 + '"a"' + ")" * 2000)

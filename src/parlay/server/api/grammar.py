@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from parlay.errors import BadRequest
 from parlay.llama.vocabulary import Vocabulary
+from parlay.server.api.grammar_check import one_line, read_apart, read_here
 
 MAX_GRAMMAR = 1 << 20
+_SMALL = 1 << 13  # characters: from three times as many on, some have ended the process
 WHITESPACE = r"(\n {0,8}| ?)"  # a line with its indent, or one space
 
 
@@ -45,7 +47,7 @@ class Grammars:
 
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
-            raise BadRequest(f"the grammar cannot be used: {_one_line(matcher.get_error())}")
+            raise BadRequest(f"the grammar cannot be used: {one_line(matcher.get_error())}")
         return GrammarConstraint(matcher, self._vocabulary.ends)
 
     @functools.cached_property
@@ -94,7 +96,7 @@ class GrammarConstraint:
     def _check(self) -> None:
         """A matcher that gave up allows only the end: half a text would pass for a whole one."""
         if self._matcher.is_error():
-            raise BadRequest(f"the grammar is too complex: {_one_line(self._matcher.get_error())}")
+            raise BadRequest(f"the grammar is too complex: {one_line(self._matcher.get_error())}")
 
     def _consume(self, token: int) -> bool:
         """Follow the draft one token, if the grammar lets it; a failed try would be final."""
@@ -147,17 +149,4 @@ def _compiled(kind: str, text: str) -> str:
     _guidance()
     if len(text) > MAX_GRAMMAR:
         raise BadRequest(f"the grammar has {len(text)} characters, over {MAX_GRAMMAR}")
-    from llguidance import LLMatcher, grammar_from
-
-    try:
-        grammar = str(grammar_from(kind, text))
-    except ValueError as error:
-        raise BadRequest(f"the grammar cannot be read: {_one_line(str(error))}") from None
-    problem = LLMatcher.validate_grammar(grammar)
-    if problem and not problem.startswith("WARNING"):
-        raise BadRequest(f"the grammar cannot be used: {_one_line(problem)}")
-    return grammar
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:300]
+    return read_here(kind, text) if len(text) <= _SMALL else read_apart(kind, text)
