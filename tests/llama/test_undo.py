@@ -165,6 +165,20 @@ def test_sequences_with_drafts_of_different_length_are_taken_back_too(
         np.testing.assert_allclose(row, cold(context, said), atol=NEAR)
 
 
+@pytest.mark.parametrize("architecture", BOUNDED)
+def test_snapshots_are_not_trusted_after_a_pass_that_moved_their_cells(
+    architecture: str, open_context: Open
+) -> None:
+    context = open_context(architecture, n_snapshots=4, n_sequences=5)
+    for seq_id in (3, 0, 1, 2):  # the cut with 2 and 3 puts them where 0 was
+        feed(context, seq_id, TEXT[seq_id : seq_id + 9])
+    context.decode([Span(s, 9, OTHER[s : s + n], n) for s, n in ((0, 4), (2, 3), (3, 3))])
+    context.truncate(0, 11)
+    row = feed(context, 0, [77])[0]
+    expected = feed(context, 4, [*TEXT[:9], *OTHER[:2], 77])[0]
+    np.testing.assert_allclose(row, expected, atol=NEAR)
+
+
 # -- marks -------------------------------------------------------------------------------------
 
 
