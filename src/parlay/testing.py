@@ -72,6 +72,9 @@ class ScriptedModel:
     def reusable(self, seq_id: int, length: int) -> int:
         return min(length, self.length(seq_id))
 
+    def mark(self, seq_id: int, *, lasting: bool = False) -> None:
+        """It can be cut anywhere."""
+
     def clear(self, seq_id: int) -> None:
         self.cache.pop(seq_id, None)
 
@@ -115,3 +118,52 @@ class ScriptedProposer:
 
     def close(self) -> None:
         self.closed = True
+
+
+class RecordedProposer:
+    """Drafts texts that were recorded before, each token right with a given chance.
+
+    So a round's cost is real and its acceptance is known.
+    """
+
+    def __init__(
+        self,
+        texts: Iterable[Sequence[int]],
+        right: float = 1.0,
+        *,
+        n_vocab: int,
+        seed: int = 0,
+        name: str = "recorded",
+    ) -> None:
+        self.name = name
+        self._texts = [tuple(text) for text in texts]
+        self._right = right
+        self._n_vocab = n_vocab
+        self._rng = np.random.default_rng(seed)
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        return [self._draft(ask) for ask in asks]
+
+    def _draft(self, ask: Ask) -> Draft:
+        said = tuple(ask.tokens)
+        for text in self._texts:
+            if len(text) > len(said) and text[: len(said)] == said:
+                wanted = text[len(said) : len(said) + ask.window]
+                tokens = tuple(self._spoil(token) for token in wanted)
+                return Draft(tokens, self.name, (self._right,) * len(tokens))
+        return Draft((), self.name)
+
+    def _spoil(self, token: int) -> int:
+        return token if self._rng.random() < self._right else (token + 1) % self._n_vocab
+
+    def forget(self, seq_id: int) -> None:
+        """Keeps nothing."""
+
+    def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
+        """Keeps nothing."""
+
+    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        """Keeps nothing."""
+
+    def close(self) -> None:
+        """Holds nothing."""

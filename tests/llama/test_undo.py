@@ -46,7 +46,13 @@ def open_context(models: dict[str, Model]) -> Iterator[Open]:
     with ExitStack() as stack:
 
         def make(architecture: str, **wanted: Any) -> Context:
-            asked = {"context_size": 256, "n_sequences": 3, "n_batch": 64, "threads": 1} | wanted
+            asked = {
+                "context_size": 256,
+                "n_sequences": 3,
+                "n_batch": 64,
+                "threads": 1,
+                "prompt_cache_bytes": 1 << 24,
+            } | wanted
             context = Context(models[architecture], ContextSettings(**asked))
             stack.callback(context.close)
             return context
@@ -217,7 +223,7 @@ def test_marks_are_bounded_in_number_and_bytes(open_context: Open) -> None:
         context.mark(0, lasting=True)
     assert context.reusable(0, 24) == 0  # only the last four are left
     assert context.reusable(0, 28) == 28
-    tight = open_context("qwen35", mark_bytes=1000)
+    tight = open_context("qwen35", prompt_cache_bytes=2000)
     feed(tight, 0, TEXT[:8])
     tight.mark(0, lasting=True)
     feed(tight, 0, TEXT[8:16])
@@ -251,7 +257,9 @@ steps = st.lists(
 def test_whatever_is_accepted_rejected_marked_or_dropped_the_state_is_that_of_the_text(
     architecture: str, n: int, models: dict[str, Model]
 ) -> None:
-    wanted = ContextSettings(256, n_sequences=4, n_batch=64, threads=1, n_snapshots=n)
+    wanted = ContextSettings(
+        256, n_sequences=4, n_batch=64, threads=1, n_snapshots=n, prompt_cache_bytes=1 << 24
+    )
     context = Context(models[architecture], wanted)
 
     @settings(max_examples=12, deadline=None, derandomize=True)

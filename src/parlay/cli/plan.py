@@ -46,6 +46,8 @@ _COLOURS = {
     "repacked weights": "cyan",
     "cache": "green",
     "state": "green",
+    "snapshots": "green",
+    "prompt cache": "bright_black",
     "compute": "yellow",
     "logits": "magenta",
     "features": "magenta",

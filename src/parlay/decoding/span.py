@@ -68,6 +68,9 @@ class Passes(Protocol):
     def reusable(self, seq_id: int, length: int) -> int:
         """How many of the first `length` cached tokens can be kept."""
 
+    def mark(self, seq_id: int, *, lasting: bool = False) -> None:
+        """Make it possible to come back to where the sequence is now; a lasting mark takes RAM."""
+
     def clear(self, seq_id: int) -> None:
         """Forget a sequence."""
 

@@ -223,7 +223,7 @@ class Context:
             # Sliding layers may lie in several pieces, which llama.cpp cannot copy on a device.
             on_device=self.model.facts.sliding_window is None,
             n_ubatch=int(C.llama_n_ubatch(self._handle)),
-            mark_bytes=self.settings.mark_bytes,
+            mark_bytes=self.settings.prompt_cache_bytes // 2,
         )
 
     def _comes_back(self, undo: Undo) -> bool:

@@ -170,9 +170,10 @@ class ContextSettings:
     # Of recurrent and hybrid models: earlier states that a pass leaves behind for each sequence, so
     # that as many tokens can be taken back without a copy.
     n_snapshots: int = 0
-    mark_bytes: int = 1 << 28  # RAM for states of earlier positions, all sequences together
     n_ubatch: int = 0  # rows llama.cpp computes at once, which its buffers are for; 0: the batch
     rope: RopeSettings = field(default_factory=RopeSettings)
+    # RAM for what was read before: states at earlier positions, conversations without a slot.
+    prompt_cache_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.context_size < 16:
@@ -198,6 +199,8 @@ class ContextSettings:
                 f"a ubatch of {self.n_ubatch} rows in batches of {self.n_batch}; give"
                 f" {_MIN_UBATCH} to {self.n_batch}, or 0 for the whole batch"
             )
+        if self.prompt_cache_bytes < 0:
+            raise BadRequest(f"a prompt cache of {self.prompt_cache_bytes} bytes; give 0 or more")
         if not 0 <= self.threads <= (os.cpu_count() or 1):
             raise BadRequest(
                 f"{self.threads} threads on {os.cpu_count()} cores; llama.cpp's threads spin, so"

@@ -45,7 +45,14 @@ def engine_contexts(
     """
     rows = (max(window, _WIDEST) + 1) * context.n_sequences
     k, v = drafter_types
-    own = replace(context, n_outputs=context.n_sequences, cache_type_k=k, cache_type_v=v)
+    own = replace(
+        context,
+        n_outputs=context.n_sequences,
+        cache_type_k=k,
+        cache_type_v=v,
+        n_snapshots=0,
+        prompt_cache_bytes=0,
+    )
     return replace(context, n_outputs=max(rows, _MIN_ROWS)), own
 
 

@@ -37,7 +37,9 @@ class Item:
     """One line of a plan."""
 
     model: str  # target or drafter
-    what: str  # weights, repacked weights, adapters, cache, state, compute, logits, features
+    # weights, repacked weights, adapters, cache, state, snapshots, compute, logits, features,
+    # prompt cache
+    what: str
     place: Place
     n_bytes: int
     device: int = 0  # which GPU, in the order llama.cpp lists them
@@ -212,7 +214,10 @@ def _cache(load: Load, split: Split) -> Iterable[_Size]:
     sizes: Counter[tuple[str, Spot]] = Counter()
     for i, layer in enumerate(load.shape.layers):
         sizes["cache", split.of(i)] += _cache_bytes(load, layer)
-        sizes["state", split.of(i)] += _state_bytes(load, layer)
+        state = _state_bytes(load, layer)
+        sizes["state", split.of(i)] += state
+        sizes["snapshots", split.of(i)] += state * _n_copies(load)
+    sizes["prompt cache", _RAM] += load.context.prompt_cache_bytes
     return [(what, spot, n) for (what, spot), n in sizes.items()]
 
 
@@ -230,6 +235,17 @@ def _state_bytes(load: Load, layer: Layer) -> int:
     if layer.state is None:
         return 0
     return (layer.state.n_conv + layer.state.n_state) * F32 * load.context.n_sequences
+
+
+def n_snapshots(load: Load) -> int:
+    """Those llama.cpp allocates: it ignores the wish where it cannot use them."""
+    return load.context.n_snapshots if load.shape.takes_back else 0
+
+
+def _n_copies(load: Load) -> int:
+    """Beside snapshots one copy of the state is kept on the device, for the prompt's sake."""
+    n = n_snapshots(load)
+    return n + 1 if n else 0
 
 
 def _buffers(load: Load, split: Split) -> Iterable[_Size]:
@@ -298,6 +314,7 @@ def largest_pass(load: Load, *, on_gpu: bool) -> Pass:
         rotated_v=rotated[1],
         on_gpu=on_gpu,
         rank=load.rank,
+        n_snapshots=n_snapshots(load),
     )
 
 

@@ -35,6 +35,7 @@ class Pass:
     # By layer, weights that lie in RAM and are copied to the GPU for a wide pass: name and bytes.
     fetched: tuple[tuple[tuple[str, int], ...], ...] = ()
     rank: int = 0  # of LoRA adapters: every product is computed once more through it, and added
+    n_snapshots: int = 0  # earlier states that recurrent layers leave behind
 
 
 @functools.lru_cache(maxsize=64)  # proposals try many settings that change no pass
@@ -223,6 +224,7 @@ class _Graph:
         hidden = tape.op(n_inner * t, joined)
         mixing = tape.op((state.n_state // max(1, n_inner) * 2 + n_inner // 16) * t, hidden)
         step = tape.op(n_inner * t, mixing)
-        scanned = tape.op(n_inner * t + state.n_state * s, hidden, step, mixing)
+        states = (1 + self.work.n_snapshots) * state.n_state * s
+        scanned = tape.op(n_inner * t + states, hidden, step, mixing)
         gated = tape.op(n_inner * t, scanned, inner)
         return tape.op(self._full, gated)

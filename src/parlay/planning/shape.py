@@ -35,6 +35,22 @@ _SLIDING_PATTERN = {
 }
 # Hybrids whose recurrent layers are told by an interval, not by missing keys and values.
 _INTERVAL = ("qwen3next", "qwen35", "qwen35moe", "minimax-01")
+# Whose recurrent layers llama.cpp can take back by itself, snapshot by snapshot.
+_TAKEN_BACK = frozenset(
+    {
+        "bailingmoe3",
+        "deepseek4",
+        "glm5-next",
+        "kimi-k3",
+        "lfm2",
+        "lfm2moe",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "qwen35",
+        "qwen35moe",
+        "qwen4exp",
+    }
+)
 _RECURRENT_ONLY = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7")
 # What the passes of these compute is followed operation by operation (passes.py).
 FOLLOWED = frozenset({"gemma3", "lfm2", "llama", "mamba", "qwen2", "qwen3", "qwen35"})
@@ -108,6 +124,12 @@ class Shape:
     def weight_bytes(self) -> int:
         """All tensors once, as they lie in the file."""
         return self.input_bytes + self.output_bytes + sum(layer.n_bytes for layer in self.layers)
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether snapshots of its state can be kept; what a file's model really can is probed."""
+        states = any(layer.state is not None for layer in self.layers)
+        return states and self.architecture in _TAKEN_BACK
 
     @property
     def followed(self) -> bool:

@@ -46,6 +46,7 @@ class Calibration:
         self._model = model
         self._target = target
         self._progress = progress
+        self._widest = min(settings.widest, target.max_rollback)
 
     def exact_shapes(self, target: Passes) -> ExactShapes:
         """Probe once per machine, build, file and settings; remember it."""
@@ -53,7 +54,7 @@ class Calibration:
         if settings.mode == "faithful" or not settings.draft:
             return NOTHING_EXACT
         n = settings.context.n_sequences
-        widest = settings.widest + 1
+        widest = self._widest + 1
         rows = widest if n == 1 else max(widest, MAX_EXACT_ROWS)
         key = self._probe_key(rows)
         known = None if settings.measure_again else store.load("exact", key)
@@ -78,6 +79,7 @@ class Calibration:
             [store.file_identity(adapter.path) for adapter in settings.model.adapters],
             replace(settings.context, threads=self._threads),
             self._target.cache_types,
+            self._target.settings.n_snapshots,
             rows,
             *self._target.captured,
         )
@@ -93,7 +95,7 @@ class Calibration:
         found = measure(
             target,
             passes,
-            max_window=settings.widest,
+            max_window=self._widest,
             n_sequences=settings.context.n_sequences,
             progress=self._progress,
         )

@@ -25,7 +25,7 @@ from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.undo import Rollback
 from parlay.llama.vocabulary import Detokenizer
-from parlay.planning.limits import Wanted, check_fits, engine_contexts
+from parlay.planning.limits import check_fits
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
@@ -37,6 +37,7 @@ from parlay.runtime.request import Mode, Request
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence, Sink
 from parlay.runtime.slots import Slots
+from parlay.runtime.snapshots import choose_snapshots, remember_window, wanted_files
 from parlay.runtime.worker import Worker
 from parlay.timing.measuring import Progress, Stopwatch, quietly
 
@@ -77,12 +78,15 @@ class Engine:
         """Load everything; runs on the worker's thread."""
         if settings.vram_budget_gb is not None:
             self._check_budget(settings.vram_budget_gb)
+        n_snapshots = choose_snapshots(settings)  # while the memory of the weights is still free
         own_head = any(same_file(Path(name), settings.target) for name in settings.draft)
         self.model = self._keep(Model(settings.target, replace(settings.model, own_head=own_head)))
         rows = (settings.widest + 1) * settings.context.n_sequences
-        self.target = self._keep(
-            Context(self.model, replace(settings.context, n_outputs=max(rows, MAX_EXACT_ROWS)))
+        context = replace(
+            settings.context, n_outputs=max(rows, MAX_EXACT_ROWS), n_snapshots=n_snapshots
         )
+        self.target = self._keep(Context(self.model, context))
+        self.widest = min(settings.widest, self.target.max_rollback)
         self._loader = Loader(settings, self.model, self.target)
         self._calibration = Calibration(settings, self.model, self.target, self._progress)
         proposers = self._loader.proposers(self._closing)
@@ -99,7 +103,7 @@ class Engine:
             frozenset(FREE_PROPOSERS),
             self.exact,
             self.target.context_size,
-            settings.widest,
+            self.widest,
         )
         if settings.drafter_later:
             self.bets.absent[MODEL] = Fallback.DRAFTER_LOADING
@@ -124,14 +128,8 @@ class Engine:
 
     def _check_budget(self, budget_gb: float) -> None:
         """Refuse before allocating; without a later drafter, both models count."""
-        settings = self.settings
-        types = (settings.drafter_cache_type_k, settings.drafter_cache_type_v)
-        ours, own = engine_contexts(settings.context, settings.widest, types)
-        paths = [Path(name) for name in settings.draft if name not in FREE_PROPOSERS]
-        drafter = Wanted(paths[0], settings.drafter_model, own) if paths else None
-        if settings.drafter_later:
-            drafter = None
-        check_fits(Wanted(settings.target, settings.model, ours), drafter, budget_gb=budget_gb)
+        target, drafter = wanted_files(self.settings)
+        check_fits(target, None if self.settings.drafter_later else drafter, budget_gb=budget_gb)
 
     @property
     def threads(self) -> int:
@@ -280,6 +278,7 @@ class Engine:
             return FixedWindow(settings.window)
         key = self.pair_key([Path(name) for name in settings.draft if name not in FREE_PROPOSERS])
         costs = self._calibration.costs(key, target, drafter)
+        remember_window(settings, costs, self.target)
         made = ProfitController(costs, store.load("learned", key))
         self._learned = lambda: store.save("learned", key, made.to_dict())
         return made

@@ -31,11 +31,15 @@ class EngineSettings:
     translate: bool = False  # let a drafter of another vocabulary draft through text
     remember_tokens: int = 0  # of finished answers and their prompts, for suffix drafts of others
     drafter_later: bool = False  # `load_drafter` will bring the draft model
+    # Tokens of a draft that a recurrent target takes back without a copy; None: by price and room.
+    snapshots: int | None = None
     measure_again: bool = False  # believe no measurement of an earlier run
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 0:
             raise BadRequest(f"the window is {self.window}; give 0 or more")
+        if self.snapshots is not None and not 0 <= self.snapshots < self.context.n_batch:
+            raise BadRequest(f"{self.snapshots} snapshots; give 0 to {self.context.n_batch - 1}")
         if self.remember_tokens < 0:
             raise BadRequest(f"{self.remember_tokens} tokens to remember; give 0 or more")
         if self.remember_tokens and "suffix" not in self.draft:

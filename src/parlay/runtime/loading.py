@@ -100,6 +100,8 @@ class Loader:
             settings.context,
             context_size=self._target.context_size,
             n_outputs=n_outputs,
+            n_snapshots=0,  # it drafts token by token: a pass leaves nothing to take back
+            prompt_cache_bytes=0,
             cache_type_k=settings.drafter_cache_type_k,
             cache_type_v=settings.drafter_cache_type_v,
         )

@@ -89,7 +89,7 @@ class Pricing:
         """What is left to be timed, in parts that a request may come between."""
         engine = self._engine
         n = engine.settings.context.n_sequences
-        wanted = measuring.tasks(engine.watched, None, engine.settings.widest, n)
+        wanted = measuring.tasks(engine.watched, None, engine.widest, n)
         return deque() if self.measured else deque([*(run for _, run in wanted), self._settle])
 
     def _settle(self) -> None:

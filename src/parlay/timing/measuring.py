@@ -35,6 +35,8 @@ _N_PREFIX = 24
 _N_SAMPLES, _N_SAMPLES_WIDE, _SMALL_ROWS = 3, 2, 5
 # Every shape up to here is measured, then those where kernels are known to switch.
 _DENSE_ROWS = 9
+# Drafts whose rejection is timed have so many tokens.
+_N_REJECTED = 3
 _N_CHANGES = 2
 _SPARSE_ROWS = (12, 16, 17, 24, 32)
 _N_STEPS = 8
@@ -58,6 +60,8 @@ class Stopwatch:
         self.samples: defaultdict[_Key, list[float]] = defaultdict(list)
         # The second pass of a shape: a GPU records then what it will repeat from the third one on.
         self.seconds: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
+        # Taking a rejected draft back, and reading again what held of it.
+        self.rollbacks: list[float] = []
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         shape = tuple(len(span.tokens) for span in spans)
@@ -74,6 +78,7 @@ class Stopwatch:
         """Everything timed so far; what is timed next is believed on its own."""
         self.samples.clear()
         self.seconds.clear()
+        self.rollbacks.clear()
 
     def _note(self, shape: tuple[int, ...], seconds: float) -> None:
         n, rows = len(shape), sum(shape)
@@ -114,8 +119,17 @@ class Stopwatch:
     def truncate(self, seq_id: int, length: int) -> None:
         self._passes.truncate(seq_id, length)
 
+    def reject(self, seq_id: int, length: int) -> None:
+        """Take the end of a draft back; timed."""
+        started = self._clock()
+        self._passes.truncate(seq_id, length)
+        self.rollbacks.append(self._clock() - started)
+
     def reusable(self, seq_id: int, length: int) -> int:
         return self._passes.reusable(seq_id, length)
+
+    def mark(self, seq_id: int, *, lasting: bool = False) -> None:
+        self._passes.mark(seq_id, lasting=lasting)
 
     def clear(self, seq_id: int) -> None:
         self._passes.clear(seq_id)
@@ -196,6 +210,8 @@ def tasks(
     yield "single tokens", partial(_time_shape, target, 1, _N_STEPS)
     if drafter is not None:
         yield "drafter", partial(_time_drafter, drafter)
+    if max_window:
+        yield "rejected drafts", partial(_time_rollback, target, min(max_window, _N_REJECTED) + 1)
     widest = max_window + 1
     shapes = [b for b in (*range(2, _DENSE_ROWS + 1), *_SPARSE_ROWS) if b < widest]
     for b in (*shapes, widest):
@@ -223,6 +239,21 @@ def _time_shape(passes: Stopwatch, rows: int, n_wanted: int) -> None:
         else:
             passes.decode([Span(0, 0, prefix, 0)])
         passes.decode([Span(0, _N_PREFIX, rest[:n], n)])
+
+
+def _time_rollback(passes: Stopwatch, rows: int) -> None:
+    """Drafts of which the first token holds."""
+    if passes.rollbacks or 2 * (_N_PREFIX + rows) > passes.context_size:
+        return
+    tokens = probe_tokens(_N_PREFIX + rows, passes.n_vocab)
+    passes.clear(0)
+    passes.decode([Span(0, 0, tokens[:_N_PREFIX], 0)])
+    for _ in range(1 + _N_SAMPLES):
+        at = passes.length(0)
+        passes.decode([Span(0, at, tokens[_N_PREFIX:], rows)])
+        passes.reject(0, at + 1)
+    del passes.rollbacks[0]  # it also allocated what it copies to
+    passes.clear(0)
 
 
 def _time_together(passes: Stopwatch, n_sequences: int, rows: int) -> None:
@@ -278,7 +309,8 @@ def table(
     """The prices as far as passes were timed; there must be at least one."""
     choice_s = seconds_per_choice(target.n_vocab, clock)
     together = sorted({n for n, _, _ in target.samples})
-    curves = {(1, n): _curve(target, n, OVERHEAD_S, choice_s) for n in together}
+    rollback_s = median(target.rollbacks) if target.rollbacks else 0.0
+    curves = {(1, n): _curve(target, n, OVERHEAD_S, choice_s, rollback_s) for n in together}
     cost = None if drafter is None else _drafter_cost(drafter, choice_s)
     stable = _is_stable(target) and (drafter is None or _is_stable(drafter))
     return CostTable(curves, cost, name="measured", origin=origin, stable=stable)
@@ -288,14 +320,22 @@ def _drafter_cost(drafter: Stopwatch, choice_s: float) -> DrafterCost:
     return DrafterCost(_curve(drafter, 1, 0.0, choice_s), single_steps=drafter.steady)
 
 
-def _curve(passes: Stopwatch, n_sequences: int, fixed_s: float, choice_s: float) -> Curve:
+def _curve(
+    passes: Stopwatch, n_sequences: int, fixed_s: float, choice_s: float, rollback_s: float = 0.0
+) -> Curve:
+    """`rollback_s`: what a rejection costs beyond its pass; most drafts end in one, so all pay."""
+
+    def price(seconds: list[float], rows: int) -> float:
+        drafted = rows > n_sequences
+        return median(seconds) + fixed_s + rows * choice_s + (rollback_s if drafted else 0.0)
+
     prices: dict[bool, dict[int, float]] = {False: {}, True: {}}
     for (n, rows, changed), seconds in passes.samples.items():
         if n == n_sequences and seconds:
-            prices[changed][rows] = median(seconds) + fixed_s + rows * choice_s
+            prices[changed][rows] = price(seconds, rows)
     steady, changed_ = prices[False], prices[True]
     again = [
-        median(seconds) + fixed_s + rows * choice_s - steady[rows]
+        price(seconds, rows) - steady[rows]
         for (n, rows), seconds in passes.seconds.items()
         if n == n_sequences and rows in steady
     ]

@@ -22,10 +22,11 @@ def read(passes: Passes, prefix: Sequence[int]) -> None:
     """Into the cache, in chunks."""
     for at in range(0, len(prefix), _SMALL_CHUNK):
         passes.decode([Span(0, at, prefix[at : at + _SMALL_CHUNK], 0)])
+    passes.mark(0, lasting=True)
 
 
 def rewind(passes: Passes, prefix: Sequence[int]) -> None:
-    """Leave just the prefix in the cache; a recurrent one has to read it again."""
+    """Leave just the prefix in the cache; one without a mark there has to read it again."""
     if passes.reusable(0, len(prefix)) == len(prefix):
         passes.truncate(0, len(prefix))
     else:

@@ -1,0 +1,77 @@
+"""How many snapshots of its state the target will keep: by what windows pay here, and by room.
+
+Knows files, settings and earlier prices; runs before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from parlay import store
+from parlay.control.cost import CostTable
+from parlay.llama import library
+from parlay.llama.context import Context
+from parlay.llama.undo import Rollback
+from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here
+from parlay.planning.needs import Load
+from parlay.planning.plan import Plan
+from parlay.planning.shape import read_shape
+from parlay.planning.snapshots import with_snapshots
+from parlay.runtime.engine_settings import EngineSettings
+from parlay.runtime.loading import FREE_PROPOSERS
+
+log = logging.getLogger("parlay.runtime")
+_WINDOWS = "windows"
+
+
+def choose_snapshots(settings: EngineSettings) -> int:
+    """As many as the widest window that pays, if memory allows; 0 where nothing is drafted."""
+    if not settings.draft or settings.window == 0:
+        return 0
+    if settings.snapshots is not None:
+        return settings.snapshots
+    target, drafter = wanted_files(settings)
+    if not read_shape(target.path).takes_back:
+        return 0
+    loads = load_list(target, drafter)
+
+    def plan(tried: Sequence[Load]) -> Plan:
+        return plan_here(tried, budget_gb=settings.vram_budget_gb)
+
+    chosen = with_snapshots(loads, _widest_that_pays(settings), plan)[0].context.n_snapshots
+    log.info("%d snapshots of the recurrent state: so many tokens can be taken back", chosen)
+    return chosen
+
+
+def remember_window(settings: EngineSettings, costs: CostTable, target: Context) -> None:
+    """Keep for the next load which window pays, where all were measured, on a quiet machine."""
+    bounded = target.rollback is Rollback.BOUNDED
+    if bounded and costs.stable and target.max_rollback >= settings.widest:
+        best = costs.best_window(settings.widest)
+        store.save(_WINDOWS, _key(settings), {"widest": settings.widest, "best": best})
+
+
+def _widest_that_pays(settings: EngineSettings) -> int:
+    if settings.window is not None:
+        return settings.window
+    known = store.load(_WINDOWS, _key(settings))
+    if known is None or settings.measure_again or known.get("widest") != settings.widest:
+        return settings.widest
+    return min(settings.widest, int(known["best"]))
+
+
+def _key(settings: EngineSettings) -> str:
+    devices = [(d.name, d.description) for d in library.devices()]
+    identity = store.file_identity(settings.target)
+    return store.fingerprint(identity, library.version(), devices, settings.model)
+
+
+def wanted_files(settings: EngineSettings) -> tuple[Wanted, Wanted | None]:
+    """Target and drafter as they will be loaded."""
+    types = (settings.drafter_cache_type_k, settings.drafter_cache_type_v)
+    ours, own = engine_contexts(settings.context, settings.widest, types)
+    paths = [Path(name) for name in settings.draft if name not in FREE_PROPOSERS]
+    drafter = Wanted(paths[0], settings.drafter_model, own) if paths else None
+    return Wanted(settings.target, settings.model, ours), drafter

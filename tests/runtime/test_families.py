@@ -1,0 +1,60 @@
+"""Every family of models people run, tiny and random: drafts never change a greedy text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parlay.decoding.sampling import Sampling
+from parlay.llama.undo import Rollback
+from parlay.runtime.engine import Engine
+from parlay.runtime.request import Request
+from parlay.testing import RecordedProposer
+from tests import tiny_models
+from tests.runtime.test_engine import run, settings
+
+WINDOWS = (1, 3, 7)
+GREEDY = Sampling(temperature=0.0)
+# Beginnings that repeat: there is something to draft from, and it is mostly wrong.
+PHRASE = tuple(int(t) for t in np.random.default_rng(3).integers(3, 250, 9))
+PROMPTS = (PHRASE * 3, (*PHRASE[2:], *PHRASE, 77, *PHRASE[:5]))
+KINDS = dict.fromkeys(tiny_models.RECURRENT, Rollback.BOUNDED) | {"mamba": Rollback.CHECKPOINT}
+
+
+@pytest.fixture(scope="module", params=tiny_models.WRITERS)
+def family(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Path]]:
+    """A name and its file; what earlier runs probed is not believed."""
+    folder = tmp_path_factory.mktemp(request.param)
+    path = tiny_models.WRITERS[request.param](folder / "model.gguf", ftype="q8_0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARLAY_CACHE", str(folder / "cache"))
+        yield request.param, path
+
+
+def test_drafts_of_any_kind_and_window_leave_the_text_of_plain_decoding(
+    family: tuple[str, Path],
+) -> None:
+    name, path = family
+    with Engine(settings(path)) as engine:
+        expected = [run(engine, Request(p, 32, GREEDY))[0].tokens for p in PROMPTS]
+    made = settings(path, "ngram", "suffix", mode="exact", remember_tokens=4096)
+    n_drafted = n_accepted = 0
+    with Engine(made) as engine:
+        assert engine.target.rollback is KINDS.get(name, Rollback.PARTIAL)
+        n_vocab = engine.target.n_vocab
+        engine.bets.proposers["recorded"] = RecordedProposer(expected, 0.7, n_vocab=n_vocab)
+        for source in ("ngram", "suffix", "recorded"):
+            for window in WINDOWS:
+                asked = [Request(p, 32, GREEDY, sources=(source,), window=window) for p in PROMPTS]
+                answers = [run(engine, request)[0] for request in asked]
+                assert [seq.tokens for seq in answers] == expected, (source, window)
+                n_drafted += sum(seq.counts.n_drafted for seq in answers)
+                n_accepted += sum(seq.counts.n_accepted for seq in answers)
+        exact = engine.exact.limit > 1
+    if exact:
+        assert 0.2 * n_drafted < n_accepted < 0.95 * n_drafted
