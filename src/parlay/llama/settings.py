@@ -190,14 +190,14 @@ class ContextSettings:
                 f"a batch of {self.n_batch} rows is too small; give at least"
                 f" {max(_MIN_BATCH, self.n_sequences)}"
             )
-        if not 0 <= self.n_snapshots < self.n_batch:
-            raise BadRequest(
-                f"{self.n_snapshots} snapshots of a state; give 0 to {self.n_batch - 1}"
-            )
         if self.n_ubatch and not _MIN_UBATCH <= self.n_ubatch <= self.n_batch:
             raise BadRequest(
                 f"a ubatch of {self.n_ubatch} rows in batches of {self.n_batch}; give"
                 f" {_MIN_UBATCH} to {self.n_batch}, or 0 for the whole batch"
+            )
+        if not 0 <= self.n_snapshots < self.rows_at_once:  # llama.cpp takes them in one go
+            raise BadRequest(
+                f"{self.n_snapshots} snapshots of a state; give 0 to {self.rows_at_once - 1}"
             )
         if self.prompt_cache_bytes < 0:
             raise BadRequest(f"a prompt cache of {self.prompt_cache_bytes} bytes; give 0 or more")

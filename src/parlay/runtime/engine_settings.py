@@ -38,8 +38,6 @@ class EngineSettings:
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 0:
             raise BadRequest(f"the window is {self.window}; give 0 or more")
-        if self.snapshots is not None and not 0 <= self.snapshots < self.context.n_batch:
-            raise BadRequest(f"{self.snapshots} snapshots; give 0 to {self.context.n_batch - 1}")
         if self.remember_tokens < 0:
             raise BadRequest(f"{self.remember_tokens} tokens to remember; give 0 or more")
         if self.remember_tokens and "suffix" not in self.draft:

@@ -40,7 +40,8 @@ def choose_snapshots(settings: EngineSettings) -> int:
     def plan(tried: Sequence[Load]) -> Plan:
         return plan_here(tried, budget_gb=settings.vram_budget_gb)
 
-    chosen = with_snapshots(loads, _widest_that_pays(settings), plan)[0].context.n_snapshots
+    most = min(_widest_that_pays(settings), settings.context.rows_at_once - 1)
+    chosen = with_snapshots(loads, most, plan)[0].context.n_snapshots
     log.info("%d snapshots of the recurrent state: so many tokens can be taken back", chosen)
     return chosen
 
