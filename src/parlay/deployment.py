@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -25,14 +26,20 @@ from pydantic import (
 
 from parlay.errors import BadRequest
 from parlay.hub.name import is_name
-from parlay.llama.settings import RopeScaling, SplitMode
+from parlay.llama.settings import ALL, RopeScaling, SplitMode
 from parlay.models import SHIPPED_DRAFTERS
 from parlay.routing import DEFAULT_RULES, Rule
 from parlay.upstreams import Pool, repeated
 
 Share = Annotated[float, Field(ge=0, le=1)]
+_Layers = Annotated[int, Field(ge=-1)] | Literal["auto"]
+_Tokens = Annotated[int, Field(ge=16)] | Literal["auto"]
+_CHOICE = re.compile(
+    r"(constrained-)?int|literal\[.*\]"
+)  # pydantic's name for one of several types
 # Names that stand for something else than a model.
 _NAMES = frozenset({*SHIPPED_DRAFTERS, "auto", "suffix", "ngram", "none"})
+_USUAL_CONTEXT = 4096
 _FIXED_WINDOW = 4  # of a fixed controller that is given none
 _MODELS = ("model.target", "model.drafter")
 _PATHS = (
@@ -73,8 +80,8 @@ class ModelSection(Section):
 class RuntimeSection(Section):
     """How they run and how they bet."""
 
-    gpu_layers: int = Field(-1, ge=-1)  # -1: all, if there is a GPU
-    context_size: int = Field(4096, ge=16)  # tokens of each slot
+    gpu_layers: _Layers = -1  # -1: all, if there is a GPU; auto: as many as fit
+    context_size: _Tokens = _USUAL_CONTEXT  # of each slot; auto: the longest that fits
     vram_budget_gb: float | None = Field(None, gt=0)
     speculative_window: int | None = Field(None, ge=0, le=64)  # absent: the controller's choice
     min_token_acceptance: Share | None = None
@@ -122,6 +129,16 @@ class RuntimeSection(Section):
     @classmethod
     def _several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
+
+    @property
+    def layers(self) -> int:
+        """On the GPU; where they are still to be found, all."""
+        return ALL if self.gpu_layers == "auto" else self.gpu_layers
+
+    @property
+    def tokens(self) -> int:
+        """Of each slot; where they are still to be found, as many as usual."""
+        return _USUAL_CONTEXT if self.context_size == "auto" else self.context_size
 
     @property
     def adaptive(self) -> bool:
@@ -359,7 +376,7 @@ def explain(error: ValidationError) -> str:
     problems = error.errors(include_url=False, include_context=False)
     # A misspelt key may also be one that is missing: what stands there says more.
     first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
-    place = [str(part) for part in first["loc"]]
+    place = [str(part) for part in first["loc"] if not _CHOICE.fullmatch(str(part))]
     dotted = ".".join(place)
     if first["type"] == "extra_forbidden":
         return f"{dotted} is not a key{_hint(place[-1], _keys_at(place[:-1]))}"

@@ -10,7 +10,7 @@ import queue
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from parlay.decoding.reasoning import OPEN
 from parlay.decoding.sampling import Sampling
@@ -29,6 +29,7 @@ from parlay.pairing.records import find_drafter
 from parlay.runtime.answer import Answer
 from parlay.runtime.engine import Engine
 from parlay.runtime.engine_settings import EngineSettings
+from parlay.runtime.fitting import fit_engine
 from parlay.runtime.loading import FREE_PROPOSERS
 from parlay.runtime.request import ContextFull, Mode, Request, Verification
 from parlay.runtime.sequence import Piece, Sequence
@@ -95,10 +96,10 @@ class Parlay:
         draft: str = "auto",
         window: int | None = None,
         mode: Mode | None = None,
-        context_size: int = 4096,
+        context_size: int | Literal["auto"] = 4096,
         slots: int = 1,
         threads: int = 0,
-        gpu_layers: int = -1,
+        gpu_layers: int | Literal["auto"] = -1,
         devices: Seq[str] = (),
         flash_attention: FlashAttention = "auto",
         cache_type_k: str = "auto",
@@ -132,10 +133,12 @@ class Parlay:
         `remember_tokens`: suffix also drafts what earlier answers said, up to so many tokens.
         `tensor_overrides`: PATTERN=DEVICE each; `lora`: FILE or FILE:SCALE each; `n_cpu_moe`:
         layers whose experts stay in RAM, -1 for all. `rope`: how positions are stretched.
+        `context_size="auto"`: the longest that memory holds, up to the model's own;
+        `gpu_layers="auto"`: as many as fit, a mixture's experts leaving the GPU first.
         `progress` is told what is measured at the first start; `measure_again` does so anew."""
         path = resolve_model(str(target))
         model = ModelSettings(
-            gpu_layers,
+            -1 if gpu_layers == "auto" else gpu_layers,
             tuple(devices),
             mmap,
             mlock,
@@ -147,35 +150,34 @@ class Parlay:
             overrides=tuple(Override.parse(text) for text in tensor_overrides),
             adapters=tuple(Adapter.parse(text) for text in lora),
         )
-        self.engine = Engine(
-            EngineSettings(
-                target=path,
-                draft=known_draft(path) if draft == "auto" else named_draft(draft),
-                window=window,
-                max_window=max(window or 0, 16),
-                mode=mode,
-                model=model,
-                context=ContextSettings(
-                    context_size,
-                    slots,
-                    n_batch=batch,
-                    threads=threads,
-                    flash_attention=flash_attention,
-                    cache_type_k=cache_type_k,
-                    cache_type_v=cache_type_v,
-                    n_ubatch=ubatch,
-                    rope=rope or RopeSettings(),
-                ),
-                drafter_model=model.for_drafter(drafter_gpu_layers),
-                drafter_cache_type_k=drafter_cache_type_k,
-                drafter_cache_type_v=drafter_cache_type_v,
-                vram_budget_gb=vram_budget_gb,
-                translate=translate,
-                remember_tokens=remember_tokens,
-                measure_again=measure_again,
+        settings = EngineSettings(
+            target=path,
+            draft=known_draft(path) if draft == "auto" else named_draft(draft),
+            window=window,
+            max_window=max(window or 0, 16),
+            mode=mode,
+            model=model,
+            context=ContextSettings(
+                4096 if context_size == "auto" else context_size,
+                slots,
+                n_batch=batch,
+                threads=threads,
+                flash_attention=flash_attention,
+                cache_type_k=cache_type_k,
+                cache_type_v=cache_type_v,
+                n_ubatch=ubatch,
+                rope=rope or RopeSettings(),
             ),
-            progress=progress,
+            drafter_model=model.for_drafter(drafter_gpu_layers),
+            drafter_cache_type_k=drafter_cache_type_k,
+            drafter_cache_type_v=drafter_cache_type_v,
+            vram_budget_gb=vram_budget_gb,
+            translate=translate,
+            remember_tokens=remember_tokens,
+            measure_again=measure_again,
         )
+        fitted = fit_engine(settings, context=context_size == "auto", layers=gpu_layers == "auto")
+        self.engine = Engine(fitted, progress=progress)
         self.template = self.engine.model.chat_template()
 
     def generate(self, prompt: str | Seq[Message], **options: Any) -> Answer:

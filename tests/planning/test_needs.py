@@ -28,7 +28,7 @@ def planned(
     path: Path, context: ContextSettings, settings: ModelSettings = MAPPED
 ) -> dict[str, float]:
     """MiB by what, on a machine without a GPU."""
-    (load,) = load_list(Wanted(path, settings, context), None)
+    (load,) = load_list(Wanted(path, settings, context))
     found: dict[str, float] = {}
     for item in needs(load, repacked=repacked_types()):
         found[item.what] = found.get(item.what, 0.0) + item.n_bytes / _MIB

@@ -161,9 +161,9 @@ def test_check_fits_refuses_before_loading(tiny_llama: Path, tiny_drafter: Path)
     context = ContextSettings(16384)
     target = Wanted(tiny_llama, ModelSettings(), context)
     drafter = Wanted(tiny_drafter, ModelSettings(), context)
-    assert check_fits(target, drafter, budget_gb=1).verdict == "fits"
+    assert check_fits(target, [drafter], budget_gb=1).verdict == "fits"
     with pytest.raises(LoadError, match=r"llama.gguf and drafter.gguf need .* GB; try --context"):
-        check_fits(target, drafter, budget_gb=0.01)
+        check_fits(target, [drafter], budget_gb=0.01)
     with pytest.raises(LoadError, match="use a smaller model"):
         check_fits(target, budget_gb=0.0001)
 

@@ -419,3 +419,41 @@ def test_systemd_reads_the_unit(tmp_path: Path) -> None:
 )
 def test_service_names_are_what_every_tool_takes(text: str, name: str) -> None:
     assert service_name(text) == name
+
+
+def test_settings_of_large_machines_reach_llama_server() -> None:
+    runtime = {
+        "tensor_split": [3, 1],
+        "split_mode": "row",
+        "main_gpu": 1,
+        "ubatch": 256,
+        "n_cpu_moe": 4,
+        "tensor_overrides": ["a=CPU", "b=CUDA1"],
+        "rope_scaling": "yarn",
+        "rope_scale": 4,
+        "context_size": "auto",
+        "gpu_layers": "auto",
+    }
+    model = {"target": "/models/big.gguf", "drafter": "ngram", "lora": ["/models/l.gguf:0.5"]}
+    given = deployment(model=model, runtime=runtime)
+    words = argv(render(given, "llama-server"))
+    pairs = {
+        "--tensor-split": "3,1",
+        "--split-mode": "row",
+        "--main-gpu": "1",
+        "--ubatch-size": "256",
+        "--n-cpu-moe": "4",
+        "--override-tensor": "a=CPU,b=CUDA1",
+        "--rope-scaling": "yarn",
+        "--rope-scale": "4",
+        "--lora-scaled": "/models/l.gguf:0.5",
+        "--ctx-size": "0",
+        "--n-gpu-layers": "auto",
+    }
+    assert {flag: after(words, flag) for flag in pairs} == pairs
+    every = deployment(model=model, runtime={"n_cpu_moe": -1})
+    assert "--cpu-moe" in argv(render(every, "llama-server"))
+    with pytest.raises(RenderError, match="comma"):
+        render(
+            deployment(model=model, runtime={"tensor_overrides": ["a{1,2}=CPU"]}), "llama-server"
+        )

@@ -122,7 +122,7 @@ def _loads(patient: Patient) -> list[Load]:
     drafter = patient.drafter
     return load_list(
         Wanted(patient.target, settings, context),
-        None if drafter is None else Wanted(drafter, drafter_settings, own),
+        [] if drafter is None else [Wanted(drafter, drafter_settings, own)],
     )
 
 
@@ -254,11 +254,11 @@ def _alerts(patient: Patient) -> Iterator[Finding]:
 
 def _cache(patient: Patient) -> Iterator[Finding]:
     runtime, every = patient.deployment.runtime, patient.deployment.monitoring
-    trained = read_facts(patient.target).n_ctx_train
+    trained = int(read_facts(patient.target).n_ctx_train * (runtime.rope_scale or 1))
     found = (
         f"context {runtime.context_size} of {trained} trained, when full: {runtime.context_full}"
     )
-    if runtime.context_size > trained:
+    if runtime.context_size != "auto" and runtime.context_size > trained:
         yield Finding("cache", "fail", found, f"lower runtime.context_size to {trained}")
     elif every.cache_compaction_interval == 0 and runtime.context_full == "slide":
         todo = "set monitoring.cache_compaction_interval, such as 8192"
@@ -315,7 +315,7 @@ def _build(patient: Patient) -> Iterator[Finding]:
     fast = sorted(here & {"AVX2", "AVX512", "NEON", "SVE", "VSX", "RVV"})
     said = f"llama.cpp {library.version()}, CPU: {', '.join(fast) or 'no vector units'}"
     on_gpu = library.has_gpu()
-    wants = any(pool.kind != "ram" for pool in pools()) and patient.deployment.runtime.gpu_layers
+    wants = any(pool.kind != "ram" for pool in pools()) and patient.deployment.runtime.layers
     if wants and not on_gpu:
         todo = "reinstall llama-cpp-python built for this GPU (docs/install.md)"
         yield Finding("build", "fail", f"{said}; a GPU is here that this build cannot use", todo)

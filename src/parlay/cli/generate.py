@@ -19,6 +19,7 @@ from parlay.cli import show
 from parlay.cli.machine_options import (
     NO_MACHINE_OPTIONS,
     MachineOptions,
+    number_or_auto,
     with_machine_options,
 )
 from parlay.errors import BadRequest
@@ -95,10 +96,14 @@ def generate(
         list[str] | None, typer.Option(help="TOKEN_ID=BIAS; may be repeated.")
     ] = None,
     logprobs: Annotated[int | None, typer.Option(min=0, help="Best tokens to score.")] = None,
-    context_size: Annotated[int, typer.Option("--context-size", "-c")] = 4096,
+    context_size: Annotated[
+        str, typer.Option("--context-size", "-c", help="Tokens; auto: the longest that fits.")
+    ] = "4096",
     context_full: FullName = FullName.stop,
     threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0,
-    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1,
+    gpu_layers: Annotated[
+        str, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
+    ] = "-1",
     device: Annotated[list[str] | None, typer.Option(help="Such as CUDA0; may repeat.")] = None,
     flash_attention: FlashName = FlashName.auto,
     cache_type_k: str = "auto",
@@ -138,9 +143,9 @@ def generate(
             draft=draft,
             window=window,
             mode=mode.value if mode else None,
-            context_size=context_size,
+            context_size=number_or_auto("--context-size", context_size),
             threads=threads,
-            gpu_layers=gpu_layers,
+            gpu_layers=number_or_auto("--gpu-layers", gpu_layers),
             devices=device or (),
             flash_attention=flash_attention.value,
             cache_type_k=cache_type_k,

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from parlay.errors import BadRequest
 from parlay.llama.settings import (
     Adapter,
     ModelSettings,
@@ -136,6 +137,16 @@ class MachineOptions:
         found["runtime.tensor_overrides"] = self.override_tensor or None
         found["model.lora"] = [str(Path(name)) for name in self.lora] if self.lora else None
         return found
+
+
+def number_or_auto(option: str, text: str) -> int | Literal["auto"]:
+    """What was given for an option that Parlay can also find by itself."""
+    if text == "auto":
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        raise BadRequest(f"{option} {text!r} is neither a number nor auto") from None
 
 
 NO_MACHINE_OPTIONS = MachineOptions()

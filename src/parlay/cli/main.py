@@ -80,6 +80,7 @@ def _root(
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.WARNING, format="parlay: %(message)s"
     )
+    logging.getLogger("parlay.chosen").setLevel(logging.INFO)  # what was left to us to choose
     if not verbose:  # llama.cpp's complaints reach people through our errors
         logging.getLogger("parlay.llama").setLevel(logging.ERROR)
 

@@ -18,6 +18,7 @@ from parlay.cli import plan_concurrency
 from parlay.cli.machine_options import (
     NO_MACHINE_OPTIONS,
     MachineOptions,
+    number_or_auto,
     with_machine_options,
 )
 from parlay.fleet.sizing import Goals
@@ -25,7 +26,15 @@ from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.planning import public
 from parlay.planning.devices import GIB, pretend, ram
-from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here, proposals_for
+from parlay.planning.limits import (
+    Wanted,
+    engine_contexts,
+    fit_here,
+    load_list,
+    plan_here,
+    proposals_for,
+    usable_pools,
+)
 from parlay.planning.needs import Item
 from parlay.planning.plan import Plan
 from parlay.planning.proposals import Proposal
@@ -68,12 +77,16 @@ def plan(
     draft: Annotated[
         str | None, typer.Option(help="The drafter's GGUF file, or default, default-block.")
     ] = None,
-    context_size: Annotated[int, typer.Option("--context-size", "-c")] = 4096,
+    context_size: Annotated[
+        str, typer.Option("--context-size", "-c", help="Tokens; auto: the longest that fits.")
+    ] = "4096",
     slots: Annotated[
         int | None, typer.Option(min=1, max=256, help="Sequences at a time; 1.")
     ] = None,
     window: Annotated[int, typer.Option("--window", "-k", min=0)] = 16,
-    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1,
+    gpu_layers: Annotated[
+        str, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
+    ] = "-1",
     drafter_gpu_layers: int = -1,
     cache_type_k: str = "auto",
     cache_type_v: str = "auto",
@@ -114,9 +127,11 @@ def plan(
     machine: MachineOptions = NO_MACHINE_OPTIONS,
 ) -> None:
     """Plan the memory of a target and its drafter."""
+    size = number_or_auto("--context-size", context_size)
+    layers = number_or_auto("--gpu-layers", gpu_layers)
     drafting = None if draft is None else resolve_drafter(draft)
     if table:
-        typer.echo(public.markdown_table(context_size))
+        typer.echo(public.markdown_table(4096 if size == "auto" else size))
         return
     if concurrency:
         goals = Goals(ttft_goal, tpot_goal)
@@ -127,7 +142,7 @@ def plan(
             raise typer.Exit(1)
         return
     shared = ContextSettings(
-        context_size,
+        4096 if size == "auto" else size,
         slots or 1,
         n_batch=batch,
         cache_type_k=cache_type_k,
@@ -137,16 +152,25 @@ def plan(
     )
     drafter_types = drafter_cache_type_k, drafter_cache_type_v
     context, own = engine_contexts(shared, window, drafter_types)
-    model = machine.placed(ModelSettings(gpu_layers, mmap=mmap))
+    model = machine.placed(ModelSettings(-1 if layers == "auto" else layers, mmap=mmap))
     wanted = Wanted(resolve_model(target), model, context)
-    drafter = None
+    drafters = []
     if drafting is not None:
-        drafter = Wanted(drafting, model.for_drafter(drafter_gpu_layers), own)
-    made = plan_here(
-        load_list(wanted, drafter, features),
-        budget_gb=vram_budget_gb,
-        available=None if gpu_gb is None else pretend(gpu_gb, ram()),
-    )
+        drafters = [Wanted(drafting, model.for_drafter(drafter_gpu_layers), own)]
+    loads = load_list(wanted, drafters, features)
+    available = usable_pools() if gpu_gb is None else pretend(gpu_gb, ram())
+    if "auto" in (size, layers):
+        found = fit_here(
+            loads,
+            context=size == "auto",
+            layers=layers == "auto",
+            budget_gb=vram_budget_gb,
+            available=available,
+        )
+        _say(found.line)
+        made = found.plan
+    else:
+        made = plan_here(loads, budget_gb=vram_budget_gb, available=available)
     _print(made, proposals_for(made), json_output)
     if made.verdict != "fits":
         raise typer.Exit(1)

@@ -44,9 +44,13 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: any free one.")] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Answers made at once.")] = None,
-    context_size: Annotated[int | None, typer.Option("--context-size", "-c")] = None,
+    context_size: Annotated[
+        str | None, typer.Option("--context-size", "-c", help="Of each slot; auto: what fits.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=0)] = None,
-    gpu_layers: Annotated[int | None, typer.Option(min=-1)] = None,
+    gpu_layers: Annotated[
+        str | None, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
+    ] = None,
     api_keys_file: Annotated[Path | None, typer.Option(help="One key a line.")] = None,
     allow_public_without_key: Annotated[
         bool, typer.Option("--allow-public-without-key", help="Serve strangers, knowingly.")
@@ -140,6 +144,7 @@ def _check(deployment: Deployment, json_output: bool) -> None:
         check_files,
         check_memory,
         drafter_path,
+        with_fit,
         with_known_drafter,
     )
     from parlay.web.security import Keys, check_bind
@@ -151,8 +156,9 @@ def _check(deployment: Deployment, json_output: bool) -> None:
             key_headers(pool)
         if deployment.engine == "local":
             check_files(deployment)
+            deployment = with_fit(with_known_drafter(deployment))
             check_memory(deployment)
-            path = drafter_path(with_known_drafter(deployment))
+            path = drafter_path(deployment)
             if path is not None and not path.is_file():
                 problem = f"model.drafter: no file at {path}; the server would decode plainly"
     except (DeploymentError, LoadError) as error:

@@ -17,6 +17,7 @@ from parlay.llama.model import has_room_for_a_copy
 from parlay.llama.placement import check_overrides
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.planning.devices import GIB, Pool, pools, ram
+from parlay.planning.fit import Fit, fit
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan, make_plan
 from parlay.planning.proposals import Proposal, propose
@@ -57,22 +58,42 @@ def engine_contexts(
 
 
 def check_fits(
-    target: Wanted, drafter: Wanted | None = None, *, budget_gb: float | None = None
+    target: Wanted, drafters: Sequence[Wanted] = (), *, budget_gb: float | None = None
 ) -> Plan:
     """Raise LoadError where the models would pass the budget, or what is free without one."""
-    loads = load_list(target, drafter)
-    plan = plan_here(loads, budget_gb=budget_gb)
+    plan = plan_here(load_list(target, drafters), budget_gb=budget_gb)
     if plan.verdict != "fits":
-        raise LoadError(_refusal(plan, proposals_for(plan)))
+        raise LoadError(refusal(plan))
     return plan
 
 
-def load_list(target: Wanted, drafter: Wanted | None, n_features: int = 0) -> list[Load]:
-    """Headers read, roles given. A drafter that reads the target's layers says how many."""
-    if drafter is None:
-        return [_load("target", target, n_features)]
-    drafts = _load("drafter", drafter)
-    return [_load("target", target, n_features or drafts.shape.n_reads), drafts]
+def load_list(target: Wanted, drafters: Sequence[Wanted] = (), n_features: int = 0) -> list[Load]:
+    """Headers read, roles given. Drafters that read the target's layers say how many."""
+    names = ["drafter", *(f"drafter {n}" for n in range(2, len(drafters) + 1))]
+    drafts = [_load(name, one) for name, one in zip(names, drafters, strict=False)]
+    n_reads = sum(load.shape.n_reads for load in drafts)
+    return [_load("target", target, n_features or n_reads), *drafts]
+
+
+def fit_here(
+    loads: Sequence[Load],
+    *,
+    context: bool,
+    layers: bool,
+    budget_gb: float | None = None,
+    available: Sequence[Pool] | None = None,
+) -> Fit:
+    """The longest context and the most layers on the GPU that this machine holds, as asked for."""
+    pools_now = usable_pools() if available is None else available
+    found = fit(
+        loads,
+        lambda tried: plan_here(tried, budget_gb=budget_gb, available=pools_now),
+        context=context,
+        layers=layers,
+    )
+    if isinstance(found, Plan):
+        raise LoadError(refusal(found))
+    return found
 
 
 def _load(role: str, wanted: Wanted, n_features: int = 0) -> Load:
@@ -133,7 +154,9 @@ def _short_of(plan: Plan) -> tuple[int, int]:
     return plan.in_ram, plan.ram_free
 
 
-def _refusal(plan: Plan, found: Sequence[Proposal]) -> str:
+def refusal(plan: Plan) -> str:
+    """Why it does not fit, and what would, in one line."""
+    found = proposals_for(plan)
     needed, free = _short_of(plan)
     limit = "the limit is" if plan.budget == free else "there is"
     advice = f"try {found[0].option}" if found else "use a smaller model"

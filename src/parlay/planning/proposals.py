@@ -56,7 +56,7 @@ def _smaller_cache(plan: Plan, replan: Replan) -> Iterator[Proposal]:
 def _smaller_context(plan: Plan, replan: Replan) -> Iterator[Proposal]:
     """The longest context that fits."""
     most = plan.loads[0].context.context_size // _STEP
-    best = _largest(
+    best = largest(
         MIN_CONTEXT // _STEP, most, lambda n: _try(replan, _with_context(plan.loads, n * _STEP))
     )
     if best:
@@ -96,14 +96,14 @@ def _fewer_layers(plan: Plan, replan: Replan) -> Iterator[Proposal]:
     def with_layers(n: int) -> Plan | None:
         return _try(replan, [replace(target, model=replace(target.model, gpu_layers=n)), *others])
 
-    best = _largest(1, total - 1, with_layers)
+    best = largest(1, total - 1, with_layers)
     if best:
         yield Proposal(
             f"{best[0]} of {total} layers on the GPU", f"--gpu-layers {best[0]}", best[1]
         )
 
 
-def _largest(low: int, high: int, attempt: Callable[[int], Plan | None]) -> tuple[int, Plan] | None:
+def largest(low: int, high: int, attempt: Callable[[int], Plan | None]) -> tuple[int, Plan] | None:
     """The largest number that fits, by bisection: whatever is larger needs more."""
     best: tuple[int, Plan] | None = None
     while low <= high:

@@ -98,6 +98,16 @@ class Builder(ABC):
         for key in keys:
             self.ledger.leave(key, why)
 
+    def context(self, flag: str) -> None:
+        """Tokens of each request; where they are to be found, the engine takes what it can."""
+        size = self.deployment.runtime.context_size
+        if size == "auto":
+            self.ledger.leave(
+                "runtime.context_size", f"{self.title} takes the model's own; see {flag}"
+            )
+        else:
+            self.flag("runtime.context_size", flag, size)
+
     def leave_large_machine(self, *, rope: str, lora: str) -> None:
         """What only llama.cpp does so, and the flags with which this engine does it instead."""
         self.leave(
@@ -133,7 +143,7 @@ class Builder(ABC):
 
     @property
     def all_on_gpu(self) -> bool:
-        layers = self.deployment.runtime.gpu_layers
+        layers = self.deployment.runtime.layers
         return layers == -1 or layers >= _ALL_LAYERS
 
     def _carry_layout(self) -> None:

@@ -124,9 +124,12 @@ class LlamaServer(Builder):
     def _runtime(self) -> None:
         runtime, ledger = self.deployment.runtime, self.ledger
         self.argv += ["--no-kv-unified"]  # each slot has its own share of the context
-        self.flag("runtime.context_size", "--ctx-size", runtime.context_size * runtime.slots)
+        # 0: the model's own, which llama-server shortens until it fits.
+        size = 0 if runtime.context_size == "auto" else runtime.context_size * runtime.slots
+        self.flag("runtime.context_size", "--ctx-size", size)
         self.flag("runtime.slots", "--parallel", runtime.slots)
-        layers = "all" if self.all_on_gpu else runtime.gpu_layers
+        every = self.all_on_gpu and runtime.gpu_layers != "auto"
+        layers = "all" if every else runtime.gpu_layers
         self.flag("runtime.gpu_layers", "--n-gpu-layers", layers)
         if runtime.threads:
             self.flag("runtime.threads", "--threads", runtime.threads)

@@ -121,7 +121,7 @@ class Sglang(Builder):
 
     def _runtime(self) -> None:
         runtime, ledger = self.deployment.runtime, self.ledger
-        self.flag("runtime.context_size", "--context-length", runtime.context_size)
+        self.context("--context-length")
         per_engine = math.ceil(runtime.slots / self.deployment.scale.data_parallel)
         self.flag("runtime.slots", "--max-running-requests", per_engine)
         if ledger.given("runtime.batch"):

@@ -116,7 +116,7 @@ class Vllm(Builder):
 
     def _runtime(self) -> None:
         runtime, ledger = self.deployment.runtime, self.ledger
-        self.flag("runtime.context_size", "--max-model-len", runtime.context_size)
+        self.context("--max-model-len")
         per_engine = math.ceil(runtime.slots / self.deployment.scale.data_parallel)
         self.flag("runtime.slots", "--max-num-seqs", per_engine)
         self._layers()

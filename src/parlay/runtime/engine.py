@@ -124,12 +124,12 @@ class Engine:
 
     def _cutting(self) -> Cutting:
         recurrent = self.target.rollback is not Rollback.PARTIAL
-        return Cutting(recurrent=recurrent, n_most=self.settings.context.n_batch)
+        return Cutting(recurrent=recurrent, n_most=self.settings.context.rows_at_once)
 
     def _check_budget(self, budget_gb: float) -> None:
         """Refuse before allocating; without a later drafter, both models count."""
-        target, drafter = wanted_files(self.settings)
-        check_fits(target, None if self.settings.drafter_later else drafter, budget_gb=budget_gb)
+        target, drafters = wanted_files(self.settings)
+        check_fits(target, [] if self.settings.drafter_later else drafters, budget_gb=budget_gb)
 
     @property
     def threads(self) -> int:

@@ -28,22 +28,27 @@ _WINDOWS = "windows"
 
 def choose_snapshots(settings: EngineSettings) -> int:
     """As many as the widest window that pays, if memory allows; 0 where nothing is drafted."""
-    if not settings.draft or settings.window == 0:
-        return 0
-    if settings.snapshots is not None:
+    if settings.snapshots is not None and settings.draft and settings.window != 0:
         return settings.snapshots
-    target, drafter = wanted_files(settings)
-    if not read_shape(target.path).takes_back:
+    most = useful_snapshots(settings)
+    if not most:
         return 0
-    loads = load_list(target, drafter)
 
     def plan(tried: Sequence[Load]) -> Plan:
         return plan_here(tried, budget_gb=settings.vram_budget_gb)
 
-    most = min(_widest_that_pays(settings), settings.context.rows_at_once - 1)
-    chosen = with_snapshots(loads, most, plan)[0].context.n_snapshots
+    chosen = with_snapshots(load_list(*wanted_files(settings)), most, plan)[0].context.n_snapshots
     log.info("%d snapshots of the recurrent state: so many tokens can be taken back", chosen)
     return chosen
+
+
+def useful_snapshots(settings: EngineSettings) -> int:
+    """As many as windows could use, whether or not there is room for them."""
+    if not settings.draft or settings.window == 0 or not read_shape(settings.target).takes_back:
+        return 0
+    if settings.snapshots is not None:
+        return settings.snapshots
+    return min(_widest_that_pays(settings), settings.context.rows_at_once - 1)
 
 
 def remember_window(settings: EngineSettings, costs: CostTable, target: Context) -> None:
@@ -69,10 +74,10 @@ def _key(settings: EngineSettings) -> str:
     return store.fingerprint(identity, library.version(), devices, settings.model)
 
 
-def wanted_files(settings: EngineSettings) -> tuple[Wanted, Wanted | None]:
-    """Target and drafter as they will be loaded."""
+def wanted_files(settings: EngineSettings) -> tuple[Wanted, list[Wanted]]:
+    """Target and drafters as they will be loaded."""
     types = (settings.drafter_cache_type_k, settings.drafter_cache_type_v)
     ours, own = engine_contexts(settings.context, settings.widest, types)
     paths = [Path(name) for name in settings.draft if name not in FREE_PROPOSERS]
-    drafter = Wanted(paths[0], settings.drafter_model, own) if paths else None
-    return Wanted(settings.target, settings.model, ours), drafter
+    drafters = [Wanted(path, settings.drafter_model, own) for path in paths]
+    return Wanted(settings.target, settings.model, ours), drafters

@@ -27,6 +27,7 @@ from parlay.planning.devices import GIB
 from parlay.planning.limits import Wanted, check_fits, engine_contexts, load_list, plan_here
 from parlay.runtime.engine import Engine
 from parlay.runtime.engine_settings import EngineSettings
+from parlay.runtime.fitting import fit_engine
 from parlay.runtime.loading import FREE_PROPOSERS
 from parlay.runtime.pricing import Pricing
 from parlay.server.figures.observer import Observer
@@ -61,7 +62,7 @@ def model_settings(deployment: Deployment) -> ModelSettings:
     """Where the target's weights go."""
     runtime = deployment.runtime
     return ModelSettings(
-        runtime.gpu_layers,
+        runtime.layers,
         runtime.devices,
         runtime.mmap,
         runtime.mlock,
@@ -79,7 +80,7 @@ def context_settings(deployment: Deployment) -> ContextSettings:
     """The target's context, before the engine says how many rows of logits it reads."""
     runtime = deployment.runtime
     return ContextSettings(
-        context_size=runtime.context_size,
+        context_size=runtime.tokens,
         n_sequences=runtime.slots,
         n_batch=runtime.batch,
         threads=runtime.threads,
@@ -115,6 +116,29 @@ def with_known_drafter(deployment: Deployment) -> Deployment:
     names = known_draft(resolve_model(deployment.model.target))
     model = deployment.model.model_copy(update={"drafter": ",".join(names)})
     return deployment.model_copy(update={"model": model})
+
+
+def with_fit(deployment: Deployment) -> Deployment:
+    """`auto` becomes the context and the layers that fit now, drafters counted; told in a line."""
+    runtime = deployment.runtime
+    context, layers = runtime.context_size == "auto", runtime.gpu_layers == "auto"
+    if not context and not layers:
+        return deployment
+    found = fit_engine(engine_settings(deployment), context=context, layers=layers)
+    numbers: dict[str, object] = {"context_size": found.context.context_size}
+    if layers:
+        numbers |= {"gpu_layers": found.model.gpu_layers, "n_cpu_moe": found.model.n_cpu_moe}
+    return deployment.model_copy(update={"runtime": runtime.model_copy(update=numbers)})
+
+
+def keep_fit(new: Deployment, running: Deployment) -> Deployment:
+    """A file read again: what it leaves to be found stays as it was found at the start."""
+    kept: dict[str, object] = {}
+    if new.runtime.context_size == "auto":
+        kept["context_size"] = running.runtime.context_size
+    if new.runtime.gpu_layers == "auto":
+        kept |= {key: getattr(running.runtime, key) for key in ("gpu_layers", "n_cpu_moe")}
+    return new.model_copy(update={"runtime": new.runtime.model_copy(update=kept)})
 
 
 def guarded(deployment: Deployment, pricing: Pricing | None, on_alert: OnAlert) -> Guarded:
@@ -178,7 +202,7 @@ def check_drafter(deployment: Deployment, path: Path) -> None:
 def needed_gb(deployment: Deployment, drafter: Path | None = None) -> float:
     """What the models will take of the GPU, or of RAM where there is none, by the planner."""
     target, second = _wanted(deployment, drafter or Path())
-    plan = plan_here(load_list(target, second if drafter else None))
+    plan = plan_here(load_list(target, [second] if drafter else []))
     return (plan.on_gpu if plan.has_gpu else plan.in_ram) / GIB
 
 

@@ -14,7 +14,7 @@ from parlay.errors import ModelUnavailable
 from parlay.parlay import parse_draft
 from parlay.runtime.engine import Engine
 from parlay.runtime.loading import FREE_PROPOSERS
-from parlay.server.lifecycle.opening import drafter_path
+from parlay.server.lifecycle.opening import drafter_path, keep_fit
 from parlay.server.lifecycle.service import Service
 
 log = logging.getLogger("parlay.server")
@@ -40,7 +40,7 @@ _FIXED = {"monitoring": {"metrics_endpoint"}, "server": {"host", "port", "cors_o
 async def reload(service: Service, read: Callable[[], Deployment]) -> bool:
     """Read the deployment again and act on it; a file that is wrong changes nothing."""
     try:
-        new = await asyncio.to_thread(read)
+        new = keep_fit(await asyncio.to_thread(read), service.deployment)
         drafter = await asyncio.to_thread(drafter_path, new)  # a model by its name may be fetched
         old = service.deployment
         service.apply(new)

@@ -1,0 +1,79 @@
+"""From a deployment to settings: what is left open is found once, and kept over a reload."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parlay.deployment import Deployment, DeploymentError, load_deployment
+from parlay.llama.settings import Adapter, Override, RopeSettings
+from parlay.server.lifecycle.opening import (
+    context_settings,
+    engine_settings,
+    keep_fit,
+    model_settings,
+    with_fit,
+)
+from parlay.server.lifecycle.reload import needs_restart
+
+
+def deployment(target: Path, **runtime: Any) -> Deployment:
+    sections = {"model": {"target": str(target), "drafter": "suffix"}, "runtime": runtime}
+    return Deployment.model_validate(sections)
+
+
+def test_what_fits_is_found_at_the_start_and_kept_over_a_reload(
+    tiny_llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = deployment(tiny_llama, context_size="auto", gpu_layers="auto", slots=2)
+    with caplog.at_level("INFO", "parlay.chosen"):
+        fitted = with_fit(given)
+    assert (fitted.runtime.context_size, fitted.runtime.gpu_layers) == (512, -1)
+    assert "fit: a context of 512 tokens, all it has" in caplog.text
+    assert engine_settings(fitted).context.context_size == 512
+    again = keep_fit(given, fitted)
+    assert again == fitted
+    assert needs_restart(fitted, again) == []
+
+
+def test_numbers_are_left_as_they_are(tiny_llama: Path) -> None:
+    given = deployment(tiny_llama, context_size=256)
+    assert with_fit(given) is given
+    assert keep_fit(given, with_fit(deployment(tiny_llama, context_size="auto"))) == given
+
+
+def test_keys_of_large_machines_reach_the_settings(tiny_llama: Path) -> None:
+    given = deployment(
+        tiny_llama,
+        split_mode="row",
+        tensor_split="3,1",
+        main_gpu=1,
+        n_cpu_moe=2,
+        tensor_overrides="ffn_.*=CPU",
+        ubatch=64,
+        rope_scaling="yarn",
+        rope_scale=4,
+        yarn_orig_context=512,
+    )
+    model, context = model_settings(given), context_settings(given)
+    assert (model.split_mode, model.tensor_split, model.main_gpu) == ("row", (3.0, 1.0), 1)
+    assert model.all_overrides[0] == Override("ffn_.*", "CPU")
+    assert len(model.all_overrides) == 3
+    assert context.n_ubatch == 64
+    assert context.rope == RopeSettings("yarn", 4.0, yarn_orig_context=512)
+    drafter = engine_settings(given).drafter_model
+    assert (drafter.n_cpu_moe, drafter.overrides, drafter.tensor_split) == (0, (), (3.0, 1.0))
+
+
+def test_adapters_are_meant_from_the_files_folder(tmp_path: Path) -> None:
+    file = tmp_path / "deploy.yaml"
+    file.write_text("model:\n  lora: [a.gguf, b.gguf:0.5]\n")
+    adapters = model_settings(load_deployment(file, environ={})).adapters
+    assert adapters == (Adapter(tmp_path / "a.gguf"), Adapter(tmp_path / "b.gguf", 0.5))
+
+
+def test_a_context_that_is_no_number_is_one_line(tiny_llama: Path) -> None:
+    with pytest.raises(DeploymentError, match=r"runtime\.context_size: Input should be"):
+        load_deployment(overrides={"runtime.context_size": "many"}, environ={})
