@@ -34,7 +34,7 @@ def test_a_plan_counts_snapshots_as_llama_cpp_allocates_them(
 
 def _loads(path: Path, n_sequences: int = 1) -> list[Load]:
     context = ContextSettings(512, n_sequences, n_batch=128, threads=1)
-    return load_list(Wanted(path, MAPPED, context), None)
+    return load_list(Wanted(path, MAPPED, context))
 
 
 def _chosen(path: Path, left: float, n_sequences: int = 1, widest: int = 16) -> int:
