@@ -6,6 +6,7 @@ They know no llama.cpp; they are as strict about the cache as it is, and say so 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain, repeat
 
 import numpy as np
@@ -27,6 +28,20 @@ def hashed_logits(n_vocab: int, spread: float = 2.0, seed: int = 0) -> Logits:
         return (rng.standard_normal(n_vocab) * spread).astype(np.float32)
 
     return logits
+
+
+@dataclass(frozen=True, slots=True)
+class SavedText:
+    """A scripted sequence put away; a token takes a byte."""
+
+    tokens: tuple[int, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self.tokens)
+
+    def reusable(self, length: int) -> int:
+        return min(length, len(self.tokens))
 
 
 class ScriptedModel:
@@ -74,6 +89,12 @@ class ScriptedModel:
 
     def mark(self, seq_id: int, *, lasting: bool = False) -> None:
         """It can be cut anywhere."""
+
+    def save(self, seq_id: int) -> SavedText:
+        return SavedText(tuple(self.cache.get(seq_id, ())))
+
+    def restore(self, seq_id: int, saved: SavedText) -> None:
+        self.cache[seq_id] = list(saved.tokens)
 
     def clear(self, seq_id: int) -> None:
         self.cache.pop(seq_id, None)

@@ -133,9 +133,20 @@ def test_a_draft_is_taken_back_as_far_as_there_are_snapshots(
 def test_no_further_back_than_there_are_snapshots(open_context: Open) -> None:
     context = open_context("qwen35", n_snapshots=2)
     feed(context, 0, TEXT[:10])
-    feed(context, 0, TEXT[10:16], n_logits=6)
+    feed(context, 0, TEXT[10:16])  # not a draft: nobody will want to take more of it back
     with pytest.raises(DecodeError, match="no checkpoint reaches"):
         context.truncate(0, 12)
+
+
+def test_a_draft_longer_than_there_are_snapshots_is_taken_back_by_a_copy(
+    open_context: Open,
+) -> None:
+    context = open_context("qwen35", n_snapshots=2)
+    feed(context, 0, TEXT[:10])
+    feed(context, 0, TEXT[10:16], n_logits=6)
+    context.truncate(0, 12)
+    expected = cold(context, [*TEXT[:12], 77])
+    np.testing.assert_allclose(feed(context, 0, [77])[0], expected, atol=NEAR)
 
 
 def test_snapshots_of_an_earlier_pass_are_not_taken_for_this_ones(open_context: Open) -> None:
@@ -237,6 +248,36 @@ def test_a_cleared_sequence_has_no_marks(open_context: Open) -> None:
     context.clear(0)
     feed(context, 0, OTHER[:12])
     assert context.reusable(0, 10) == 0
+
+
+# -- whole sequences ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_snapshots", [0, 3])
+@pytest.mark.parametrize("architecture", tiny_models.WRITERS)
+def test_a_saved_sequence_goes_on_in_another_place_from_its_end_or_a_mark(
+    architecture: str, n_snapshots: int, open_context: Open
+) -> None:
+    context = open_context(architecture, n_snapshots=n_snapshots)
+    feed(context, 0, TEXT[:16])
+    context.mark(0)
+    feed(context, 0, TEXT[16:24])
+    saved = context.save(0)
+    assert saved.length == 24
+    context.restore(1, saved)
+    np.testing.assert_allclose(
+        feed(context, 1, [77])[0], cold(context, [*TEXT[:24], 77]), atol=NEAR
+    )
+    kept = saved.reusable(20)
+    slides = ("gemma3", "gpt_oss", "gemma4")  # a copy holds their window and no more
+    assert kept == (16 if architecture in RECURRENT else 0 if architecture in slides else 20)
+    assert context.reusable(1, 20) == kept
+    if not kept:
+        return
+    for seq_id in (0, 1):  # also what stayed can go back there
+        context.truncate(seq_id, kept)
+        row = feed(context, seq_id, [78])[0]
+        np.testing.assert_allclose(row, cold(context, [*TEXT[:kept], 78]), atol=NEAR)
 
 
 # -- at random ---------------------------------------------------------------------------------

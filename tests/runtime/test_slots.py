@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlay.runtime.slots import Slots, common_prefix
+from parlay.decoding.span import common_prefix
+from parlay.runtime.slots import Slots
 from parlay.testing import ScriptedModel
 from tests.runtime.rig import LOGITS, N_VOCAB
 

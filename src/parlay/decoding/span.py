@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+_BLOCK = 256  # tokens compared at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,17 @@ class Span:
         """Which of its rows give logits."""
         end = len(self.tokens) - self.n_padding
         return slice(end - self.n_logits, end)
+
+
+class Saved(Protocol):
+    """A sequence put away."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of RAM it takes."""
+
+    def reusable(self, length: int) -> int:
+        """How many of its first `length` tokens can be kept."""
 
 
 class Passes(Protocol):
@@ -71,6 +84,12 @@ class Passes(Protocol):
     def mark(self, seq_id: int, *, lasting: bool = False) -> None:
         """Make it possible to come back to where the sequence is now; a lasting mark takes RAM."""
 
+    def save(self, seq_id: int) -> Saved:
+        """A copy of a sequence in RAM; what stays of it may be shorter."""
+
+    def restore(self, seq_id: int, saved: Any) -> None:
+        """Put what `save` gave into a place, whatever was there before."""
+
     def clear(self, seq_id: int) -> None:
         """Forget a sequence."""
 
@@ -79,3 +98,13 @@ class Passes(Protocol):
 
     def close(self) -> None:
         """Free it."""
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common start."""
+    n, most = 0, min(len(a), len(b))
+    while n + _BLOCK <= most and a[n : n + _BLOCK] == b[n : n + _BLOCK]:
+        n += _BLOCK
+    while n < most and a[n] == b[n]:
+        n += 1
+    return n

@@ -22,7 +22,7 @@ from parlay.llama.capture import Capture
 from parlay.llama.library import C
 from parlay.llama.model import Model
 from parlay.llama.settings import CACHE_TYPES, ContextSettings, RopeSettings
-from parlay.llama.undo import Rollback, Undo, restore, save
+from parlay.llama.undo import Rollback, SavedSequence, State, Undo, restore, save
 
 _ROPE_SCALING = {"auto": -1, "none": 0, "linear": 1, "yarn": 2}
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
@@ -47,6 +47,9 @@ class Context:
         self._view_address = 0
         self._undo: Undo | None = None  # for sequences that cannot be cut by position
         self._reach: dict[int, int] = {}  # cells that a sequence spanned before it slid
+        # Sequences with sliding layers that came back from a copy: that holds just the window,
+        # so that they cannot be cut to fewer tokens than these.
+        self._floor: dict[int, int] = {}
         self._capture: Capture | None = None
         self.rollback = Rollback.PARTIAL  # until the probe says otherwise
         self.rollback = self._probe_rollback()
@@ -132,6 +135,8 @@ class Context:
     def reusable(self, seq_id: int, length: int) -> int:
         """How many of the first `length` cached tokens can be kept."""
         cached = self.length(seq_id)
+        if length < self._floor.get(seq_id, 0):
+            return 0
         if self.rollback is Rollback.PARTIAL or length >= cached:
             return min(length, cached)
         return 0 if self._undo is None else self._undo.reusable(seq_id, length)
@@ -140,6 +145,29 @@ class Context:
         """Make it possible to come back to where the sequence is now; a lasting mark takes RAM."""
         if self._undo is not None:
             self._undo.mark(seq_id, self.length(seq_id), lasting=lasting)
+
+    def save(self, seq_id: int) -> SavedSequence:
+        """A copy of the whole sequence in RAM; what stays may be shorter, to its last mark."""
+        whole = save(self._open_handle, seq_id, self.length(seq_id))
+        marks = () if self._undo is None else self._undo.bring_home(seq_id)
+        cuts_anywhere = self.rollback is Rollback.PARTIAL and not self._slides
+        return SavedSequence(whole, marks, cuts_anywhere)
+
+    def restore(self, seq_id: int, saved: SavedSequence) -> None:
+        """Put a saved sequence into a place, whatever was there before."""
+        self.clear(seq_id)
+        self._put_back(seq_id, saved.whole)
+        if self._undo is not None:
+            self._undo.adopt(seq_id, saved.marks)
+
+    def _put_back(self, seq_id: int, whole: State) -> None:
+        restore(self._open_handle, seq_id, whole)
+        if self._slides:
+            self._floor[seq_id] = whole.length
+
+    @property
+    def _slides(self) -> bool:
+        return self.model.facts.sliding_window is not None
 
     @property
     def max_rollback(self) -> int:
@@ -153,6 +181,7 @@ class Context:
         if self._undo is not None:
             self._undo.forget(seq_id)
         self._reach.pop(seq_id, None)
+        self._floor.pop(seq_id, None)
         C.llama_memory_seq_rm(self._memory, seq_id, -1, -1)
 
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
@@ -176,7 +205,7 @@ class Context:
         the keys are not yet turned to their new positions."""
         state = save(self._open_handle, seq_id, self.length(seq_id))
         self.clear(seq_id)
-        restore(self._open_handle, seq_id, state)
+        self._put_back(seq_id, state)
 
     def _probe_shift(self) -> bool:
         # Sliding turns the keys in place, and ggml has no such kernel for bf16: it would abort.
@@ -221,7 +250,7 @@ class Context:
             self._open_handle,
             n_snapshots=n_snapshots,
             # Sliding layers may lie in several pieces, which llama.cpp cannot copy on a device.
-            on_device=self.model.facts.sliding_window is None,
+            on_device=not self._slides,
             n_ubatch=int(C.llama_n_ubatch(self._handle)),
             mark_bytes=self.settings.prompt_cache_bytes // 2,
         )

@@ -56,6 +56,29 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedSequence:
+    """A whole sequence in RAM: it can go on from its end, or from where it has marks."""
+
+    whole: State
+    marks: tuple[State, ...]
+    cuts_anywhere: bool
+
+    @property
+    def length(self) -> int:
+        return self.whole.length
+
+    @property
+    def n_bytes(self) -> int:
+        return self.whole.n_bytes + sum(mark.n_bytes for mark in self.marks)
+
+    def reusable(self, length: int) -> int:
+        """How many of its first `length` tokens can be kept."""
+        if self.cuts_anywhere or length >= self.length:
+            return min(length, self.length)
+        return max((mark.length for mark in self.marks if mark.length <= length), default=0)
+
+
+@dataclass(frozen=True, slots=True)
 class _Pass:
     """What the last pass of a sequence was, and how much of it can be taken back."""
 
@@ -94,9 +117,11 @@ class Undo:
         native = self.n_snapshots > 0 and self._runs_uncut(spans)
         for span in spans:
             # Of a pass over n tokens the library keeps n - 1 earlier states at most.
-            n = min(self.n_snapshots, len(span.tokens) - 1) if native else 0
-            copied = span.n_logits + span.n_padding > 1 and not native
-            self.note(span, n, copied=copied)
+            most = len(span.tokens) - 1
+            n = min(self.n_snapshots, most) if native else 0
+            some_may_go = span.n_logits + span.n_padding > 1
+            all_go = span.n_padding == len(span.tokens)
+            self.note(span, n, copied=(some_may_go and n < most) or all_go)
 
     def note(self, span: Span, n_snapshots: int, *, copied: bool) -> None:
         """Remember one span of the coming pass, and save the state before it if asked to."""
@@ -170,8 +195,21 @@ class Undo:
         while self.bytes_of_marks > self._mark_bytes and self._drop_oldest():
             pass
 
-    def marks_in_ram(self, seq_id: int) -> list[State]:
-        return [mark for mark in self._marks.get(seq_id, ()) if not mark.on_device]
+    def bring_home(self, seq_id: int) -> tuple[State, ...]:
+        """All marks of a sequence, in RAM. If one was on the device, the sequence ends there."""
+        marks = self._marks.get(seq_id, [])
+        found = tuple(self._brought_home(seq_id, mark) for mark in marks)
+        self._passes.pop(seq_id, None)
+        return found
+
+    def _brought_home(self, seq_id: int, mark: State) -> State:
+        if not mark.on_device:
+            return mark
+        self._restore(seq_id, mark)
+        self._drop_marks(seq_id, lambda old: old is mark)
+        home = save(self._handle, seq_id, mark.length, _PARTIAL_ONLY)
+        self._keep(seq_id, home)
+        return home
 
     def adopt(self, seq_id: int, marks: Sequence[State]) -> None:
         """Marks of a conversation that comes back, into the sequence it now has."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from parlay.control.controller import Choice, Controller, Listener, View, plain
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.round import Fallback, Round
+from parlay.decoding.span import common_prefix
 from parlay.proposers.proposer import Ask, Indexing, Proposer
 from parlay.runtime.exactness import ExactShapes
 from parlay.runtime.faults import Faults
 from parlay.runtime.sequence import Sequence
-from parlay.runtime.slots import common_prefix
 
 _FAILED = Draft((), "none")
 

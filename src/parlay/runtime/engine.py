@@ -33,6 +33,7 @@ from parlay.runtime.calibration import MAX_EXACT_ROWS, Calibration, drafter_cost
 from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.loading import FREE_PROPOSERS, MODEL, Closing, Loader, close_all, same_file
 from parlay.runtime.padding import Padding
+from parlay.runtime.prompt_cache import PromptCache
 from parlay.runtime.request import Mode, Request
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence, Sink
@@ -107,7 +108,9 @@ class Engine:
         )
         if settings.drafter_later:
             self.bets.absent[MODEL] = Fallback.DRAFTER_LOADING
-        self.slots = Slots(self.target, settings.context.n_sequences)
+        chunk = n_batch if self.model.on_gpu else min(_CHUNK, n_batch)
+        cache = PromptCache(self._cache_bytes())
+        self.slots = Slots(self.target, settings.context.n_sequences, cache, worth=chunk)
         self._scheduler = Scheduler(
             self.target,
             self.slots,
@@ -116,11 +119,16 @@ class Engine:
             Padding(self.target, self.slots, self._cutting(), lambda: self.prices),
             mode=self.mode,
             ends=self.model.vocabulary.ends,
-            chunk=n_batch if self.model.on_gpu else min(_CHUNK, n_batch),
+            chunk=chunk,
             n_batch=n_batch,
         )
         self._progress(1.0, "ready")
         return self._scheduler
+
+    def _cache_bytes(self) -> int:
+        """For conversations without a slot; a recurrent target's marks take the other half."""
+        most = self.settings.context.prompt_cache_bytes
+        return most if self.target.rollback is Rollback.PARTIAL else most - most // 2
 
     def _cutting(self) -> Cutting:
         recurrent = self.target.rollback is not Rollback.PARTIAL

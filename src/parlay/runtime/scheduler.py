@@ -34,6 +34,8 @@ from parlay.runtime.request import Mode
 from parlay.runtime.sequence import Sequence
 from parlay.runtime.slots import Slots
 
+# Of a long prompt every so many chunks' end is kept, beside the last one.
+_CHUNKS_PER_MARK = 8
 _PROMPT = Bet(plain(Fallback.REQUEST), NO_DRAFT)
 
 
@@ -192,6 +194,7 @@ class Scheduler:
                 rounds += [self._settle(row, read[row.seq.seq_id])] if row.span.n_logits else []
         for row in made.rows:
             row.seq.n_cached = self.target.length(row.seq.seq_id)
+            self._mark(row)
         verify_s = self.target.busy_s - busy
         timing = Timing(
             draft_s=drafted - started,
@@ -230,6 +233,19 @@ class Scheduler:
         tokens = seq.tokens[seq.n_cached : seq.n_cached + n]
         last = n == seq.n_pending  # the prompt's end: its logits begin the answer
         return _Row(seq, _PROMPT, Span(seq.seq_id, seq.n_cached, tokens, int(last)))
+
+    def _mark(self, row: _Row) -> None:
+        """A prompt reached the end of a chunk: later turns may begin here, if they differ after.
+
+        Above all at the last one before the prompt's end: the same prompt asked again, an edited
+        message and a template that rewrites the answer all go on from there.
+        """
+        seq, chunk = row.seq, self._chunk
+        if row.decodes or seq.n_cached % chunk:
+            return
+        lasting = seq.n_cached % (_CHUNKS_PER_MARK * chunk) == 0
+        if lasting or len(seq.request.prompt) - seq.n_cached <= chunk:
+            self.target.mark(seq.seq_id, lasting=lasting)
 
     def _settle(self, row: _Row, p: NDArray[np.float32]) -> tuple[_Row, Verdict]:
         """Verify one draft, commit what holds, and cut the cache back to all but the last token."""

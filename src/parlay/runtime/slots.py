@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-from parlay.decoding.span import Passes
+from parlay.decoding.span import Passes, common_prefix
 from parlay.errors import DecodeError
+from parlay.runtime.prompt_cache import Kept, PromptCache
 
 # Tokens of a prompt that may be read again to spare one idle slot between the busy ones: that is a
 # row of padding in each round, or a pass cut in two.
 _GAP_TOKENS = 64
-_BLOCK = 256  # tokens compared at once
 
 
 @dataclass(slots=True)
@@ -31,8 +31,13 @@ class Slot:
 class Slots:
     """Gives a new prompt the free slot that shares most with it."""
 
-    def __init__(self, target: Passes, n: int) -> None:
+    def __init__(
+        self, target: Passes, n: int, cache: PromptCache | None = None, worth: int = 0
+    ) -> None:
+        """`worth`: tokens from which on putting a conversation away beats reading it again."""
         self._target = target
+        self.cache = PromptCache(0) if cache is None else cache
+        self._worth = worth
         self._slots = [Slot(i) for i in range(n)]
         self._clock = 0
 
@@ -66,10 +71,29 @@ class Slots:
         # idle for longest, so that useful prefixes live on.
         worth = {id_: n - _GAP_TOKENS * self._gaps(id_) for id_, n in shared.items()}
         best = max(free, key=lambda slot: (worth[slot.seq_id], -slot.last_used))
-        best.busy, best.owner = True, owner
         # At least the last token must be read again: its logits begin the answer.
-        reused = self.keep(best.seq_id, min(shared[best.seq_id], len(prompt) - 1))
-        return best.seq_id, reused
+        n = self._exchange(best, prompt, owner, min(shared[best.seq_id], len(prompt) - 1))
+        best.busy, best.owner = True, owner
+        return best.seq_id, self.keep(best.seq_id, n)
+
+    def _exchange(self, slot: Slot, prompt: Seq[int], owner: str, n: int) -> int:
+        """Put away what would be lost with all but n tokens, fetch what serves the prompt better;
+        how many of its tokens the slot holds then."""
+        found, n_found = self.cache.best(prompt, owner)
+        if found is not None and n_found >= n + max(1, self._worth):
+            self.cache.pop(found)
+            self._put_away(slot)
+            self._target.restore(slot.seq_id, found.saved)
+            return n_found
+        if 2 * n < len(slot.tokens):
+            self._put_away(slot)
+        return n
+
+    def _put_away(self, slot: Slot) -> None:
+        """Keep a slot's conversation where it is worth it."""
+        if self.cache.limit and len(slot.tokens) >= max(1, self._worth):
+            saved = self._target.save(slot.seq_id)
+            self.cache.put(Kept(slot.owner, slot.tokens, saved))
 
     def _gaps(self, seq_id: int) -> int:
         """Idle slots between the busy ones, were this one busy too."""
@@ -101,13 +125,3 @@ class Slots:
             self._target.clear(seq_id)
             return False
         return True
-
-
-def common_prefix(a: Seq[int], b: Seq[int]) -> int:
-    """Length of the longest common start."""
-    n, most = 0, min(len(a), len(b))
-    while n + _BLOCK <= most and a[n : n + _BLOCK] == b[n : n + _BLOCK]:
-        n += _BLOCK
-    while n < most and a[n] == b[n]:
-        n += 1
-    return n

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.control.cost import CostTable, Curve, DrafterCost
-from parlay.decoding.span import Passes, Span
+from parlay.decoding.span import Passes, Saved, Span
 from parlay.proposers.follower import Follower
 from parlay.timing.probe_text import probe_tokens, rewind
 
@@ -130,6 +130,12 @@ class Stopwatch:
 
     def mark(self, seq_id: int, *, lasting: bool = False) -> None:
         self._passes.mark(seq_id, lasting=lasting)
+
+    def save(self, seq_id: int) -> Saved:
+        return self._passes.save(seq_id)
+
+    def restore(self, seq_id: int, saved: Saved) -> None:
+        self._passes.restore(seq_id, saved)
 
     def clear(self, seq_id: int) -> None:
         self._passes.clear(seq_id)

@@ -1,0 +1,70 @@
+"""Conversations that lost their slot: kept in RAM, the least recently used goes first.
+
+Knows tokens, owners and sizes; what a saved sequence is made of is the target's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from parlay.decoding.span import Saved, common_prefix
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """One conversation."""
+
+    owner: str
+    tokens: list[int]
+    saved: Saved
+
+    def shared(self, prompt: list[int], owner: str) -> int:
+        """How much of a prompt it can stand for; what others said is of no use."""
+        if owner != self.owner:
+            return 0
+        # At least the last token must be read again: its logits begin the answer.
+        n = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
+        return self.saved.reusable(n)
+
+
+class PromptCache:
+    """Bounded in bytes; the oldest first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: list[Kept] = []
+
+    @property
+    def limit(self) -> int:
+        return self._limit
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(kept.saved.n_bytes for kept in self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def put(self, kept: Kept) -> None:
+        """Keep it; older ones go as far as they must, and those it continues."""
+        self._kept = [old for old in self._kept if not _continues(kept, old)]
+        self._kept.append(kept)
+        while self.n_bytes > self._limit:
+            del self._kept[0]
+
+    def best(self, prompt: Seq[int], owner: str) -> tuple[Kept | None, int]:
+        """The one that shares most with a prompt, and how much that is."""
+        wanted = list(prompt)
+        shared = [kept.shared(wanted, owner) for kept in self._kept]
+        n = max(shared, default=0)
+        return (self._kept[shared.index(n)], n) if n else (None, 0)
+
+    def pop(self, kept: Kept) -> None:
+        """It gets a slot again."""
+        self._kept.remove(kept)
+
+
+def _continues(new: Kept, old: Kept) -> bool:
+    n = len(old.tokens)
+    return new.owner == old.owner and new.tokens[:n] == old.tokens
