@@ -18,7 +18,7 @@ SRC = Path(__file__).parents[1] / "src" / "parlay"
 # A part may import parts further down and its neighbours, never one further up.
 LEVELS = (
     ("cli",),
-    ("gateway", "server", "bench", "results", "training", "rendering"),
+    ("gateway", "server", "bench", "results", "training", "rendering", "tuning"),
     ("web",),
     ("parlay",),  # the Python interface, parlay/parlay.py
     ("runtime",),

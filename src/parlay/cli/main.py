@@ -31,6 +31,7 @@ from parlay.cli import (
     serve,
     submit,
     top,
+    tune,
 )
 from parlay.cli import map as map_
 from parlay.errors import ParlayError
@@ -48,6 +49,7 @@ for verb in (
     pull,
     models,
     top,
+    tune,
     bench,
     ab,
     plan,

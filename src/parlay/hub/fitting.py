@@ -6,13 +6,15 @@ Reads one header over the network, plans with it, and scales the weights for the
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from parlay.errors import ModelFileError, ModelUnavailable
 from parlay.hub.repository import Repository, endpoint, explained
 from parlay.hub.variant import RemoteFile, Variant, is_model
+from parlay.llama.header import read_parts
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.planning.limits import plan_here
 from parlay.planning.needs import Load
@@ -99,17 +101,34 @@ def scaled(shape: Shape, ratio: float) -> Shape:
 
 
 def remote_shape(repo: str, variant: Variant) -> Shape:
-    """From the first bytes of its files, laid out as holes behind them: nothing else is fetched."""
-    for n_bytes in (_FIRST, _WHOLE):
-        with tempfile.TemporaryDirectory(prefix="parlay-header-") as folder:
+    """A model's shape before any of its weights are here."""
+    with laid_out(repo, variant) as path:
+        try:
+            return read_shape(path)
+        except ModelFileError as error:
+            raise ModelUnavailable(f"{repo}: {error.message}") from None
+
+
+@contextmanager
+def laid_out(repo: str, variant: Variant) -> Iterator[Path]:
+    """Its files with the first bytes only, and holes behind them; gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="parlay-header-") as folder:
+        path = Path(folder) / Path(variant.path).name
+        for n_bytes in (_FIRST, _WHOLE):
             for file in variant.files:
                 _lay_out(Path(folder), repo, file, n_bytes)
-            try:
-                return read_shape(Path(folder) / Path(variant.path).name)
-            except ModelFileError as error:
-                if n_bytes == _WHOLE:
-                    raise ModelUnavailable(f"{repo}: {error.message}") from None
-    raise AssertionError("the loop ends in a return or a raise")
+            if _is_whole(path):
+                break
+        yield path
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the header ends within what was fetched."""
+    try:
+        read_parts(path)
+    except ModelFileError:
+        return False
+    return True
 
 
 def _lay_out(folder: Path, repo: str, file: RemoteFile, n_bytes: int) -> None:

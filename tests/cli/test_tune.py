@@ -1,0 +1,56 @@
+"""`parlay tune` from end to end on tiny models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from parlay.deployment import load_deployment
+from parlay.pairing.manifest import user_manifest
+from tests.cli.runner import call
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PARLAY_CONFIG", str(tmp_path / "config"))
+    prompts = [{"prompt": f"{word} and so on"} for word in ("one", "two", "three", "four")]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, prompts)))
+    return tmp_path
+
+
+def test_a_race_ends_in_time_with_a_table_and_a_deployment(
+    here: Path, tiny_llama: Path, tiny_drafter: Path
+) -> None:
+    done = call(
+        "tune", tiny_llama, "--minutes", 0.3, "--prompts", "mine.jsonl", "-n", 16,
+        "--context-size", 512, "--drafter", tiny_drafter, "--json",
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert done.exit_code == (1 if found["winner"] == "plain" else 0), done.output
+    assert found["seconds"] < 25
+    rows = {row["candidate"]: row for row in found["candidates"]}
+    assert rows["suffix"]["identical"] == rows["suffix"]["compared"] > 0
+    made = load_deployment(here / "speculative-deploy.yaml", environ={})
+    assert made.model.target == str(tiny_llama)
+    assert (made.model.drafter == "none") == (found["winner"] == "plain")
+    assert bool(user_manifest().pairs) == (found["winner"] != "plain")
+
+
+def test_a_log_is_asked_again_as_it_was_read(here: Path, tiny_llama: Path) -> None:
+    rows = [
+        {"request_id": str(i), "prompt": f"the {i} and the", "policy": "chat"} for i in range(3)
+    ]
+    (here / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done = call(
+        "tune", tiny_llama, "--minutes", 0.2, "--log", "log.jsonl", "-n", 16, "-c", 512, "--json"
+    )
+    assert done.exit_code in (0, 1), done.output
+    assert json.loads(done.stdout)["prompts"] == 3
+
+
+def test_a_folder_that_is_not_there_is_told_before_the_race(here: Path, tiny_llama: Path) -> None:
+    done = call("tune", tiny_llama, "--out", "nowhere/deploy.yaml")
+    assert "make it first" in str(done.exception)

@@ -1,0 +1,131 @@
+"""The tuner on scripted subjects: ends in time, stops losers, picks the fastest, by route too."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from parlay.bench.subjects.subject import ArmInfo, Subject, SubjectError
+from parlay.bench.suite import Prompt, Suite, suite_hash
+from parlay.deployment import Deployment, load_deployment
+from parlay.tuning import writing
+from parlay.tuning.candidate import Candidate
+from parlay.tuning.outcome import Outcome, outcome
+from parlay.tuning.sitting import PLAIN, Sitting, sittings
+from parlay.tuning.tuner import Tuner
+from parlay.tuning.workload import Workload
+from tests.bench.scripted import Clock, Scripted
+
+SMALL = Candidate("small", Path("/models/small.gguf"), "model", 30_000_000)
+LARGE = Candidate("large", Path("/models/large.gguf"), "model", 900_000_000)
+BROKEN = Candidate("broken", Path("/models/broken.gguf"), "model", 1_000_000)
+Speeds = Mapping[str, float | Callable[[str], float]]
+
+
+def workload(n: int = 12, every: int = 2) -> Workload:
+    prompts = tuple(
+        Prompt(f"p{i}", "chat" if i % every else "code", ({"role": "user", "content": "?"},))
+        for i in range(n)
+    )
+    suite = Suite("own", None, suite_hash(prompts), prompts)
+    return Workload(suite, suite, {p.id: p.category for p in prompts})
+
+
+def tuned(
+    folder: Path, speeds: Speeds, minutes: float = 60.0, work: Workload | None = None
+) -> tuple[Outcome, Tuner, Clock]:
+    clock, work = Clock(), work or workload()
+    rng = random.Random(0)
+
+    @contextmanager
+    def open_(sitting: Sitting) -> Iterator[dict[str, Subject]]:
+        clock.now += 5
+        if sitting.drafter == BROKEN:
+            raise SubjectError("broken.gguf is damaged; download it again")
+        yield {name: arm(name) for name in (PLAIN, *(way.label for way in sitting.ways))}
+
+    def arm(name: str) -> Scripted:
+        speed = speeds.get(name, 1.0)
+
+        def at(prompt: Prompt, _n: int) -> float:
+            ratio = speed(prompt.category) if callable(speed) else speed
+            return 50 * ratio * rng.gauss(1, 0.02)
+
+        info = ArmInfo(name=name, kind="parlay", method="x", speculates=name != PLAIN)
+        return Scripted(info, clock, at)
+
+    found = [SMALL, LARGE, BROKEN]
+    tuner = Tuner(work, sittings(found), open_, minutes * 60, folder, clock=clock, began=clock.now)
+    tuner.run()
+    return outcome(tuner, []), tuner, clock
+
+
+def test_the_fastest_wins_and_the_broken_one_says_why(tmp_path: Path) -> None:
+    speeds = {"suffix": 1.1, "ngram": 0.9, "small": 1.5, "suffix+small": 1.7, "large": 0.6}
+    found, _, _ = tuned(tmp_path, speeds)
+    assert found.winner is not None and found.winner.label == "suffix+small"
+    rows = {row.label: row for row in found.rows}
+    assert rows["suffix+small"].state == "wins"
+    assert rows["large"].state == rows["ngram"].state == "stopped early"
+    assert rows["large"].n_pairs < rows["suffix+small"].n_pairs
+    assert "damaged" in rows["broken"].state
+    assert rows["suffix+small"].n_identical == rows["suffix+small"].n_compared > 0
+
+
+def test_it_ends_within_its_time(tmp_path: Path) -> None:
+    found, tuner, _ = tuned(tmp_path, {"small": 1.02, "large": 1.03}, minutes=3)
+    assert tuner.spent_s <= 180
+    assert found.n_tokens < 128  # shorter answers, so that everybody can be looked at
+    assert {r.label for r in found.rows if r.ratio} >= {"suffix", "small", "large"}
+
+
+def test_where_nothing_pays_the_deployment_is_plain(tmp_path: Path) -> None:
+    speeds = dict.fromkeys(("suffix", "ngram", "small", "suffix+small", "large"), 0.8)
+    found, _, _ = tuned(tmp_path, speeds)
+    assert found.winner is None
+    assert written(tmp_path, found).model.drafter == "none"
+
+
+def test_the_deployment_names_the_winner_and_can_be_read(tmp_path: Path) -> None:
+    found, _, _ = tuned(tmp_path, {"small": 1.6, "suffix+small": 1.4})
+    made = written(tmp_path, found)
+    assert made.model.target == "org/repo:Q4_K_M" and made.model.drafter == "small"
+    assert "1.6" in (tmp_path / "deploy.yaml").read_text()
+
+
+def test_a_route_on_which_another_way_is_faster_gets_it(tmp_path: Path) -> None:
+    speeds: Speeds = {
+        "suffix": lambda category: 2.5 if category == "code" else 0.8,
+        "suffix+small": lambda category: 1.6 if category == "code" else 2.2,
+    }
+    found, _, _ = tuned(tmp_path, speeds)
+    assert found.winner is not None and found.winner.label == "suffix+small"
+    assert {name: way and way.label for name, way in found.routes.items()} == {"code": "suffix"}
+    rules = {rule.name: rule for rule in written(tmp_path, found).routes}
+    assert rules["code"].draft == "suffix" and rules["chat"].draft == "suffix,model"
+    assert rules["grammar"].policy == "plain"
+
+
+def test_a_route_on_which_nothing_pays_decodes_plainly(tmp_path: Path) -> None:
+    speeds: Speeds = {"small": lambda category: 0.7 if category == "code" else 3.0}
+    found, _, _ = tuned(tmp_path, speeds, work=workload(24, every=4))
+    assert found.winner is not None and found.winner.label == "small"
+    rules = {rule.name: rule for rule in written(tmp_path, found).routes}
+    assert rules["code"].policy == "plain" and rules["chat"].policy == "speculate"
+
+
+@pytest.mark.parametrize("n", [1, 4, 24])
+def test_any_number_of_prompts_will_do(tmp_path: Path, n: int) -> None:
+    found, _, _ = tuned(tmp_path, {"small": 2.0}, work=workload(n))
+    assert found.n_prompts == n
+    assert all(row.ratio for row in found.rows if row.label == "small")
+
+
+def written(folder: Path, found: Outcome) -> Deployment:
+    path = folder / "deploy.yaml"
+    writing.write_deployment(path, "org/repo:Q4_K_M", found, "about")
+    return load_deployment(path, environ={})
