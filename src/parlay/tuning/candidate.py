@@ -86,7 +86,7 @@ def _memory(target: Path, drafter: Path | None, context_size: int) -> int:
     """What the drafter takes beside the target, if both fit."""
     context, own = engine_contexts(ContextSettings(context_size), _WINDOW, ("auto", "auto"))
     wanted = Wanted(target, ModelSettings(), context)
-    pair = None if drafter is None else Wanted(drafter, ModelSettings(), own)
+    pair = [] if drafter is None else [Wanted(drafter, ModelSettings(), own)]
     plan = plan_here(load_list(wanted, pair))
     if plan.verdict != "fits":
         raise Unusable("does not fit beside the target")
