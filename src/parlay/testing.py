@@ -54,6 +54,7 @@ class ScriptedModel:
     def __init__(self, logits: Logits, n_vocab: int = 32, context_size: int = 128) -> None:
         self._logits = logits
         self.n_vocab = n_vocab
+        self.sample: Sequence[int] = ()  # a script has no text of its own
         self.context_size = context_size
         self.cache: dict[int, list[int]] = {}
         self.shapes: list[tuple[int, ...]] = []  # rows per sequence of every pass

@@ -44,6 +44,7 @@ class _Drafter:
     def __init__(self, logits: Logits, n_vocab: int, context_size: int = 128) -> None:
         self._logits = logits
         self.n_vocab = n_vocab
+        self.sample: tuple[int, ...] = ()
         self.context_size = context_size
         self.cache: dict[int, list[int]] = {}
         self.starts: dict[int, int] = {}  # the position of the first row

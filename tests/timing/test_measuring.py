@@ -155,3 +155,33 @@ def test_a_drafter_that_comes_later_is_measured_alone() -> None:
     clock = Clock()
     cost = measure_drafter(SlowModel(clock, linear), clock)
     assert abs(cost.step_s() - 0.008) < 1e-4 and not cost.single_steps
+
+
+class Mixture(SlowModel):
+    """A pass takes as long as its rows differ: each kind of token has experts of its own."""
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        self._clock.now += 0.001 * len({t % 16 for span in spans for t in span.tokens})
+        return super().decode(spans)
+
+
+def test_prices_are_measured_with_the_models_own_text() -> None:
+    prices = {}
+    for name, text in (("varied", range(31)), ("same", [7] * 31)):
+        clock = Clock()
+        model = Mixture(clock, lambda _rows, _changed: 0.001)
+        model.sample = list(text)
+        found = measure(Stopwatch(model, clock), None, max_window=8, clock=clock, budget_s=60)
+        prices[name] = found.curve(100, 1).steady
+    assert prices["varied"][1] == prices["same"][1]
+    assert prices["varied"][8] > 3 * prices["same"][8]
+
+
+def test_sequences_together_read_different_text() -> None:
+    clock = Clock()
+    model = Mixture(clock, lambda _rows, _changed: 0.001)
+    model.sample = list(range(31))
+    found = measure(
+        Stopwatch(model, clock), None, max_window=2, n_sequences=4, clock=clock, budget_s=60
+    )
+    assert found.curve(100, 4).steady[4] > 2 * found.curve(100, 1).steady[1]

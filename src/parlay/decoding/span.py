@@ -58,6 +58,10 @@ class Passes(Protocol):
         """Columns of a row of logits."""
 
     @property
+    def sample(self) -> Sequence[int]:
+        """Tokens of a real text; empty where there is none to be had."""
+
+    @property
     def busy_s(self) -> float:
         """Seconds spent inside the model so far."""
 

@@ -6,6 +6,7 @@ Knows nothing of drafts: a span is a run of tokens of one sequence, logits are a
 from __future__ import annotations
 
 import ctypes
+import functools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from parlay.llama import adapters, library
 from parlay.llama.capture import Capture
 from parlay.llama.library import C
 from parlay.llama.model import Model
+from parlay.llama.sample_text import SAMPLE
 from parlay.llama.settings import CACHE_TYPES, ContextSettings, RopeSettings
 from parlay.llama.undo import Rollback, SavedSequence, State, Undo, restore, save
 
@@ -54,6 +56,11 @@ class Context:
         self.rollback = Rollback.PARTIAL  # until the probe says otherwise
         self.rollback = self._probe_rollback()
         self.can_shift = self._probe_shift()
+
+    @functools.cached_property
+    def sample(self) -> tuple[int, ...]:
+        """A page of real text, by this model's vocabulary."""
+        return tuple(self.model.vocabulary.tokenize(SAMPLE, bos=False, special=False))
 
     def _open(self) -> int:
         """Make the context. Kinds that need more than the settings say override it."""

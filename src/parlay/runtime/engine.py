@@ -94,6 +94,8 @@ class Engine:
         self._attach(proposers.get(MODEL))  # before the probe: captured passes are probed as such
         self.watched = Stopwatch(self.target)  # the probe's passes also tell what passes cost
         self.exact = self._calibration.exact_shapes(self.watched)
+        if self.model.facts.n_experts:  # but a mixture's depend on the text, and the probe has none
+            self.watched.forget()
         # Without drafts a single sequence is plain decoding itself.
         exact = self.exact.useful or not settings.draft
         self.mode: Mode = settings.mode or ("exact" if exact else "faithful")

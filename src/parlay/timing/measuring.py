@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from parlay.control.cost import CostTable, Curve, DrafterCost
 from parlay.decoding.span import Passes, Saved, Span
 from parlay.proposers.follower import Follower
-from parlay.timing.probe_text import probe_tokens, rewind
+from parlay.timing.probe_text import real_tokens, rewind
 
 Clock = Callable[[], float]
 Progress = Callable[[float, str], None]  # share done, and what is being done
@@ -100,6 +100,10 @@ class Stopwatch:
     @property
     def n_vocab(self) -> int:
         return self._passes.n_vocab
+
+    @property
+    def sample(self) -> Sequence[int]:
+        return self._passes.sample
 
     @property
     def busy_s(self) -> float:
@@ -237,21 +241,21 @@ def _time_shape(passes: Stopwatch, rows: int, n_wanted: int) -> None:
     shapes = [rows] * (n_wanted - have)
     if passes.steady:  # twice until it is steady, and then to and fro for the price of a change
         shapes += [rows, rows, *(1, 1, rows, rows) * _N_CHANGES]
-    tokens = probe_tokens(_N_PREFIX + rows, passes.n_vocab)
-    prefix, rest = tokens[:_N_PREFIX], tokens[_N_PREFIX:]
-    for n in shapes:
+    prefix = real_tokens(passes, _N_PREFIX)
+    for i, n in enumerate(shapes):
         if passes.length(0):  # the text of the last pass: the same, but for the rows after it
             rewind(passes, prefix)
         else:
             passes.decode([Span(0, 0, prefix, 0)])
-        passes.decode([Span(0, _N_PREFIX, rest[:n], n)])
+        # Each time another place of the text: a mixture's price depends on what it reads.
+        passes.decode([Span(0, _N_PREFIX, real_tokens(passes, n, place=i + 1), n)])
 
 
 def _time_rollback(passes: Stopwatch, rows: int) -> None:
     """Drafts of which the first token holds."""
     if passes.rollbacks or 2 * (_N_PREFIX + rows) > passes.context_size:
         return
-    tokens = probe_tokens(_N_PREFIX + rows, passes.n_vocab)
+    tokens = real_tokens(passes, _N_PREFIX + rows)
     passes.clear(0)
     passes.decode([Span(0, 0, tokens[:_N_PREFIX], 0)])
     for _ in range(1 + _N_SAMPLES):
@@ -264,14 +268,14 @@ def _time_rollback(passes: Stopwatch, rows: int) -> None:
 
 def _time_together(passes: Stopwatch, n_sequences: int, rows: int) -> None:
     """Passes over several sequences, so many rows each."""
-    tokens = probe_tokens(_N_PREFIX + rows, passes.n_vocab)
     sequences = range(n_sequences)
+    texts = [real_tokens(passes, _N_PREFIX + rows, place=s) for s in sequences]
     try:
         for _ in range(1 + 3 * int(passes.steady)):
             for s in sequences:
                 passes.clear(s)
-                passes.decode([Span(s, 0, tokens[:_N_PREFIX], 0)])
-            passes.decode([Span(s, _N_PREFIX, tokens[_N_PREFIX:], rows) for s in sequences])
+                passes.decode([Span(s, 0, texts[s][:_N_PREFIX], 0)])
+            passes.decode([Span(s, _N_PREFIX, texts[s][_N_PREFIX:], rows) for s in sequences])
     finally:
         for s in sequences:
             passes.clear(s)
@@ -283,7 +287,7 @@ def _time_drafter(drafter: Stopwatch) -> None:
     spans = [1] * (_N_WARM_UP + _N_STEPS) + catch_ups
     if drafter.steady:  # a second time, now that the kernels are loaded
         spans += [m for size in _CATCH_UPS for m in (size, 1, 1)]
-    tokens = probe_tokens(sum(spans), drafter.n_vocab)
+    tokens = real_tokens(drafter, sum(spans))
     at = 0
     try:
         for i, n in enumerate(spans):

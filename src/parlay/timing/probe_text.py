@@ -1,6 +1,7 @@
-"""Text for probes and measurements: tokens that mean nothing, read into a cache and taken back.
+"""Text for probes and measurements: read into a cache and taken back.
 
-Knows passes; knows nothing of what is measured with them.
+Prices are measured with real text, exactness is probed with tokens that mean nothing. Knows passes;
+knows nothing of what is measured with them.
 """
 
 from __future__ import annotations
@@ -10,12 +11,22 @@ from collections.abc import Sequence
 from parlay.decoding.span import Passes, Span
 
 _SPREAD = 7919  # a prime: probe tokens jump about the vocabulary
+_STRIDE = 37  # tokens between two places of the real text
 _SMALL_CHUNK = 16  # rows of a pass that reads a prefix: any batch holds that many
 
 
 def probe_tokens(n: int, n_vocab: int, offset: int = 0) -> list[int]:
     """Text that means nothing and repeats nothing."""
     return [(i * _SPREAD + 31 * offset + 11) % n_vocab for i in range(n)]
+
+
+def real_tokens(passes: Passes, n: int, place: int = 0) -> list[int]:
+    """n tokens of real text that go on from one of many places; it begins again at its end."""
+    text = passes.sample
+    if len(text) < _SMALL_CHUNK:
+        return probe_tokens(n, passes.n_vocab, offset=place)
+    first = place * _STRIDE % len(text)
+    return [text[(first + i) % len(text)] for i in range(n)]
 
 
 def read(passes: Passes, prefix: Sequence[int]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain, repeat
 
 from parlay.decoding.span import Passes, Span
-from parlay.timing.probe_text import probe_tokens
+from parlay.timing.probe_text import real_tokens
 
 Clock = Callable[[], float]
 _SMALL_CHUNK = 16  # rows of a pass that reads the text: any batch holds that many
@@ -55,6 +55,7 @@ class Track:
         self.n_context = n_context
         self._last: Shape | None = None
         self._n_read = 0  # sequences that hold the text
+        self._n_runs = 0
 
     def fits(self, shape: Shape) -> bool:
         return self.n_context + shape.n_rows <= self._passes.context_size
@@ -65,9 +66,12 @@ class Track:
             self._read(s)
         self._n_read = max(self._n_read, shape.n_sequences)
         at, n = self.n_context, shape.n_rows
-        tokens = probe_tokens(n, self._passes.n_vocab, offset=1)
         n_logits = n if shape.reads_logits else 0
-        spans = [Span(s, at, tokens, n_logits) for s in range(shape.n_sequences)]
+        self._n_runs += 1  # each pass reads another place of the text
+        spans = [
+            Span(s, at, real_tokens(self._passes, n, place=self._n_runs + s), n_logits)
+            for s in range(shape.n_sequences)
+        ]
         began = self._clock()
         self._passes.decode(spans)
         took = self._clock() - began
@@ -84,7 +88,7 @@ class Track:
 
     def _read(self, seq_id: int) -> None:
         self._passes.clear(seq_id)
-        tokens = probe_tokens(self.n_context, self._passes.n_vocab)
+        tokens = real_tokens(self._passes, self.n_context, place=seq_id)
         for at in range(0, len(tokens), self._chunk):
             self._passes.decode([Span(seq_id, at, tokens[at : at + self._chunk], 0)])
 

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Final
 
 from parlay.decoding.span import Passes, Span
+from parlay.timing.probe_text import real_tokens
 from parlay.timing.shape_runs import Shape, Times, time_shapes
 
 N_CONTEXT: Final = 64  # tokens in the cache before a timed pass
@@ -53,7 +54,7 @@ def time_plain(target: Passes, n_sequences: int, repeats: int = 3) -> float:
     times = []
     try:
         for i in range(repeats + 1):
-            spans = [Span(s, i, [i % target.n_vocab], 1) for s in range(n_sequences)]
+            spans = [Span(s, i, real_tokens(target, 1, place=s + i), 1) for s in range(n_sequences)]
             started = time.perf_counter()
             target.decode(spans)
             times.append(time.perf_counter() - started)
