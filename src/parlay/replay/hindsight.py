@@ -15,7 +15,7 @@ from parlay.control.cost import CostTable
 from parlay.replay.recording import Offer, Recording
 from parlay.replay.replay import FREE, MAX_WINDOW
 
-WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
+WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
 
 
 @dataclass(frozen=True, slots=True)

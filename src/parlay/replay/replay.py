@@ -15,7 +15,7 @@ from parlay.decoding.draft import Draft
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.replay.recording import Recording
 
-MAX_WINDOW = 16
+MAX_WINDOW = 64
 FREE = frozenset({"ngram", "suffix"})
 
 
