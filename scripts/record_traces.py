@@ -1,7 +1,7 @@
 """Records what each proposer would have drafted at every position of the default model's answers.
 
 Knows models and proposers, no controller. Takes some minutes of CPU; writes one file per category
-to src/parlay/control/data/traces, the recordings that `parlay replay` and the tests run over.
+to src/parlay/replay/data/traces, the recordings that `parlay replay` and the tests run over.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DEPTH = 16
 DRAFTERS = {"model": "requantised to q4_0", "pruned": "without layers 14 and 20"}
 PRUNED_LAYERS = (14, 20)
 CHUNK = 64
-FOLDER = Path(__file__).parent.parent / "src/parlay/control/data/traces"
+FOLDER = Path(__file__).parent.parent / "src/parlay/replay/data/traces"
 
 
 def main() -> None:

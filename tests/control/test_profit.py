@@ -211,7 +211,10 @@ def random_recording(rng: random.Random, n: int) -> Recording:
 def test_no_text_is_slower_than_plain_by_more_than_the_stake(
     seed: int, slope: float, drafter: float, change: float
 ) -> None:
-    """Whatever the proposers say and the target does: 2 % of the text, or half a pass."""
+    """Whatever the proposers say and the target does: 2 % of the text, or half a pass.
+
+    Unless a proposer was right six times and more before: then one bet more, of five passes.
+    """
     rng = random.Random(seed)
     costs = table(slope, drafter, change)
     recording = random_recording(rng, rng.randint(1, 200))
@@ -219,7 +222,9 @@ def test_no_text_is_slower_than_plain_by_more_than_the_stake(
         ProfitController(costs.copy()), costs
     )
     n = recording.n_tokens
-    assert outcome.seconds <= n + max(0.5, 0.02 * n) + 1e-6
+    free = [recording.offers[source] for source in ("ngram", "suffix")]
+    proven = any(sum(o.n_accepted > 0 for o in offers) > 5 for offers in free)
+    assert outcome.seconds <= n + max(0.5, 0.02 * n) + (5.0 if proven else 0.0) + 1e-6
 
 
 @settings(max_examples=30, deadline=None)

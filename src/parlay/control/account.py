@@ -8,6 +8,9 @@ has won of late, up to a limit. A draft model may also take what earlier request
 its first bet is dear, for it has to read the text, and on a GPU the shape changes there and back.
 So over many answers no more than 2 % is lost, unless four times as much was won before.
 
+Where the text itself has shown how unlikely a loss is (`evidence.py`), it is the average loss that
+has to stay within the stake: a draft that was right sixteen times of sixteen is not a gamble.
+
 A first bet that is lost must not keep a text out that repeats itself from there on: drafts that are
 refused and turn out right make up for part of a loss, where the proposer has a record to lose.
 """
@@ -72,6 +75,10 @@ class Account:
         if balance < 0:
             balance = min(0.0, balance + min(bonus, _REGAINED * plain_s, self._regained[seq_id]))
         return balance + max(_STAKE * plain_s + bonus, self._share[seq_id])
+
+    def at_risk(self, seq_id: int, plain_s: float) -> float:
+        """Seconds the coming round may lose on average, whatever the proposer's record is."""
+        return self._balance[seq_id] + max(_STAKE * plain_s, self._share[seq_id])
 
     def savings(self, source: str, limit_s: float) -> float:
         """Seconds that earlier requests left, less what this proposer has lost of them."""

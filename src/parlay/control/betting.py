@@ -15,6 +15,7 @@ from operator import mul
 from parlay.control.account import Account
 from parlay.control.controller import View
 from parlay.control.cost import DrafterCost
+from parlay.control.evidence import Evidence
 from parlay.control.survival import Mood, Survival
 from parlay.control.valuation import gains, position_rates, worth
 
@@ -30,12 +31,16 @@ _CATCH_UP, _LIKELY, _RESERVE = 4, 0.5, 0.7
 _FREE_LIMIT, _LIMIT, _STAKE_WITH_SAVINGS = 1.5, 9.5, 5.0
 # A draft where drafts hold has so many tokens.
 _LONG = 8
+# Drafts that hold do so for about as many tokens: then it is their shape that is stayed in.
+_HOLDS = 8.0
+# What one bet may lose at most, in plain passes, however unlikely that is.
+_LARGEST_LOSS = 5.0
 
 
 class Request:
     """One request in a slot, as far as a controller follows it."""
 
-    __slots__ = ("_moods", "asked", "n_missing", "refused", "view")
+    __slots__ = ("_evidence", "_moods", "asked", "n_missing", "refused", "view")
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -43,6 +48,14 @@ class Request:
         self.asked = "none"  # the proposer that was bet on
         self.refused: Refusal | None = None
         self._moods: dict[tuple[str, bool], Mood] = {}
+        self._evidence: dict[str, Evidence] = {}
+
+    def evidence(self, source: str) -> Evidence:
+        """What this text has shown of a proposer."""
+        found = self._evidence.get(source)
+        if found is None:
+            found = self._evidence[source] = Evidence()
+        return found
 
     def mood(self, source: str, by_position: bool = False) -> Mood:
         """How this text treats a proposer, by its confidences or by position."""
@@ -81,17 +94,42 @@ class Market:
         """What a draft model's first pass costs beyond those that follow it in the same shape."""
         return self.prices[rows] - self.steady[rows] if self.plainly else 0.0
 
-    def widest(self, allowance: float, most: int) -> int:
-        """The widest window, up to the given one, whose loss is allowed."""
-        limit, full, rows = allowance + self.plain_s - self.return_s, self.full, self.rows
-        for window in range(1, most + 1):
-            if full[rows + window] > limit:
-                return window - 1
-        return most
+    def widest(self, stake: Stake, gained: Sequence[float]) -> int:
+        """The widest window whose loss is allowed."""
+        for window in range(len(gained), 0, -1):
+            if stake.allows(self.loss(self.rows + window), self.plain_s, gained[:window]):
+                return window
+        return 0
 
     def loss(self, rows: int) -> float:
         """What a pass of so many rows loses if all of its drafts are wrong."""
         return self.full[rows] - self.plain_s + self.return_s
+
+
+@dataclass(frozen=True, slots=True)
+class Stake:
+    """What may be lost on one offer."""
+
+    allowance: float  # at worst
+    at_risk: float  # on average: more at worst, where the text has shown that it is unlikely
+    evidence: Evidence
+
+    def allows(self, loss_s: float, plain_s: float, gained: Sequence[float]) -> bool:
+        """Whether a loss of so much may be risked.
+
+        It is lost unless as many tokens are right as make up for it: how likely that is tell both
+        the confidences and what the text has shown.
+        """
+        if loss_s <= self.allowance:
+            return True
+        if self.at_risk <= 0.0 or loss_s > _LARGEST_LOSS * plain_s:
+            return False
+        n_needed = int(loss_s / plain_s) + 1
+        if n_needed > len(gained):
+            return False
+        survives = gained[n_needed - 1] - (gained[n_needed - 2] if n_needed > 1 else 0.0)
+        chance = 1.0 - min(survives, self.evidence.holds(n_needed))
+        return chance * loss_s <= self.at_risk
 
 
 @dataclass(slots=True)
@@ -101,7 +139,7 @@ class Offer:
     source: str
     gained: list[float]  # tokens expected to be accepted, by window
     worth: float  # seconds that one of them saves
-    allowance: float
+    stake: Stake
     n_allowed: int  # the widest window whose loss is allowed
     window: int = 0
     value: float = 0.0  # seconds saved
@@ -131,11 +169,13 @@ def best_offer(
         allowance = account.allowance(
             view.seq_id, source, view.n_generated, market.plain_s, limit_s
         )
-        n_allowed = market.widest(allowance, len(gained))
+        at_risk = account.at_risk(view.seq_id, market.plain_s)
+        stake = Stake(allowance, at_risk, request.evidence(source))
+        n_allowed = market.widest(stake, gained)
         # What a draft that holds saves is what the windows save that are allowed.
         allowed = gained[: max(1, n_allowed)]
         each = worth(allowed, market.rate, market.steady, market.rows, market.n_sequences)
-        offer = _value_windows(Offer(source, gained, each, allowance, n_allowed), market)
+        offer = _value_windows(Offer(source, gained, each, stake, n_allowed), market)
         if best is None or offer.value > best.value:
             best = offer
     request.refused = None if best is None else _refusal(best, market)
@@ -162,12 +202,14 @@ def _value_windows(offer: Offer, market: Market) -> Offer:
     """Find the window that saves most, among those whose loss is allowed.
 
     A change of shape is charged only as far as the draft may be wrong: if it is right, the new
-    shape is the one to be in, and would have to be paid for a round later anyway.
+    shape is the one to be in, and would have to be paid for a round later anyway. For the same
+    reason the shape of a plain pass is worth the less to stay in the longer drafts seem to hold.
     """
     rows, prices, steady = market.rows, market.prices, market.steady
-    plain_s, plain_price = market.plain_s, market.prices[rows]
-    doubt = 1.0 - offer.gained[0]
-    ease = offer.allowance / (_AT_EASE * plain_s)
+    plain_s, doubt = market.plain_s, 1.0 - offer.gained[0]
+    leaves = min(1.0, _HOLDS * doubt)
+    plain_price = steady[rows] + leaves * (prices[rows] - steady[rows])
+    ease = offer.stake.allowance / (_AT_EASE * plain_s)
     price_of_loss = _CAUTION * doubt * max(0.0, 1.0 - ease)
     best, best_rows = -plain_s, rows
     for gain in offer.gained[: offer.n_allowed]:
@@ -191,7 +233,7 @@ def share_rows(offers: Sequence[Offer], market: Market) -> float:
         for before, gain in zip((0.0, *offer.gained), offer.gained, strict=False)
     ]
     tokens.sort(reverse=True)
-    allowance = sum(max(0.0, offer.allowance) for offer in offers)
+    allowance = sum(max(0.0, offer.stake.allowance) for offer in offers)
     saved, best, n_best = 0.0, 0.0, 0
     for n, (seconds, _) in enumerate(tokens, start=1):
         rows = market.rows + n

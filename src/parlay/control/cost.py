@@ -81,7 +81,7 @@ def _between(low: tuple[int, Curve], high: tuple[int, Curve], n: int) -> Curve:
     """Prices for `n` sequences between two numbers of them, at as many rows for each."""
     (few, cheap), (many, dear) = low, high
     share = (n - few) / (many - few)
-    each = {rows / few for rows in cheap.known} | {rows / many for rows in dear.known}
+    each = {1.0, *(b / few for b in cheap.known), *(b / many for b in dear.known)}
     points = {round(n * r): r for r in sorted(each) if r >= 1 and n * r <= MAX_ROWS}
 
     def mixed(changed: bool) -> dict[int, float]:

@@ -27,7 +27,7 @@ from parlay.control.cost import CostTable
 from parlay.control.probing import Probing
 from parlay.control.shapes import Shapes
 from parlay.control.stopping import Stopping
-from parlay.control.survival import Survival
+from parlay.control.survival import MAX_POSITIONS, Survival
 from parlay.decoding.round import Fallback, Round
 
 # A bet must save at least this part of a plain pass; more if the prices are not to be relied on.
@@ -38,6 +38,7 @@ _RATE_KEPT = 0.9
 _LARGEST_EXCESS = 2.0
 # Plain passes are what everything is measured against: one at least every so many.
 _N_WITHOUT_PLAIN = 512
+_WIDTHS = (0, 1, 3, 7, 15, 31)  # rows more than without a draft, as far as prices have steps
 
 _REST = replace(plain(Fallback.UNPROFITABLE), reason="rest")
 
@@ -116,9 +117,9 @@ class ProfitController:
         curve = self.costs.curve(n_context, n_sequences)
         plain_s = curve.steady[rows]
         rate = n_sequences / plain_s
-        if self._tokens > rate * self._seconds:
-            rate = self._tokens / self._seconds
         most = rows + sum([request.view.max_window for request in requests])
+        if self._tokens > rate * self._seconds:
+            rate = min(self._tokens / self._seconds, _attainable(curve.steady, rows, most))
         full, prices = self._shapes.prices(curve, most)
         return_s = curve.changed[rows] - plain_s
         return Market(
@@ -194,7 +195,7 @@ class ProfitController:
         view, source = request.view, plan.source
         request.asked = source
         known = self.survival.of(source, view.greedy, view.thinking)
-        window = plan.most(market, view.max_window)
+        window = plan.most(market, min(view.max_window, MAX_POSITIONS))
         others = plan.rows - 1 - min(plan.window, view.max_window)
         # The change of shape it begins with was decided upon: here it is the same for every window.
         prices = market.steady if market.plainly else market.prices
@@ -253,6 +254,7 @@ class ProfitController:
                 known = self.survival.of(source, view.greedy, view.thinking)
                 n = min(len(draft.confidence), r.n_generated)
                 known.observe_confidence(draft.confidence[:n], n_agreed, request.mood(source))
+                request.evidence(source).observe(n_agreed, n_agreed < n)
         n_made = r.n_drafted + r.n_dropped
         if not n_made:
             self._regain(r, request)
@@ -331,6 +333,15 @@ class ProfitController:
                 self._last_source = request.asked
             elif return_s > 0:
                 self.account.book(r.seq_id, self._last_source, -return_s / n)
+
+
+def _attainable(steady: Sequence[float], rows: int, most: int) -> float:
+    """Tokens per second at the very best, where a pass has so many rows at most.
+
+    Where little of an answer is left, what was made of late cannot be made any more.
+    """
+    widths = (*(rows + k for k in _WIDTHS if rows + k < most), most)
+    return max([width / steady[width] for width in widths])
 
 
 def _decline(view: View) -> Choice:

@@ -57,7 +57,9 @@ def copying(n_tokens: int, run: int, n_prompt: int = 400, seed: int = 0) -> Reco
 def misleading(n_tokens: int, sure: float = 0.97, depth: int = MAX_WINDOW) -> Recording:
     """Every proposer is sure at every position, and never right."""
     wrong = (Offer(0, (sure,) * depth),) * n_tokens
-    return Recording(f"misleading-{sure:g}", "made", 100, "length", {"ngram": wrong, "suffix": wrong})
+    return Recording(
+        f"misleading-{sure:g}", "made", 100, "length", {"ngram": wrong, "suffix": wrong}
+    )
 
 
 def turning(recording: Recording, n_right: int) -> Recording:

@@ -1,0 +1,103 @@
+"""From nothing: what texts that repeat are worth, and what texts that mislead cost, on any table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from parlay.control.controller import Choice, View
+from parlay.control.cost import CostTable, load_costs, shipped_costs
+from parlay.control.profit import ProfitController
+from parlay.decoding.round import Round
+from parlay.replay.hindsight import best_fixed, plain_seconds
+from parlay.replay.recording import Recording
+from parlay.replay.replay import MAX_WINDOW, Replay
+from parlay.replay.texts import copying, misleading, repeating, turning
+
+FREE = ("ngram", "suffix")
+N_AT_FIRST = 32  # tokens from the first right draft on
+
+
+@cache
+def tables() -> list[CostTable]:
+    return [load_costs(path) for path in shipped_costs()]
+
+
+@cache
+def text(period: int) -> Recording:
+    return repeating(600, period)
+
+
+class Watched:
+    """A controller whose time is noted by position."""
+
+    def __init__(self, controller: ProfitController) -> None:
+        self.controller = controller
+        self.rounds: list[tuple[int, float]] = []  # where each began, and how long it took
+        self._at = 0
+
+    def due(self) -> bool:
+        return True
+
+    def choose(self, views: Sequence[View]) -> list[Choice]:
+        return self.controller.choose(views)
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        self.rounds.append((self._at, rounds[0].timing.total_s))
+        self._at += rounds[0].n_generated
+        self.controller.observe(rounds)
+
+
+def seconds(recording: Recording, costs: CostTable) -> float:
+    return Replay([recording], FREE).run(ProfitController(costs.copy()), costs)[0].seconds
+
+
+def test_made_up_texts_are_what_they_say() -> None:
+    made = repeating(200, 12)
+    suffix = made.offers["suffix"]
+    assert not any(o.n_accepted for o in suffix[:11])
+    assert all(o.n_accepted == len(o.confidence) > 0 for o in suffix[20:-MAX_WINDOW])
+    assert max(len(o.confidence) for o in suffix) == MAX_WINDOW
+    assert all(o.n_accepted == 0 for o in misleading(50).offers["ngram"])
+    turned = turning(made, 8).offers["suffix"]
+    assert sum(o.n_accepted > 0 for o in turned) == 8
+    assert 0 < sum(o.n_accepted > 0 for o in copying(100, 24).offers["suffix"]) < 100
+
+
+@pytest.mark.parametrize("period", [4, 12, 24, 40])
+def test_text_that_repeats_is_as_fast_as_the_best_fixed_window_within_32_tokens(
+    period: int,
+) -> None:
+    made = text(period)
+    first = next(i for i, o in enumerate(made.offers["suffix"]) if o.n_accepted)
+    for costs in tables():
+        watched = Watched(ProfitController(costs.copy()))
+        Replay([made], FREE).run(watched, costs)
+        later = [(at, s) for at, s in watched.rounds if at >= first + N_AT_FIRST]
+        begin = later[0][0]
+        rest = replace(made, offers={s: o[begin:] for s, o in made.offers.items()})
+        _, window, best_s = best_fixed([rest], costs, FREE)
+        assert best_s / sum(s for _, s in later) >= 0.9, (costs.name, window)
+
+
+@pytest.mark.parametrize("n_tokens", [64, 128, 400])
+def test_texts_whose_drafts_are_sure_and_wrong_cost_2_percent_at_most(n_tokens: int) -> None:
+    for made in (misleading(n_tokens), misleading(n_tokens, 0.8), misleading(n_tokens, 0.9, 4)):
+        for costs in tables():
+            assert plain_seconds(made, costs) / seconds(made, costs) >= 0.98, costs.name
+
+
+def test_a_text_that_repeats_and_then_misleads_costs_little_more() -> None:
+    for n_right in (4, 8, 16):
+        made = turning(repeating(160, 12), n_right)
+        for costs in tables():
+            assert plain_seconds(made, costs) / seconds(made, costs) >= 0.97, (costs.name, n_right)
+
+
+def test_the_mixture_that_was_never_bet_on_is_several_times_faster_from_nothing() -> None:
+    (costs,) = (c for c in tables() if c.name == "gpu-30b-a3b-q4_0")
+    made = repeating(128, 12)
+    assert plain_seconds(made, costs) / seconds(made, costs) >= 3.0
