@@ -1,4 +1,4 @@
-"""From nothing: what texts that repeat are worth, and what texts that mislead cost, on any table."""
+"""From nothing: what texts that repeat are worth and texts that mislead cost, on any table."""
 
 from __future__ import annotations
 
@@ -49,6 +49,9 @@ class Watched:
         self.rounds.append((self._at, rounds[0].timing.total_s))
         self._at += rounds[0].n_generated
         self.controller.observe(rounds)
+
+    def prices(self) -> CostTable:
+        return self.controller.costs
 
 
 def seconds(recording: Recording, costs: CostTable) -> float:

@@ -1,4 +1,4 @@
-"""What this very text has shown of a proposer: how often it was right, whether it was bet on or not.
+"""What a text itself has shown of a proposer: how often it was right, bet on or not.
 
 Knows counts, neither tokens nor time. Confidences are a proposer's own word, and a text can make
 all of them wrong; what it was seen to get right is no gamble.

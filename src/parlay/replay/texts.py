@@ -37,7 +37,7 @@ def _offers(proposer: Proposer, tokens: list[int], answer: Sequence[int]) -> tup
 
 
 def repeating(n_tokens: int, period: int, n_prompt: int = 100, seed: int = 0) -> Recording:
-    """An answer that repeats its first `period` tokens for ever: in the end all drafts are right."""
+    """An answer that repeats its first `period` tokens for ever: in the end all drafts hold."""
     rng = random.Random(seed)
     cycle = _random_tokens(rng, period)
     answer = [cycle[i % period] for i in range(n_tokens + 1)]
@@ -45,7 +45,7 @@ def repeating(n_tokens: int, period: int, n_prompt: int = 100, seed: int = 0) ->
 
 
 def copying(n_tokens: int, run: int, n_prompt: int = 400, seed: int = 0) -> Recording:
-    """An answer of passages of the prompt, each `run` tokens long, with a new token between them."""
+    """An answer of passages of the prompt, `run` tokens each, with a new token between them."""
     rng = random.Random(seed)
     prompt, answer = _random_tokens(rng, n_prompt), list[int]()
     while len(answer) <= n_tokens:
