@@ -93,6 +93,8 @@ class RuntimeSection(Section):
     threads: int = Field(0, ge=0)  # 0: physical cores
     batch: int = Field(512, ge=32)
     ubatch: int = Field(0, ge=0)  # rows llama.cpp computes at once; 0: the batch
+    prompt_chunk: int = Field(0, ge=0)  # tokens of a prompt per pass beside others; 0: as it comes
+    unified_cache: bool = False  # one cache for all slots
     devices: tuple[str, ...] = ()
     split_mode: SplitMode = "layer"  # how several GPUs share the target
     tensor_split: tuple[float, ...] = ()  # each GPU's share; empty: by what is free

@@ -78,6 +78,12 @@ class ScriptedModel:
             rows.append(self._logits(cached))
         return np.array(rows[span.read], np.float32)
 
+    def start(self, spans: Sequence[Span]) -> None:
+        self.decode(spans)
+
+    def settle(self) -> None:
+        """Nothing runs on."""
+
     def length(self, seq_id: int) -> int:
         return len(self.cache.get(seq_id, ()))
 

@@ -118,6 +118,25 @@ def test_padding_changes_no_row_that_is_read_and_is_taken_back(
     assert np.allclose(feed(context, 1, [5])[-1], fresh(context, [*TEXTS[1][:9], 5]), atol=NEAR)
 
 
+def test_one_cache_for_all_says_what_caches_apart_say(open_context: Open) -> None:
+    context = open_context(unified=True)
+    assert context.context_size == 256
+    for seq_id, text in enumerate(TEXTS[:2]):
+        feed(context, seq_id, text[:8])
+    rows = context.decode([Span(0, 8, TEXTS[0][8:11], 1), Span(1, 8, TEXTS[1][8:9], 1)])
+    found = [np.array(row[-1]) for row in rows]
+    assert np.allclose(found[0], fresh(context, TEXTS[0][:11]), atol=NEAR)
+    assert np.allclose(found[1], fresh(context, TEXTS[1][:9]), atol=NEAR)
+
+
+def test_a_pass_that_is_only_started_is_done_once_it_settles(open_context: Open) -> None:
+    context = open_context()
+    context.start([Span(0, 0, TEXTS[0][:8], 0)])
+    context.settle()
+    assert context.length(0) == 8
+    assert np.allclose(feed(context, 0, TEXTS[0][8:9])[-1], fresh(context, TEXTS[0][:9]), atol=NEAR)
+
+
 def test_logits_are_a_view_of_llama_cpps_own_memory(open_context: Open) -> None:
     context = open_context()
     first, second = context.decode([Span(0, 0, TEXTS[0], 3), Span(1, 0, TEXTS[1], 2)])

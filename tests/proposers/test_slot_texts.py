@@ -18,8 +18,9 @@ def test_next_turn_reads_only_what_is_new() -> None:
     kept = SlotTexts((2, 4))
     first = kept.of(0, [1, 2, 3, 4])
     kept.end(0)
+    kept.begin(0, [1, 2, 3, 4, 5, 6], 4)
     with mock.patch.object(Occurrences, "feed") as feed:
-        kept.begin(0, [1, 2, 3, 4, 5, 6], 4)
+        kept.of(0, [1, 2, 3, 4, 5, 6])
     feed.assert_called_once_with([5, 6])
     assert kept.of(0, [1, 2, 3, 4, 5, 6]) is first
 

@@ -47,6 +47,7 @@ class Rig:
         exact: ExactShapes = ALL_EXACT,
         mode: Mode = "exact",
         chunk: int = 8,
+        unified: bool = False,
         controller: Controller | None = None,
         free: frozenset[str] = frozenset(),
     ) -> None:
@@ -61,7 +62,7 @@ class Rig:
             places,
             self.bets,
             exact,
-            Padding(self.target, places, Cutting()),
+            Padding(self.target, places, Cutting(unified)),
             mode=mode,
             ends=ends,
             chunk=chunk,

@@ -164,13 +164,17 @@ def test_an_answer_that_had_to_leave_the_exact_shapes_says_so() -> None:
     assert not second.exact
 
 
-def test_faithful_mode_uses_any_shape_and_mixes_prompts_with_rounds() -> None:
-    rig = Rig(window=8, mode="faithful", exact=ExactShapes(frozenset({1}), False), slots=2)
+@pytest.mark.parametrize(("unified", "shapes"), [(True, [(9, 8)]), (False, [(9,), (8,)])])
+def test_faithful_mode_uses_any_shape_and_mixes_prompts_with_rounds_where_the_cache_is_one(
+    unified: bool, shapes: list[tuple[int, ...]]
+) -> None:
+    exact = ExactShapes(frozenset({1}), False)
+    rig = Rig(window=8, mode="faithful", exact=exact, slots=2, unified=unified)
     first = rig.add(Request(PROMPT, max_tokens=30))
     rig.scheduler.step()
     rig.add(Request(tuple(range(20)), max_tokens=3))
     rig.scheduler.step()
-    assert rig.target.shapes[-1] == (9, 8)
+    assert rig.target.shapes[-len(shapes) :] == shapes
     assert not first.done
 
 
@@ -376,17 +380,49 @@ class Reader(ScriptedProposer):
 
     def __init__(self) -> None:
         super().__init__(LOGITS)
-        self.read: list[tuple[tuple[int, ...], int]] = []
+        self.begun: list[tuple[tuple[int, ...], int]] = []
+        self.n_read = 0
 
     def begin(self, seq_id: int, tokens: Seq[int], n_kept: int) -> None:
-        self.read.append((tuple(tokens), n_kept))
+        self.begun.append((tuple(tokens), n_kept))
+
+    def read(self, seq_id: int, tokens: Seq[int]) -> None:
+        self.n_read += 1
 
 
-def test_prompts_are_indexed_before_the_first_round_and_kept_as_far_as_the_cache_was() -> None:
+def test_prompts_are_indexed_while_they_are_read() -> None:
+    reader = Reader()
+    rig = Rig(proposers={"scripted": reader}, chunk=4)
+    seq = rig.add(Request(tuple(range(10)), max_tokens=4))
+    rig.scheduler.step()
+    assert reader.n_read == 1
+    assert seq.n_generated == 0
+
+
+def test_indexes_are_kept_as_far_as_the_cache_was() -> None:
     reader = Reader()
     rig = Rig(proposers={"scripted": reader})
     [first] = rig.run(Request((1, 2, 3), max_tokens=4))
     turn = (*first.tokens, 9)
     rig.run(Request(turn, max_tokens=4), Request((7, 8), max_tokens=4))
     cached = len(first.tokens) - 1
-    assert reader.read == [((1, 2, 3), 0), (turn, cached), ((7, 8), 0)]
+    assert reader.begun == [((1, 2, 3), 0), (turn, cached), ((7, 8), 0)]
+
+
+def test_others_wait_no_longer_than_a_chunk_and_alone_a_prompt_is_read_at_once() -> None:
+    rig = Rig(window=0, mode="faithful", slots=2, chunk=4)
+    rig.add(Request(tuple(range(30)), max_tokens=30))
+    rig.scheduler.step()
+    rig.scheduler.step()
+    assert rig.target.shapes[:2] == [(30,), (1,)]
+    rig.add(Request(tuple(range(1, 10)), max_tokens=2))
+    rig.scheduler.step()
+    assert rig.target.shapes[2:] == [(1,), (4,)]
+
+
+def test_prompts_of_nearly_equal_length_are_read_in_one_pass() -> None:
+    requests = [Request((9, *range(n)), max_tokens=3) for n in (5, 7, 6)]
+    rig = Rig(window=0, mode="faithful", slots=3, chunk=16)
+    answers = rig.run(*requests)
+    assert rig.target.shapes[0] == (8, 8, 8)
+    assert [rig.text(seq) for seq in answers] == [plain(request) for request in requests]

@@ -39,6 +39,8 @@ ENGINE: dict[str, tuple[Any, Callable[[EngineSettings], Any]]] = {
     "runtime.mlock": (True, lambda s: s.model.mlock),
     "runtime.large_pages": (False, lambda s: s.drafter_model.large_pages),
     "runtime.translate": (True, lambda s: s.translate),
+    "runtime.prompt_chunk": (64, lambda s: s.prompt_chunk),
+    "runtime.unified_cache": (True, lambda s: s.context.unified),
     "runtime.remember_tokens": (4096, lambda s: s.remember_tokens),
 }
 # Keys whose effect another test shows.

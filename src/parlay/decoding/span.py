@@ -104,6 +104,16 @@ class Passes(Protocol):
         """Free it."""
 
 
+class Target(Passes, Protocol):
+    """The model whose text is made. What its passes read of prompts need not be waited for."""
+
+    def start(self, spans: Sequence[Span]) -> None:
+        """One pass without logits, maybe still running when this comes back."""
+
+    def settle(self) -> None:
+        """Wait until nothing runs."""
+
+
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the longest common start."""
     n, most = 0, min(len(a), len(b))

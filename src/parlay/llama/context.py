@@ -42,7 +42,8 @@ class Context:
         self.cache_types = _cache_types(model, settings)
         self._handle: int | None = self._open()
         self._memory: int = C.llama_get_memory(self._handle)
-        self.context_size: int = C.llama_n_ctx_seq(self._handle)
+        cells: int = C.llama_n_ctx_seq(self._handle)
+        self.context_size = min(cells, settings.context_size) if settings.unified else cells
         self._batch = Batch(settings.n_batch)
         self._max_outputs = _max_outputs(settings)
         self._view: NDArray[np.float32] = np.empty((0, self.n_vocab), np.float32)
@@ -77,8 +78,28 @@ class Context:
             at += span.n_logits
         return found
 
+    def start(self, spans: Sequence[Span]) -> None:
+        """One pass without logits. A GPU still works on it when this comes back."""
+        self._launch(spans)
+        self._tell(spans)
+
+    def settle(self) -> None:
+        """Wait for passes that were only started: their time must not be taken for the next's."""
+        started = time.perf_counter()
+        C.llama_synchronize(self._handle)
+        self.busy_s += time.perf_counter() - started
+
     def decode_rows(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         """One pass over all spans. Returns every row of logits in one view, in order of spans."""
+        n_outputs = self._launch(spans)
+        started = time.perf_counter()
+        rows = self._logits(n_outputs)
+        self.busy_s += time.perf_counter() - started
+        self._tell(spans)
+        return rows
+
+    def _launch(self, spans: Sequence[Span]) -> int:
+        """Hand a pass over; returns how many rows of logits it will give."""
         if self._undo is not None:
             self._undo.before(spans)
         n_outputs = self._batch.fill(spans)
@@ -87,11 +108,12 @@ class Context:
         library.forget_errors()
         started = time.perf_counter()
         library.check(C.llama_decode(self._handle, self._batch.struct), "llama_decode")
-        rows = self._logits(n_outputs)
         self.busy_s += time.perf_counter() - started
+        return n_outputs
+
+    def _tell(self, spans: Sequence[Span]) -> None:
         if self._capture is not None:
             self._capture.tell(spans, self._batch.struct.n_tokens)
-        return rows
 
     def capture(self, layers: Sequence[int], listener: Listener) -> None:
         """After every pass, tell the listener the inputs of these layers; see `Capture`."""
@@ -397,8 +419,7 @@ def create(
     params.n_threads = params.n_threads_batch = settings.threads or model.threads
     params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attention]
     params.type_k, params.type_v = (CACHE_TYPES[name] for name in cache_types)
-    # Each sequence has cells of its own, so that its neighbours never change its sums.
-    params.kv_unified = False
+    params.kv_unified = settings.unified
     params.n_rs_seq = settings.n_snapshots
     params.no_perf = True
     _stretch(params, settings.rope)

@@ -170,6 +170,9 @@ class ContextSettings:
     # Of recurrent and hybrid models: earlier states that a pass leaves behind for each sequence, so
     # that as many tokens can be taken back without a copy.
     n_snapshots: int = 0
+    # One cache for all sequences: passes take any rows at once, but each row looks at every cell,
+    # and neighbours change the rounding. False: each has cells of its own.
+    unified: bool = False
     n_ubatch: int = 0  # rows llama.cpp computes at once, which its buffers are for; 0: the batch
     rope: RopeSettings = field(default_factory=RopeSettings)
     # RAM for what was read before: states at earlier positions, conversations without a slot.

@@ -33,8 +33,12 @@ class NgramProposer:
         return [self._draft(ask) for ask in asks]
 
     def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int) -> None:
-        """Index a prompt, but for what the slot's last text shares with it."""
+        """Keep what the slot's last text shares with this one."""
         self._texts.begin(seq_id, tokens, n_kept)
+
+    def read(self, seq_id: int, tokens: Sequence[int]) -> None:
+        """Index a prompt."""
+        self._texts.of(seq_id, tokens)
 
     def forget(self, seq_id: int) -> None:
         """The slot starts over."""

@@ -63,3 +63,6 @@ class Indexing(Protocol):
 
     def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int) -> None:
         """A sequence begins in this slot; the cache kept the first `n_kept` of its tokens."""
+
+    def read(self, seq_id: int, tokens: Sequence[int]) -> None:
+        """The target reads this prompt now: time to index it."""

@@ -25,14 +25,12 @@ class SlotTexts:
         self._ended: dict[int, int] = {}  # slots without a sequence, and their tokens; oldest first
 
     def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int) -> None:
-        """A sequence begins: keep what it shares with the last one, up to what the cache kept, and
-        read the rest of it."""
+        """A sequence begins: keep what it shares with the last one, up to what the cache kept."""
         self._ended.pop(seq_id, None)
         text = self._texts.get(seq_id)
         if text is None or n_kept == 0:
             text = self._texts[seq_id] = Occurrences(self._sizes)
         text.cut(_shared(text.text, tokens, n_kept))
-        text.feed(tokens[len(text) :])
 
     def of(self, seq_id: int, tokens: Sequence[int]) -> Occurrences:
         """The index of a sequence, brought up to its last token."""

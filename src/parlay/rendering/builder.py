@@ -121,7 +121,10 @@ class Builder(ABC):
             "runtime.n_cpu_moe",
             "runtime.tensor_overrides",
         )
-        self.leave(f"{self.title} cuts its batches by itself", "runtime.ubatch")
+        self.leave(
+            f"{self.title} cuts its batches by itself", "runtime.ubatch", "runtime.prompt_chunk"
+        )
+        self.leave(f"{self.title} pages its cache", "runtime.unified_cache")
         self.leave(f"{self.title} reads PEFT folders, not GGUF adapters; see {lora}", "model.lora")
         self.leave(
             f"{self.title} reads it from the model's config.json; see {rope}",

@@ -123,7 +123,9 @@ class LlamaServer(Builder):
 
     def _runtime(self) -> None:
         runtime, ledger = self.deployment.runtime, self.ledger
-        self.argv += ["--no-kv-unified"]  # each slot has its own share of the context
+        # Without it each slot has its own share of the context.
+        kind = "--kv-unified" if runtime.unified_cache else "--no-kv-unified"
+        self.flag("runtime.unified_cache", kind)
         # 0: the model's own, which llama-server shortens until it fits.
         size = 0 if runtime.context_size == "auto" else runtime.context_size * runtime.slots
         self.flag("runtime.context_size", "--ctx-size", size)
@@ -145,6 +147,7 @@ class LlamaServer(Builder):
         shift = "--context-shift" if runtime.context_full == "slide" else "--no-context-shift"
         self.flag("runtime.context_full", shift)
         self._loading()
+        self.leave("llama-server reads prompts by the batch", "runtime.prompt_chunk")
         self.leave(
             "llama-server has no gate on acceptance; the gateway moves traffic by measured time",
             "runtime.min_token_acceptance",

@@ -103,9 +103,13 @@ class Bets:
         ]
 
     def begin(self, seq: Sequence) -> None:
-        """A sequence has got its slot: those who index texts read its prompt, the others forget
-        the slot's last one."""
+        """A sequence has got its slot: those who index texts keep what it shares with the slot's
+        last one, the others forget that."""
         self._tell_all("begin", lambda proposer: _begin(proposer, seq))
+
+    def read(self, seq: Sequence) -> None:
+        """The target is reading a prompt: those who index texts do so now."""
+        self._tell_all("read", lambda proposer: _read(proposer, seq))
 
     def finish(self, seq: Sequence) -> None:
         self._tell_all("finish", lambda proposer: proposer.finish(seq.seq_id, seq.tokens))
@@ -227,6 +231,11 @@ def _begin(proposer: Proposer, seq: Sequence) -> None:
         proposer.begin(seq.seq_id, seq.tokens, seq.n_reused)
     else:
         proposer.forget(seq.seq_id)
+
+
+def _read(proposer: Proposer, seq: Sequence) -> None:
+    if isinstance(proposer, Indexing):
+        proposer.read(seq.seq_id, seq.tokens)
 
 
 def _cut(draft: Draft, window: int) -> Draft:

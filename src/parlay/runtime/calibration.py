@@ -51,7 +51,7 @@ class Calibration:
     def exact_shapes(self, target: Passes) -> ExactShapes:
         """Probe once per machine, build, file and settings; remember it."""
         settings = self._settings
-        if settings.mode == "faithful" or not settings.draft:
+        if settings.mode == "faithful" or not settings.draft or settings.context.unified:
             return NOTHING_EXACT
         n = settings.context.n_sequences
         widest = self._widest + 1

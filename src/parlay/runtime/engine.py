@@ -97,7 +97,7 @@ class Engine:
         if self.model.facts.n_experts:  # but a mixture's depend on the text, and the probe has none
             self.watched.forget()
         # Without drafts a single sequence is plain decoding itself.
-        exact = self.exact.useful or not settings.draft
+        exact = (self.exact.useful or not settings.draft) and not settings.context.unified
         self.mode: Mode = settings.mode or ("exact" if exact else "faithful")
         n_batch = settings.context.n_batch
         self.bets = Bets(
@@ -110,7 +110,8 @@ class Engine:
         )
         if settings.drafter_later:
             self.bets.absent[MODEL] = Fallback.DRAFTER_LOADING
-        chunk = n_batch if self.model.on_gpu else min(_CHUNK, n_batch)
+        default = n_batch if self.model.on_gpu else min(_CHUNK, n_batch)
+        chunk = settings.prompt_chunk or default
         cache = PromptCache(self._cache_bytes())
         self.slots = Slots(self.target, settings.context.n_sequences, cache, worth=chunk)
         self._scheduler = Scheduler(
@@ -134,7 +135,8 @@ class Engine:
 
     def _cutting(self) -> Cutting:
         recurrent = self.target.rollback is not Rollback.PARTIAL
-        return Cutting(recurrent=recurrent, n_most=self.settings.context.rows_at_once)
+        context = self.settings.context
+        return Cutting(context.unified, recurrent, n_most=context.rows_at_once)
 
     def _check_budget(self, budget_gb: float) -> None:
         """Refuse before allocating; without a later drafter, both models count."""

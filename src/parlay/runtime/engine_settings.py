@@ -27,6 +27,8 @@ class EngineSettings:
     drafter_model: ModelSettings = field(default_factory=ModelSettings)
     drafter_cache_type_k: str = "auto"
     drafter_cache_type_v: str = "auto"
+    # Tokens of a prompt in one pass while others decode: so long they wait for their next token.
+    prompt_chunk: int | None = None  # None: the batch on a GPU, 128 on a CPU
     vram_budget_gb: float | None = None  # refuse to load beyond this
     translate: bool = False  # let a drafter of another vocabulary draft through text
     remember_tokens: int = 0  # of finished answers and their prompts, for suffix drafts of others
@@ -38,6 +40,14 @@ class EngineSettings:
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 0:
             raise BadRequest(f"the window is {self.window}; give 0 or more")
+        if self.prompt_chunk is not None and not 1 <= self.prompt_chunk <= self.context.n_batch:
+            raise BadRequest(
+                f"chunks of {self.prompt_chunk} tokens; give 1 to {self.context.n_batch}, the batch"
+            )
+        if self.context.unified and self.mode == "exact":
+            raise BadRequest(
+                "exact mode needs a cache for each sequence; leave unified_cache or use faithful"
+            )
         if self.remember_tokens < 0:
             raise BadRequest(f"{self.remember_tokens} tokens to remember; give 0 or more")
         if self.remember_tokens and "suffix" not in self.draft:

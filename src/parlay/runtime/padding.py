@@ -57,10 +57,10 @@ class Padding:
         return partial(seconds, costs=costs, n_context=max(span.start for span in spans))
 
     def _fixed(self, spans: Sequence[Span]) -> Collection[int]:
-        """Sequences that read a prompt, or have no room for as many rows as the longest draft."""
-        drafts = [span for span in spans if span.n_logits == len(span.tokens)]
-        room = self._target.context_size - max((len(span.tokens) for span in drafts), default=0)
-        can = {span.seq_id for span in drafts if span.start <= room}
+        """Sequences whose prompt goes on, or who have no room for as many rows as the longest."""
+        ending = [span for span in spans if span.n_logits]
+        room = self._target.context_size - max((len(span.tokens) for span in ending), default=0)
+        can = {span.seq_id for span in ending if span.start <= room}
         return {span.seq_id for span in spans} - can
 
     def _spare(self, spans: Sequence[Span]) -> Collection[int]:

@@ -22,7 +22,7 @@ from parlay.control.controller import plain
 from parlay.decoding.draft import NO_DRAFT
 from parlay.decoding.logprobs import TokenLogprob, token_logprob
 from parlay.decoding.round import Fallback, Round, Timing
-from parlay.decoding.span import Passes, Span
+from parlay.decoding.span import Span, Target
 from parlay.decoding.verdict import Verdict
 from parlay.decoding.verification import VERIFICATIONS
 from parlay.errors import NothingFollows, ParlayError
@@ -37,6 +37,7 @@ from parlay.runtime.slots import Slots
 # Of a long prompt every so many chunks' end is kept, beside the last one.
 _CHUNKS_PER_MARK = 8
 _PROMPT = Bet(plain(Fallback.REQUEST), NO_DRAFT)
+_NO_LOGITS: NDArray[np.float32] = np.empty((0, 0), np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Scheduler:
 
     def __init__(
         self,
-        target: Passes,
+        target: Target,
         slots: Slots,
         bets: Bets,
         exact: ExactShapes,
@@ -96,6 +97,7 @@ class Scheduler:
         self._n_batch = n_batch
         self._waiting: deque[Sequence] = deque()
         self._active: list[Sequence] = []
+        self._reading = False  # whether a pass was only started
         self._faults = Faults()
 
     # -- what comes and goes --------------------------------------------------
@@ -163,8 +165,10 @@ class Scheduler:
         decoding = [seq for seq in self._active if seq.n_pending == 1]
         if any(self._mode_of(seq) == "exact" for seq in self._active):
             groups = [reading[:1], decoding]
-        else:
+        elif self._padding.cutting.unified:
             groups = [decoding + reading]
+        else:  # one pass over both would be cut in two, and its rounds would have another shape
+            groups = [decoding, reading]
         return [group for group in groups if group]
 
     def _mode_of(self, seq: Sequence) -> Mode:
@@ -176,11 +180,12 @@ class Scheduler:
         """Propose, verify, accept, roll back: one target pass, any number of sequences."""
         if not sequences:
             return
+        self._wait_for_prompts(sequences)
         started = perf_counter()
         made = self._propose(sequences, betting)
         drafted, busy = perf_counter(), self.target.busy_s
         try:
-            logits = self.target.decode(made.spans)
+            logits = self._decode(made)
         except Exception as error:
             self._recover(made.rows, error)
             return
@@ -203,6 +208,21 @@ class Scheduler:
         )
         self._observe(made, rounds, timing)
 
+    def _wait_for_prompts(self, sequences: Seq[Sequence]) -> None:
+        """A round must not be charged with what is still being read."""
+        if self._reading and any(seq.n_pending == 1 for seq in sequences):
+            self.target.settle()
+            self._reading = False
+
+    def _decode(self, made: _Pass) -> list[NDArray[np.float32]]:
+        if any(span.n_logits for span in made.spans):
+            return self.target.decode(made.spans)
+        self.target.start(made.spans)
+        self._reading = True
+        for row in made.rows:  # while a GPU reads the prompt, so do those who index it
+            self.bets.read(row.seq)
+        return [_NO_LOGITS] * len(made.spans)
+
     def _propose(self, sequences: Seq[Sequence], betting: bool) -> _Pass:
         """Controller sets the windows, proposers fill them; prompts go on by a chunk."""
         decoding = [seq for seq in sequences if seq.n_pending == 1]
@@ -211,8 +231,8 @@ class Scheduler:
         rows = [self._row(s, bet) for s, bet in zip(decoding, placed, strict=True)]
         room = self._n_batch - sum(len(row.span.tokens) for row in rows)
         for seq in (seq for seq in sequences if seq.n_pending > 1):
-            n = min(seq.n_pending, self._chunk - seq.n_cached % self._chunk)
-            if n <= room:
+            n = self._n_to_read(seq, exact, room)
+            if n:
                 rows.append(self._prompt_row(seq, n))
                 room -= n
         # llama.cpp batches neighbouring sequences only if their ids come in order.
@@ -224,6 +244,15 @@ class Scheduler:
         spans = self._padding.pad([row.span for row in rows])
         by_id = {span.seq_id: span for span in spans}
         return _Pass([replace(row, span=by_id[row.seq.seq_id]) for row in rows], spans)
+
+    def _n_to_read(self, seq: Sequence, exact: bool, room: int) -> int:
+        """Tokens of a prompt for this pass: exact ones end at fixed places, the others are as
+        many as may keep those waiting who decode."""
+        if exact:
+            n = min(seq.n_pending, self._chunk - seq.n_cached % self._chunk)
+            return n if n <= room else 0
+        others = any(each.n_pending == 1 for each in self._active)
+        return min(seq.n_pending, room, self._chunk if others else self._n_batch)
 
     def _row(self, seq: Sequence, bet: Bet) -> _Row:
         tokens = [seq.tokens[-1], *bet.draft.tokens]

@@ -51,6 +51,7 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
         drafter_model=model.for_drafter(runtime.drafter_gpu_layers),
         drafter_cache_type_k=runtime.drafter_cache_type_k,
         drafter_cache_type_v=runtime.drafter_cache_type_v,
+        prompt_chunk=runtime.prompt_chunk or None,
         vram_budget_gb=runtime.vram_budget_gb,
         translate=runtime.translate,
         remember_tokens=runtime.remember_tokens,
@@ -88,6 +89,7 @@ def context_settings(deployment: Deployment) -> ContextSettings:
         cache_type_k=runtime.cache_type_k,
         cache_type_v=runtime.cache_type_v,
         n_ubatch=runtime.ubatch,
+        unified=runtime.unified_cache,
         rope=RopeSettings(
             runtime.rope_scaling,
             runtime.rope_scale,
