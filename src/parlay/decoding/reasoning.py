@@ -11,6 +11,27 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
+class Marks:
+    """What stands before and after the thinking."""
+
+    open: str = OPEN
+    close: str = CLOSE
+
+
+THINK = Marks()
+# Every form that is known; which one a model has is what its chat template writes.
+FORMS = (
+    Marks("<|channel|>analysis<|message|>", "<|end|>"),
+    Marks("<|channel>thought\n", "<channel|>"),
+    Marks("[THINK]", "[/THINK]"),
+    Marks("<|START_THINKING|>", "<|END_THINKING|>"),
+    Marks("<seed:think>", "</seed:think>"),
+    THINK,
+    Marks("<thinking>", "</thinking>"),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Split:
     """What became certain."""
 
@@ -21,7 +42,8 @@ class Split:
 class Reasoning:
     """Feed text in; thinking and content come out apart."""
 
-    def __init__(self, *, thinking: bool) -> None:
+    def __init__(self, *, thinking: bool, marks: Marks = THINK) -> None:
+        self._marks = marks
         self.thinking = thinking  # the prompt may have opened the mark already
         self._begun = False  # content was seen: a later <think> is just text
         self._held = ""
@@ -52,20 +74,21 @@ class Reasoning:
     def _maybe_open(self, text: str) -> str:
         """An answer that starts with the mark starts with thinking."""
         start = text.lstrip()
-        if start.startswith(OPEN):
+        if start.startswith(self._marks.open):
             self.thinking = True
-            return start[len(OPEN) :].lstrip("\n")
-        if OPEN.startswith(start):  # not enough text to tell
+            return start[len(self._marks.open) :].lstrip("\n")
+        if self._marks.open.startswith(start):  # not enough text to tell
             self._held = text
             return ""
         return text
 
     def _until_close(self, text: str) -> tuple[str, str]:
-        at = text.find(CLOSE)
+        close = self._marks.close
+        at = text.find(close)
         if at >= 0:
             self.thinking = False
-            return text[:at].rstrip("\n"), text[at + len(CLOSE) :]
-        keep = held_back(text, CLOSE)
+            return text[:at].rstrip("\n"), text[at + len(close) :]
+        keep = held_back(text, close)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], ""
 

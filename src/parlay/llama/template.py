@@ -94,12 +94,17 @@ class ChatTemplate:
                 " use another file of this model"
             )
         self._tokens = {"bos_token": bos, "eos_token": eos}
+        self._source = source
         self._lock = threading.Lock()
         self._env = _Environment()
         try:
             self._template = self._env.from_string(_priced(self._env.parse(source), self._env))
         except Exception as error:  # the compiler lets errors of any kind through
             raise BadRequest(_line("The model's chat template cannot be used", error)) from error
+
+    def mentions(self, text: str) -> bool:
+        """Whether a text stands in the template itself."""
+        return text in self._source
 
     def render(
         self,

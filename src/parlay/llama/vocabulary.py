@@ -159,12 +159,16 @@ def _unbroken(text: str) -> Iterator[str]:
 class Detokenizer:
     """Tokens in, text out, never half a character."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, shown: frozenset[int] = frozenset()) -> None:
+        """`shown`: control tokens that are written out, such as those around a tool call."""
         self._vocabulary = vocabulary
+        self._shown = shown
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token: int) -> str:
         """The text that is complete once this token has come."""
+        if token in self._shown:
+            return self._decoder.decode(self._vocabulary.text_of(token).encode())
         return self._decoder.decode(self._vocabulary.piece(token))
 
     def flush(self) -> str:

@@ -165,7 +165,9 @@ class Engine:
                     known = ", ".join(self.bets.proposers) or "none"
                     raise BadRequest(f"no proposer {name!r} is loaded; loaded: {known}")
         vocabulary = self.model.vocabulary
-        seq = Sequence(request, Detokenizer(vocabulary), vocabulary.ends, sink, constraint)
+        seq = Sequence(
+            request, Detokenizer(vocabulary, request.shown), vocabulary.ends, sink, constraint
+        )
         self._running.submit(seq)
         return seq
 

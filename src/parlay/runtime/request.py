@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from parlay.decoding.reasoning import THINK, Marks
 from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
 from parlay.errors import BadRequest
@@ -30,6 +31,8 @@ class Request:
     fallback: Fallback | None = None  # decode plainly, and why
     # Whether the prompt's end opened a part that thinks; None: the answer has no such part.
     thinking: bool | None = None
+    marks: Marks = THINK  # around that part
+    shown: frozenset[int] = frozenset()  # control tokens whose text belongs to the answer
     mode: Mode | None = None  # None: the engine's
     verification: Verification = "coupled"
     context_full: ContextFull = "stop"

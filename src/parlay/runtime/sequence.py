@@ -84,7 +84,9 @@ class Sequence:
         self._ends = ends
         self._text = text
         self._stop = StopStrings(request.stop)
-        self._reasoning = None if request.thinking is None else Reasoning(thinking=request.thinking)
+        self._reasoning = None
+        if request.thinking is not None:
+            self._reasoning = Reasoning(thinking=request.thinking, marks=request.marks)
         self._sink = sink
 
     @property

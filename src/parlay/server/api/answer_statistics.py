@@ -85,7 +85,7 @@ def timings(seqs: Seq[Sequence]) -> dict[str, Any]:
     }
 
 
-def usage(seqs: Seq[Sequence]) -> dict[str, Any]:
+def usage(seqs: Seq[Sequence], n_thought: int = 0) -> dict[str, Any]:
     """OpenAI's `usage`: the prompt counts once, however many answers were asked for."""
     n_prompt = len(seqs[0].request.prompt)
     n_answer = sum(seq.n_generated for seq in seqs)
@@ -95,6 +95,7 @@ def usage(seqs: Seq[Sequence]) -> dict[str, Any]:
         "total_tokens": n_prompt + n_answer,
         "prompt_tokens_details": {"cached_tokens": seqs[0].n_reused},
         "completion_tokens_details": {
+            "reasoning_tokens": n_thought,
             "accepted_prediction_tokens": sum(seq.counts.n_accepted for seq in seqs),
             "rejected_prediction_tokens": sum(
                 seq.counts.n_drafted - seq.counts.n_accepted for seq in seqs

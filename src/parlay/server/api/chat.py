@@ -5,14 +5,15 @@ Knows OpenAI's chat format; knows neither the worker nor HTTP.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from parlay.decoding.reasoning import Reasoning
 from parlay.llama.vocabulary import Vocabulary
 from parlay.runtime.sequence import Piece
+from parlay.server.api.answer_text import AnswerText, answer_text
 from parlay.server.api.job import Event
 from parlay.server.api.reply import token_figures
-from parlay.server.api.tools import Call, Said, ToolText
+from parlay.server.api.tools import Calls, Said
 from parlay.web.schema import ChatRequest
 
 if TYPE_CHECKING:
@@ -23,49 +24,45 @@ if TYPE_CHECKING:
 class ChatChoice:
     """An assistant's message in the making."""
 
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        *,
-        thinking: bool,
-        split_reasoning: bool,
-        tool_names: tuple[str, ...],
-        logprobs: bool,
-    ) -> None:
+    def __init__(self, vocabulary: Vocabulary, text: AnswerText, *, logprobs: bool) -> None:
         self._vocabulary = vocabulary
-        self._reasoning = Reasoning(thinking=thinking) if split_reasoning else None
-        self._tools = ToolText(tool_names) if tool_names else None
+        self._text = text
         self._wants_logprobs = logprobs
         self._begun = False
         self._thought: list[str] = []
         self._content: list[str] = []
-        self._calls: list[Call] = []
+        self._calls = Calls()
         self._logprobs: list[dict[str, Any]] = []
         self._reason = "stop"
+        self.n_thought = 0  # tokens
 
     @classmethod
     def of(cls, service: Service, plan: Plan, body: ChatRequest) -> ChatChoice:
-        return cls(
-            service.engine.model.vocabulary,
-            thinking=plan.thinking,
-            split_reasoning=body.reasoning_format == "auto",
-            tool_names=plan.tool_names,
-            logprobs=body.logprobs,
-        )
+        split = body.reasoning_format == "auto"
+        text = answer_text(plan.style, plan.functions, thinking=plan.thinking, split=split)
+        return cls(service.engine.model.vocabulary, text, logprobs=body.logprobs)
 
     def push(self, event: Event) -> list[dict[str, Any]]:
         deltas = [] if self._begun else [{"role": "assistant", "content": ""}]
         self._begun = True
-        text = "".join(piece.text for piece in event.pieces)
-        if text:
-            deltas += self._split(text)
+        for text in self._texts(event.pieces):
+            deltas += self._say(self._text.push(text))
         figures = self._figures(event.pieces) if self._wants_logprobs else []
         if figures and not deltas:
             deltas = [{"content": ""}]  # the text is held back, its figures are not
         return _parts(deltas, figures)
 
+    def _texts(self, pieces: tuple[Piece, ...]) -> Iterator[str]:
+        """A round's text at once; piece by piece while it thinks, to count what is thought."""
+        rest = list(pieces)
+        while rest and self._text.thinking:
+            self.n_thought += 1
+            yield rest.pop(0).text
+        if text := "".join([piece.text for piece in rest]):
+            yield text
+
     def finish(self, reason: str) -> list[dict[str, Any]]:
-        deltas = self._flush()
+        deltas = self._say(self._text.finish())
         self._reason = "tool_calls" if self._calls and reason == "stop" else reason
         return [*_parts(deltas, []), {"delta": {}, "logprobs": None, "finish_reason": self._reason}]
 
@@ -76,49 +73,21 @@ class ChatChoice:
             message["reasoning_content"] = "".join(self._thought)
         if self._calls:
             message["content"] = content or None
-            message["tool_calls"] = [call.as_dict() for call in self._calls]
+            message["tool_calls"] = self._calls.as_list()
         figures = {"content": self._logprobs, "refusal": None} if self._wants_logprobs else None
         return {"message": message, "logprobs": figures, "finish_reason": self._reason}
 
-    # -- text -----------------------------------------------------------------
-
-    def _split(self, text: str) -> list[dict[str, Any]]:
-        deltas: list[dict[str, Any]] = []
-        if self._reasoning is not None:
-            split = self._reasoning.push(text)
-            deltas += self._think(split.reasoning)
-            text = split.content
-        if text:
-            deltas += self._say(self._tools.push(text) if self._tools else Said(text))
-        return deltas
-
-    def _flush(self) -> list[dict[str, Any]]:
-        deltas: list[dict[str, Any]] = []
-        if self._reasoning is not None:
-            rest = self._reasoning.finish()
-            deltas += self._think(rest.reasoning)
-            if rest.content:
-                deltas += self._say(
-                    self._tools.push(rest.content) if self._tools else Said(rest.content)
-                )
-        if self._tools is not None:
-            deltas += self._say(self._tools.finish())
-        return deltas
-
-    def _think(self, text: str) -> list[dict[str, Any]]:
-        if not text:
-            return []
-        self._thought.append(text)
-        return [{"reasoning_content": text}]
-
     def _say(self, said: Said) -> list[dict[str, Any]]:
         deltas: list[dict[str, Any]] = []
+        if said.reasoning:
+            self._thought.append(said.reasoning)
+            deltas.append({"reasoning_content": said.reasoning})
         if said.content:
             self._content.append(said.content)
             deltas.append({"content": said.content})
-        for call in said.calls:
-            deltas.append({"tool_calls": [{"index": len(self._calls), **call.as_dict()}]})
-            self._calls.append(call)
+        for part in said.calls:
+            self._calls.add(part)
+            deltas.append({"tool_calls": [part.as_delta()]})
         return deltas
 
     # -- figures --------------------------------------------------------------

@@ -16,6 +16,8 @@ from parlay.server.api.reply import token_figures
 class CompletionChoice:
     """A text in the making."""
 
+    n_thought = 0
+
     def __init__(self, vocabulary: Vocabulary, *, logprobs: bool) -> None:
         self._vocabulary = vocabulary
         self._wants_logprobs = logprobs

@@ -6,18 +6,18 @@ Knows templates and tokens; knows neither sampling nor the worker.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parlay.decoding.reasoning import OPEN
 from parlay.errors import BadRequest
 from parlay.llama.model import Model
 from parlay.server.api import tools
 from parlay.server.api.control_words import NO_WORDS, ControlWords
+from parlay.server.api.template_style import style_of
+from parlay.server.api.tools import Function
 from parlay.web.schema import ChatRequest, Message, NamedTool, Tool
-
-_PROBE = ({"role": "user", "content": "?"},)
+from parlay.web.unknown import Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,39 +33,40 @@ class Conversation:
     """One model's way to read conversations."""
 
     def __init__(self, model: Model) -> None:
-        self._vocabulary = model.vocabulary
+        self.vocabulary = model.vocabulary
         self._words = ControlWords(model.vocabulary.control_words())
         self._template = model.chat_template()
-        self.can_think = self._probe_thinking()
+        self.style = style_of(self._template, model.vocabulary)
 
     def prompt(self, body: ChatRequest, *, parse_special: bool = False) -> Prompt:
         """Render a conversation and cut it into tokens.
 
         `parse_special`: control words that a client wrote are marks, as the template's own are.
         """
-        extra = _template_options(body.chat_template_kwargs or {})
+        extra = {**self._reasoning(body), **_template_options(body.chat_template_kwargs or {})}
         hidden = (NO_WORDS if parse_special else self._words).hidden()
-        messages = [hidden.hide(_plain(message)) for message in body.messages]
+        messages = [hidden.hide(message) for message in self._messages(body.messages)]
         text = self._render(messages, hidden.hide(offered(body)), hidden.hide(extra))
-        thinking = text.rstrip().endswith(OPEN)
-        wants = bool(extra.get("enable_thinking", True))
-        tokens = self._vocabulary.tokenize_parts(hidden.parts(text))
+        style = self.style
+        thinking = text.rstrip().endswith(style.marks.open.rstrip())
+        wants = all(extra.get(name, True) for name in style.switches)
+        tokens = self.vocabulary.tokenize_parts(hidden.parts(text))
         # Most templates write the beginning-of-text mark themselves; it must not come twice.
-        if tokens[:2] == [self._vocabulary.bos] * 2:
+        if tokens[:2] == [self.vocabulary.bos] * 2:
             tokens = tokens[1:]
-        return Prompt(tuple(tokens), thinking, thinking or (self.can_think and wants))
+        return Prompt(tuple(tokens), thinking, thinking or (style.can_think and wants))
 
     def plain(self, prompt: str | list[int] | list[str]) -> Prompt:
         """A prompt as it is."""
         if isinstance(prompt, str):
-            return Prompt(tuple(self._vocabulary.tokenize(prompt)))
+            return Prompt(tuple(self.vocabulary.tokenize(prompt)))
         if len(prompt) == 1 and isinstance(prompt[0], str):
-            return Prompt(tuple(self._vocabulary.tokenize(prompt[0])))
+            return Prompt(tuple(self.vocabulary.tokenize(prompt[0])))
         tokens = [token for token in prompt if isinstance(token, int)]
         if len(tokens) != len(prompt):
             raise BadRequest("prompt is a list of several texts; send one request for each")
-        if any(not 0 <= token < self._vocabulary.size for token in tokens):
-            raise BadRequest(f"prompt holds a token outside 0 to {self._vocabulary.size - 1}")
+        if any(not 0 <= token < self.vocabulary.size for token in tokens):
+            raise BadRequest(f"prompt holds a token outside 0 to {self.vocabulary.size - 1}")
         return Prompt(tuple(tokens))
 
     def _render(
@@ -82,15 +83,48 @@ class Conversation:
         system = {"role": "system", "content": tools.instruction(offered)}
         return self._template.render([system, *messages], **extra)
 
-    def _probe_thinking(self) -> bool:
-        """Whether the template has a switch for thinking: it then writes another prompt."""
-        if self._template is None:
-            return False
-        try:
-            plain = self._template.render(_PROBE)
-            return OPEN in plain or plain != self._template.render(_PROBE, enable_thinking=False)
-        except BadRequest:  # some templates refuse so short a conversation
-            return False
+    def _reasoning(self, body: ChatRequest) -> dict[str, Any]:
+        """What a template that knows it is told about how much to think, and to say."""
+        style, effort = self.style, body.reasoning_effort
+        off = effort == "none" or body.reasoning_budget == 0
+        found: dict[str, Any] = dict.fromkeys(style.switches, False) if off else {}
+        if effort is not None and effort != "none":
+            found |= dict.fromkeys(style.efforts, effort) | dict.fromkeys(style.switches, True)
+        if body.verbosity is not None and style.verbosity:
+            found["verbosity"] = body.verbosity
+        return found
+
+    def told(self, body: ChatRequest) -> tuple[Told, ...]:
+        """Fields that this model's template does not know."""
+        style = self.style
+        lost = []
+        if body.reasoning_effort is not None and not (style.efforts or style.switches):
+            lost.append("reasoning_effort")
+        if body.verbosity is not None and not style.verbosity:
+            lost.append("verbosity")
+        return tuple(Told(name, f"this model's chat template knows no {name}") for name in lost)
+
+    def _messages(self, given: Sequence[Message]) -> list[dict[str, Any]]:
+        """As this template takes them: some take a system message at the beginning only, and some
+        no two turns of one role in a row."""
+        found: list[dict[str, Any]] = []
+        for message in map(_plain, given):
+            last = found[-1] if found else None
+            leads = all(one["role"] == "system" for one in found)
+            if message["role"] == "system" and not leads and not self.style.later_system:
+                message["role"] = "user"
+            joins = message["role"] == "system" or not self.style.same_twice
+            if last is not None and joins and _alike(last, message):
+                last["content"] = f"{last['content']}\n\n{message['content']}"
+            else:
+                found.append(message)
+        return found
+
+
+def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Two turns of one role that hold nothing but text."""
+    plain = all(message.keys() <= {"role", "content"} for message in (one, other))
+    return plain and one["role"] == other["role"]
 
 
 def offered(body: ChatRequest) -> list[dict[str, Any]]:
@@ -102,6 +136,16 @@ def offered(body: ChatRequest) -> list[dict[str, Any]]:
     if not found:
         raise BadRequest(f"tool_choice names {named!r}, which is not among tools")
     return found
+
+
+def functions_of(body: ChatRequest) -> tuple[Function, ...]:
+    """The tools the model may call."""
+    names = {tool["function"]["name"] for tool in offered(body)}
+    return tuple(
+        Function(tool.function.name, tool.function.parameters or {}, bool(tool.function.strict))
+        for tool in body.tools or ()
+        if tool.function.name in names
+    )
 
 
 def _shown(tool: Tool) -> dict[str, Any]:

@@ -73,5 +73,5 @@ class DoorReply:
 
     def _end(self) -> End:
         seqs = self._job.sequences
-        usage, extra = statistics.usage(seqs), self._numbers.of(seqs)
+        usage, extra = statistics.usage(seqs, self._choice.n_thought), self._numbers.of(seqs)
         return End(self._reason, usage, extra, seqs[0].stopped_by)

@@ -43,12 +43,20 @@ class Grammars:
 
     def constraint(self, grammar: str) -> GrammarConstraint:
         """The state at the beginning of an answer; one for each sequence."""
+        return GrammarConstraint(self.matcher(grammar), self._vocabulary.ends)
+
+    def matcher(self, grammar: str) -> Any:
+        """A grammar's state before the first token."""
         from llguidance import LLMatcher
 
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
             raise BadRequest(f"the grammar cannot be used: {one_line(matcher.get_error())}")
-        return GrammarConstraint(matcher, self._vocabulary.ends)
+        return matcher
+
+    def allowed(self, matcher: Any, n_columns: int) -> NDArray[np.bool_]:
+        """Which tokens may come next."""
+        return allowed_by(matcher, self._vocabulary.ends, n_columns)
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
@@ -75,7 +83,7 @@ class GrammarConstraint:
         allowed: NDArray[np.float32] = np.array(p, dtype=np.float32)
         n_consumed = 0
         for j in range(len(p)):
-            allowed[j, ~self._allowed(p.shape[1])] = -np.inf
+            allowed[j, ~allowed_by(self._matcher, self._ends, p.shape[1])] = -np.inf
             if j >= len(draft) or not self._consume(draft[j]):
                 break
             n_consumed += 1
@@ -87,16 +95,11 @@ class GrammarConstraint:
         for token in tokens:
             if token not in self._ends:
                 self._matcher.consume_token(token)
-        self._check()
+        check(self._matcher)
 
     @property
     def complete(self) -> bool:
         return bool(self._matcher.is_accepting())
-
-    def _check(self) -> None:
-        """A matcher that gave up allows only the end: half a text would pass for a whole one."""
-        if self._matcher.is_error():
-            raise BadRequest(f"the grammar is too complex: {one_line(self._matcher.get_error())}")
 
     def _consume(self, token: int) -> bool:
         """Follow the draft one token, if the grammar lets it; a failed try would be final."""
@@ -104,13 +107,21 @@ class GrammarConstraint:
             return False
         return bool(self._matcher.consume_token(token))
 
-    def _allowed(self, n_columns: int) -> NDArray[np.bool_]:
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        self._check()
-        mask = np.unpackbits(bits, bitorder="little", count=n_columns).view(np.bool_)
-        if self.complete:  # the text may end, by any of the model's ends
-            mask[sorted(self._ends)] = True
-        return mask
+
+def allowed_by(matcher: Any, ends: frozenset[int], n_columns: int) -> NDArray[np.bool_]:
+    """A matcher's mask over the vocabulary."""
+    bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+    check(matcher)
+    mask = np.unpackbits(bits, bitorder="little", count=n_columns).view(np.bool_)
+    if matcher.is_accepting():  # the text may end, by any of the model's ends
+        mask[sorted(ends)] = True
+    return mask
+
+
+def check(matcher: Any) -> None:
+    """A matcher that gave up allows only the end: half a text would pass for a whole one."""
+    if matcher.is_error():
+        raise BadRequest(f"the grammar is too complex: {one_line(matcher.get_error())}")
 
 
 class _Tokens:

@@ -6,7 +6,7 @@ Knows the schema, the conversation and the routes; starts nothing.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from parlay.decoding.constraint import Constraint
@@ -16,9 +16,11 @@ from parlay.errors import BadRequest, PromptTooLong
 from parlay.parlay import parse_draft
 from parlay.routing import Endpoint, Facts, Rule, first_match
 from parlay.runtime.request import Mode, Request
-from parlay.server.api import tools
-from parlay.server.api.conversation import Conversation, Prompt, offered
+from parlay.server.api.conversation import Conversation, Prompt, functions_of
 from parlay.server.api.grammar import Grammars
+from parlay.server.api.guiding import Guiding, Wish
+from parlay.server.api.template_style import Style
+from parlay.server.api.tools import Function
 from parlay.web.schema import ChatRequest, CompletionRequest, NamedTool, Options, Speculative
 from parlay.web.unknown import Told, refuse_unfollowed, tell, unknown_fields
 
@@ -34,7 +36,8 @@ class Plan:
     seed: int
     mode: Mode
     thinking: bool = False
-    tool_names: tuple[str, ...] = ()
+    functions: tuple[Function, ...] = ()  # that the answer may call
+    style: Style = Style()  # noqa: RUF009 - frozen, so sharing it is safe
     told: tuple[Told, ...] = ()  # what of the request is not followed
 
 
@@ -64,6 +67,7 @@ class Planner:
         self._deployment = deployment
         self._conversation = conversation
         self._grammars = grammars
+        self._guiding = Guiding(conversation.style, conversation.vocabulary, grammars)
         self._mode: Mode = mode
         self._context_size = context_size
         self._adaptive = adaptive  # the controller measures, so `auto` rules are only its advice
@@ -81,16 +85,22 @@ class Planner:
         grammar = self._grammar(body)
         if forced and grammar is not None:
             raise BadRequest("a forced tool call cannot be combined with another grammar")
-        if forced:
-            grammar = self._grammars.lark(tools.forced_call(offered(body)))
+        functions, told = self._guiding.usable(functions_of(body), forced)
+        budget = body.reasoning_budget if (body.reasoning_budget or -1) >= 0 else None
+        wish = Wish(grammar, functions, forced, body.parallel_tool_calls, budget, prompt.thinking)
         facts = self._facts(endpoint, body, prompt, headers, grammar, pressed)
-        facts = replace(facts, tools=bool(body.tools), code=_has_code(body))
+        facts = replace(
+            facts, grammar=facts.grammar or forced, tools=bool(body.tools), code=_has_code(body)
+        )
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
-        plan = self._plan(body, facts, prompt, grammar, logprobs)
-        plan = replace(plan, told=self.told(body))
-        split = body.reasoning_format == "auto"
-        names = tuple(tool["function"]["name"] for tool in offered(body))
-        return replace(plan, thinking=prompt.thinking and split, tool_names=names)
+        plan = self._plan(body, facts, prompt, self._guiding.constraints(wish), logprobs)
+        return replace(
+            plan,
+            thinking=prompt.thinking and body.reasoning_format == "auto",
+            functions=functions,
+            style=self._conversation.style,
+            told=(*self.told(body), *self._conversation.told(body), *told),
+        )
 
     def completion(
         self, body: CompletionRequest, headers: Mapping[str, str], pressed: bool
@@ -98,7 +108,9 @@ class Planner:
         prompt = self._conversation.plain(body.prompt)
         grammar = self._grammar(body)
         facts = self._facts("completions", body, prompt, headers, grammar, pressed)
-        plan = self._plan(body, facts, prompt, grammar, body.logprobs)
+        plan = self._plan(
+            body, facts, prompt, self._guiding.constraints(Wish(grammar)), body.logprobs
+        )
         return replace(plan, told=self.told(body))
 
     def told(self, body: Options) -> tuple[Told, ...]:
@@ -133,10 +145,11 @@ class Planner:
         body: Options,
         facts: Facts,
         prompt: Prompt,
-        grammar: str | None,
+        constraint: Callable[[], Constraint | None],
         logprobs: int | None,
     ) -> Plan:
         self._check(body, len(prompt.tokens))
+        style = self._conversation.style
         wager = self._wager(body.speculative, facts)
         asked = body.speculative if isinstance(body.speculative, Speculative) else Speculative()
         seed = body.seed if body.seed is not None and body.seed >= 0 else secrets.randbelow(1 << 31)
@@ -152,6 +165,10 @@ class Planner:
                 window=wager.window,
                 fallback=wager.fallback,
                 thinking=prompt.thinking if isinstance(body, ChatRequest) else None,
+                marks=style.marks,
+                shown=style.shown(tools=facts.tools)
+                if isinstance(body, ChatRequest)
+                else frozenset(),
                 mode=asked.mode,
                 verification=asked.verification,
                 context_full=body.context_full or self._deployment.runtime.context_full,
@@ -160,9 +177,7 @@ class Planner:
             for i in range(body.n)
         )
         mode = asked.mode or self._mode
-        constraints = tuple(
-            None if grammar is None else self._grammars.constraint(grammar) for _ in requests
-        )
+        constraints = tuple(constraint() for _ in requests)
         return Plan(facts.endpoint, requests, constraints, wager.policy, seed, mode)
 
     def _check(self, body: Options, n_prompt: int) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 class Choice(Protocol):
     """One answer of a reply, in one format."""
 
+    n_thought: int  # tokens of it that were thinking
+
     def push(self, event: Event) -> list[dict[str, Any]]:
         """Take a round; return the streamed choices it makes, without their index."""
 
@@ -102,7 +104,11 @@ class Reply:
     def usage_chunk(self) -> dict[str, Any]:
         """The very last chunk, for those who asked: no choices, all numbers."""
         seqs = self._job.sequences
-        return {**self._chunk([]), "usage": statistics.usage(seqs), **self._numbers.of(seqs)}
+        return {
+            **self._chunk([]),
+            "usage": statistics.usage(seqs, self._n_thought),
+            **self._numbers.of(seqs),
+        }
 
     def whole(self) -> dict[str, Any]:
         """The reply as one object."""
@@ -115,10 +121,14 @@ class Reply:
             **self._head,
             "object": self._kind.removesuffix(".chunk"),
             "choices": choices,
-            "usage": statistics.usage(seqs),
+            "usage": statistics.usage(seqs, self._n_thought),
             "seed": self._seed,
             **self._numbers.of(seqs),
         }
+
+    @property
+    def _n_thought(self) -> int:
+        return sum(choice.n_thought for choice in self._choices)
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {**self._head, "object": self._kind, "choices": choices}

@@ -1,22 +1,15 @@
-"""Tool calls: how a model is asked for them, and how its text becomes calls again.
+"""Tool calls: what a client is told of one, and how a model is asked for them in words.
 
-Knows the two common formats: Hermes and Qwen's <tool_call>{...}</tool_call>, and Llama's bare
-JSON with `name` and `parameters` (also after <|python_tag|>). Knows no models.
+Knows no form and no model; forms are in `tool_formats`, reading them in `tool_text`.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
-
-from parlay.decoding.reasoning import held_back
-from parlay.server.api.grammar import bounded
-
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-PYTHON_TAG = "<|python_tag|>"
 
 # For templates that know no tools: the Hermes instruction in our own words.
 INSTRUCTION = (
@@ -27,133 +20,79 @@ INSTRUCTION = (
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One call the model wants made."""
+class Function:
+    """A function the model may call."""
 
-    id: str
     name: str
-    arguments: str  # JSON
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # a JSON schema
+    strict: bool = False
 
-    def as_dict(self) -> dict[str, Any]:
-        function = {"name": self.name, "arguments": self.arguments}
-        return {"id": self.id, "type": "function", "function": function}
+    def takes_text(self, key: str) -> bool:
+        """Whether an argument is a text, and not JSON."""
+        known = self.parameters.get("properties")
+        kind = known.get(key) if isinstance(known, Mapping) else None
+        if not isinstance(kind, Mapping):
+            return False
+        return kind.get("type") == "string" or all(
+            isinstance(v, str) for v in kind.get("enum", [0])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """A call begins, or goes on: the first part has the name, the others arguments only."""
+
+    index: int
+    arguments: str = ""  # JSON, or a piece of it
+    name: str | None = None
+    id: str | None = None
+
+    @classmethod
+    def begin(cls, index: int, name: str, arguments: str = "") -> CallPart:
+        return cls(index, arguments, name, f"call_{secrets.token_hex(12)}")
+
+    def as_delta(self) -> dict[str, Any]:
+        function: dict[str, Any] = {"arguments": self.arguments}
+        if self.name is None:
+            return {"index": self.index, "function": function}
+        whole = {"name": self.name, **function}
+        return {"index": self.index, "id": self.id, "type": "function", "function": whole}
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What became certain of an answer that may hold calls."""
+    """What became certain of an answer."""
 
     content: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[CallPart, ...] = ()
+    reasoning: str = ""
 
 
-class ToolText:
-    """Feed text in; content and calls come out apart."""
+class Calls:
+    """The calls of an answer, put together from their parts."""
 
-    def __init__(self, names: Sequence[str], *, bare: bool = False) -> None:
-        self._names = frozenset(names)
-        self._bare = bare  # the whole answer is one bare JSON call
-        self._held = ""
-        self._inside = False
-        self._started = False
+    def __init__(self) -> None:
+        self._heads: list[CallPart] = []
+        self._texts: list[list[str]] = []
 
-    def push(self, text: str) -> Said:
-        """Take text; what may still become a call is held back."""
-        text, self._held = self._held + text, ""
-        if not self._started and self._may_be_bare(text):
-            self._held = text
-            return Said()
-        self._started = True
-        return self._scan(text)
+    def __bool__(self) -> bool:
+        return bool(self._heads)
 
-    def finish(self) -> Said:
-        """The rest: a call, or text after all."""
-        held, self._held = self._held, ""
-        if not held:
-            return Said()
-        if self._inside:
-            call = self._parse(held)
-            return Said(calls=(call,)) if call else Said(content=OPEN + held)
-        calls = self._parse_bare(held)
-        return Said(calls=calls) if calls else self._scan_all(held)
+    def add(self, part: CallPart) -> None:
+        if part.name is not None:
+            self._heads.append(part)
+            self._texts.append([])
+        self._texts[part.index].append(part.arguments)
 
-    def _may_be_bare(self, text: str) -> bool:
-        start = text.lstrip()
-        if not start:
-            return bool(text) or self._bare
-        return start[0] in "{[" or start.startswith(PYTHON_TAG) or PYTHON_TAG.startswith(start)
-
-    def _scan(self, text: str) -> Said:
-        content, calls = "", []
-        while text:
-            if self._inside:
-                body, closed, text = text.partition(CLOSE)
-                if not closed:
-                    self._held = body
-                    break
-                self._inside = False
-                call = self._parse(body)
-                calls += [call] if call else []
-                content += "" if call else OPEN + body + CLOSE
-                continue
-            before, opened, text = text.partition(OPEN)
-            if opened:
-                self._inside = True
-                content += before.rstrip("\n")
-                continue
-            keep = held_back(before, OPEN)
-            self._held = before[len(before) - keep :]
-            content += before[: len(before) - keep]
-        return Said(content if content.strip() or not calls else "", tuple(calls))
-
-    def _scan_all(self, text: str) -> Said:
-        said = self._scan(text)
-        rest, self._held = self._held, ""
-        return Said(said.content + (OPEN if self._inside else "") + rest, said.calls)
-
-    def _parse_bare(self, text: str) -> tuple[Call, ...]:
-        text = text.strip().removeprefix(PYTHON_TAG)
-        parts = [self._parse(part) for part in text.split(";")] if ";" in text else []
-        if not parts or None in parts:  # a semicolon inside a string splits wrongly
-            parts = [self._parse(text)]
-        return tuple(part for part in parts if part is not None)
-
-    def _parse(self, text: str) -> Call | None:
-        try:
-            found = json.loads(text.strip())
-        except ValueError:
-            return None
-        if isinstance(found, list) and len(found) == 1:
-            found = found[0]
-        if not isinstance(found, dict) or found.get("name") not in self._names:
-            return None
-        arguments = found.get("arguments", found.get("parameters", {}))
-        if not isinstance(arguments, str):
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        return Call(f"call_{secrets.token_hex(12)}", found["name"], arguments)
-
-
-def call_schema(tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The JSON of one call of any of the tools."""
-    calls = [
-        {
-            "type": "object",
-            "properties": {
-                "name": {"const": tool["function"]["name"]},
-                "arguments": tool["function"].get("parameters") or {"type": "object"},
-            },
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-        }
-        for tool in tools
-    ]
-    return calls[0] if len(calls) == 1 else {"anyOf": calls}
-
-
-def forced_call(tools: Sequence[dict[str, Any]]) -> str:
-    """A grammar, in Lark, whose only text is one call in the Hermes format."""
-    schema = json.dumps(bounded(call_schema(tools)))
-    return f'start: "{OPEN}\\n" call "\\n{CLOSE}"\ncall: %json {schema}\n'
+    def as_list(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": head.id,
+                "type": "function",
+                "function": {"name": head.name, "arguments": "".join(texts) or "{}"},
+            }
+            for head, texts in zip(self._heads, self._texts, strict=True)
+        ]
 
 
 def instruction(tools: Sequence[dict[str, Any]]) -> str:

@@ -1,0 +1,190 @@
+"""Grammars of tool calls, in Lark: what may follow once a call has begun, in each form.
+
+Knows forms and schemas; which tokens that allows is the grammar engine's business.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from parlay.server.api.grammar import bounded
+from parlay.server.api.tool_formats import PYTHON_TAG, ToolFormat
+from parlay.server.api.tools import Function
+
+_ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+class CallGrammar:
+    """One form's grammars for some functions. `control`: texts that are one token each."""
+
+    def __init__(
+        self,
+        form: ToolFormat,
+        functions: Sequence[Function],
+        control: Mapping[str, int],
+        *,
+        exact: bool,
+        many: bool,
+    ) -> None:
+        """`exact`: schemas hold to the letter, all that is required is there. `many`: lists of
+        calls may hold several."""
+        self._form = form
+        self._functions = functions
+        self._control = control
+        self._exact = exact
+        self._many = many
+        self._rules: dict[str, str] = {}
+
+    def triggers(self) -> tuple[str, ...]:
+        """Texts with which a call begins."""
+        form = self._form
+        bare = ('{"name": "',) if form.bare else ()
+        tag = (PYTHON_TAG,) if form.bare and form.open != PYTHON_TAG else ()
+        return (*(mark for mark in (form.open,) if mark), *tag, *bare)
+
+    def after(self, trigger: str) -> str:
+        """What must follow a trigger, to the call's end."""
+        self._rules = {}
+        form = self._form
+        if trigger == '{"name": "':
+            start = self._either(self._rest_of_bare)
+        elif form.kind == "json":
+            start = self._objects(self._text(form.close) if trigger == form.open else "")
+        else:
+            start = self._either(self._call)
+        return self._lark(f"start: {start}")
+
+    def forced(self) -> str:
+        """A whole answer that is one call, or several where there may be."""
+        self._rules = {}
+        form = self._form
+        if form.kind == "json":
+            opened = "" if form.open == PYTHON_TAG else self._text(form.open)
+            start = f"{opened} {self._objects(self._text(form.close) if opened else '')}"
+            return self._lark(f"start: {start}")
+        lead = form.begin if form.kind != "channels" else "<|channel|>commentary"
+        lead += "\n" if form.begin and form.closing else ""
+        start = f"{self._text(lead)} {self._text(form.open)} ({self._either(self._call)})"
+        end = "" if form.closing or form.kind == "channels" else self._text(form.end)
+        return self._lark(f"start: {start} {end}")
+
+    # -- forms ------------------------------------------------------------------------
+
+    def _objects(self, close: str) -> str:
+        one = self._rule("object", self._json(self._object_schema()))
+        if not self._form.listed:
+            return f"SPACE {one} SPACE {close}"
+        more = f'("," SPACE {one})*' if self._many else ""
+        return f'SPACE "[" {one} {more} "]" {close}'
+
+    def _object_schema(self) -> dict[str, Any]:
+        calls = [
+            {
+                "type": "object",
+                "properties": {
+                    "name": {"const": function.name},
+                    self._form.arguments: self._schema(function),
+                },
+                "required": ["name", self._form.arguments],
+                "additionalProperties": False,
+            }
+            for function in self._functions
+        ]
+        return calls[0] if len(calls) == 1 else {"anyOf": calls}
+
+    def _rest_of_bare(self, function: Function) -> str:
+        """From the name in an object that stands for itself."""
+        head = json.dumps(f'{function.name}", "{self._form.arguments}": ')
+        return f'{head} {self._json(self._schema(function))} "}}"'
+
+    def _call(self, function: Function) -> str:
+        form = self._form
+        name = self._text(form.prefix + function.name) + (
+            ' ":" /[0-9]{1,3}/' if form.counted else ""
+        )
+        if form.kind == "channels":
+            kind = f'("<|channel|>commentary")? (" " | " json" | " {"<|constrain|>"}json")?'
+            head = f"{name} {self._marks(kind)} {self._text(form.middle)}"
+            return f"{head} {self._json(self._schema(function))}"
+        close = self._text(form.closing or form.close)
+        if form.kind == "named":
+            schema = self._json(self._schema(function))
+            return f"{name} {self._text(form.middle)} {schema} {close}"
+        if form.kind == "quoted":
+            return f"{name} {self._text(form.middle)} {self._until(form.close)}"
+        return f"{name} {self._text(form.middle)} {self._tagged(function)} {close}"
+
+    def _tagged(self, function: Function) -> str:
+        properties = function.parameters.get("properties")
+        known = properties if isinstance(properties, Mapping) else {}
+        wanted = function.parameters.get("required")
+        required = wanted if isinstance(wanted, list) else []
+        found = [(key, self._argument(function, key, known[key])) for key in known]
+        if not found:
+            return ""
+        if not self._exact:
+            return f"({' | '.join(rule for _, rule in found)})*"
+        return " ".join(rule if key in required else f"{rule}?" for key, rule in found)
+
+    def _argument(self, function: Function, key: str, schema: Any) -> str:
+        form = self._form
+        head = f"{self._text(form.key_open)} {self._text(key)} {self._text(form.key_close)}"
+        end = self._text(form.value_close) + ' "\\n"'
+        plain = isinstance(schema, Mapping) and "enum" not in schema
+        if function.takes_text(key) and plain:
+            body = f'{self._until(form.value_close)} "\\n"'
+        elif function.takes_text(key):
+            body = f"({' | '.join(self._text(value) for value in schema['enum'])}) {end}"
+        else:
+            body = f"{self._json(schema if isinstance(schema, dict) else {})} {end}"
+        return self._rule("argument", f"{head} {body}")
+
+    # -- Lark ---------------------------------------------------------------------------
+
+    def _schema(self, function: Function) -> dict[str, Any]:
+        return dict(function.parameters) or _ANY_OBJECT
+
+    def _either(self, make: Any) -> str:
+        return " | ".join(self._rule("call", make(function)) for function in self._functions)
+
+    def _json(self, schema: dict[str, Any]) -> str:
+        return self._rule("json", f"%json {json.dumps(bounded(schema))}")
+
+    def _until(self, mark: str) -> str:
+        """Any text up to a mark, the mark included; one that is a token ends it by itself."""
+        words = [word for word in self._control if word in mark]
+        any_text = "/(.|\\n)*/"
+        if words:
+            return f"{self._rule('text', any_text)} {self._text(mark)}"
+        return self._rule("text", any_text, f"[suffix={json.dumps(mark)}]")
+
+    def _text(self, mark: str) -> str:
+        """A text; parts of it may be control tokens."""
+        words = sorted((w for w in self._control if w in mark), key=len, reverse=True)
+        if not words:
+            return json.dumps(mark, ensure_ascii=False) if mark else ""
+        parts = re.split("(" + "|".join(map(re.escape, words)) + ")", mark)
+        return " ".join(
+            f"<[{self._control[part]}]>" if part in self._control else json.dumps(part)
+            for part in parts
+            if part
+        )
+
+    def _marks(self, lark: str) -> str:
+        """Lark in which control tokens are still written as texts."""
+        return re.sub(r'"([^"]*)"', lambda found: self._text(found.group(1)), lark)
+
+    def _rule(self, prefix: str, body: str, attributes: str = "") -> str:
+        known = self._rules.get(f"{attributes}{body}")
+        if known is None:
+            known = f"{prefix}_{len(self._rules)}"
+            self._rules[f"{attributes}{body}"] = known
+            self._rules[f"={known}"] = f"{known}{attributes}: {body}"
+        return known
+
+    def _lark(self, start: str) -> str:
+        rules = [rule for key, rule in self._rules.items() if key.startswith("=")]
+        return "\n".join([start, *rules, "SPACE: /[ \\n]{0,2}/", ""])

@@ -1,0 +1,176 @@
+"""Calls hold once begun, thinking has an end, and a draft is followed without leaving a trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parlay.llama.model import Model
+from parlay.llama.settings import ModelSettings
+from parlay.server.api.grammar import Grammars
+from parlay.server.api.guide import Guide
+from parlay.server.api.guiding import Guiding, Wish
+from parlay.server.api.template_style import Style
+from parlay.server.api.tool_formats import FORMATS, ToolFormat
+from parlay.server.api.tool_text import ToolText
+from parlay.server.api.tools import Calls, Function
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"enum": [1, 2]}, "city": {"enum": ["on", "he"]}},
+    "required": ["n", "city"],
+    "additionalProperties": False,
+}
+WEATHER = Function("and", SCHEMA)
+STRICT = replace(WEATHER, strict=True)
+FORMS = [form for form in FORMATS if form.kind not in ("channels", "quoted")]
+
+
+@pytest.fixture(scope="module")
+def model(target: Path) -> Iterator[Model]:
+    with Model(target, ModelSettings()) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def grammars(model: Model) -> Grammars:
+    return Grammars(model.vocabulary)
+
+
+class Writer:
+    """Writes under a constraint: what it is told to, or the longest that may come."""
+
+    def __init__(self, model: Model, guide: object) -> None:
+        assert isinstance(guide, Guide)
+        self._vocabulary = model.vocabulary
+        self.guide = guide
+        self._bytes = b""
+        self.ended = False
+
+    def allowed(self, draft: list[int]) -> list[set[int]]:
+        rows = self.guide.mask(np.zeros((len(draft) + 1, self._vocabulary.size), np.float32), draft)
+        return [set(np.flatnonzero(np.isfinite(row)).tolist()) for row in rows]
+
+    def say(self, text: str) -> None:
+        for token in self._vocabulary.tokenize(text, bos=False, special=False):
+            self._take(token)
+
+    def go_on(self, n: int = 400) -> None:
+        """Whatever is allowed, as long as not everything is."""
+        for _ in range(n):
+            (allowed,) = self.allowed([])
+            if len(allowed) == self._vocabulary.size:
+                return
+            words = sorted(allowed - self._vocabulary.ends, key=self._length)
+            if not words:
+                self.ended = True
+                return
+            self._take(words[-1])
+
+    def _length(self, token: int) -> int:
+        return len(self._vocabulary.piece(token))
+
+    def _take(self, token: int) -> None:
+        assert token in self.allowed([])[0]
+        self.guide.accept([token])
+        self._bytes += self._vocabulary.piece(token)
+
+    @property
+    def text(self) -> str:
+        return self._bytes.decode()
+
+
+def guided(model: Model, grammars: Grammars, form: ToolFormat, wish: Wish) -> Writer:
+    style = Style(form=form)
+    return Writer(model, Guiding(style, model.vocabulary, grammars).constraints(wish)())
+
+
+def calls_in(form: ToolFormat, text: str) -> list[tuple[str, object]]:
+    reader, calls = ToolText(form, [WEATHER]), Calls()
+    for said in (reader.push(text), reader.finish()):
+        for part in said.calls:
+            calls.add(part)
+    found = [call["function"] for call in calls.as_list()]
+    return [(call["name"], json.loads(call["arguments"])) for call in found]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+def test_a_call_that_has_begun_becomes_a_call_of_its_schema(
+    model: Model, grammars: Grammars, form: ToolFormat
+) -> None:
+    wish = Wish(functions=(STRICT,), many=not form.listed)
+    writer = guided(model, grammars, form, wish)
+    writer.say("hello there ")
+    assert len(writer.allowed([])[0]) == model.vocabulary.size
+    writer.say(form.open)
+    writer.go_on()
+    ((name, arguments),) = calls_in(form, writer.text)
+    assert name == "and"
+    assert isinstance(arguments, dict) and set(arguments) == {"n", "city"}
+    assert writer.ended is form.listed
+    assert writer.ended or len(writer.allowed([])[0]) == model.vocabulary.size
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+def test_one_call_means_one(model: Model, grammars: Grammars, form: ToolFormat) -> None:
+    writer = guided(model, grammars, form, Wish(functions=(STRICT,), many=False))
+    writer.say(form.open)
+    writer.go_on()
+    assert writer.ended and writer.guide.complete
+    assert len(calls_in(form, writer.text)) == 1
+
+
+def test_a_bare_object_is_held_only_as_first_words(model: Model, grammars: Grammars) -> None:
+    form = next(form for form in FORMS if form.name == "llama")
+    writer = guided(model, grammars, form, Wish(functions=(WEATHER,)))
+    writer.say('{"name": "')
+    writer.go_on()
+    assert [name for name, _ in calls_in(form, writer.text)] == ["and"]
+    later = guided(model, grammars, form, Wish(functions=(WEATHER,)))
+    later.say('so: {"name": "')
+    assert len(later.allowed([])[0]) == model.vocabulary.size
+
+
+def test_rows_of_a_draft_are_held_once_the_call_begins_in_it(
+    model: Model, grammars: Grammars
+) -> None:
+    form = next(form for form in FORMS if form.name == "hermes")
+    writer = guided(model, grammars, form, Wish(functions=(WEATHER,)))
+    draft = model.vocabulary.tokenize("on" + form.open, bos=False, special=False)
+    rows = writer.allowed(draft)
+    assert all(len(row) == model.vocabulary.size for row in rows[: len(draft)])
+    assert len(rows[-1]) < model.vocabulary.size
+    assert len(writer.allowed([])[0]) == model.vocabulary.size  # looking ahead has moved nothing
+
+
+def test_thinking_ends_when_its_budget_is_spent(model: Model, grammars: Grammars) -> None:
+    form = next(form for form in FORMS if form.name == "hermes")
+    writer = guided(model, grammars, form, Wish(budget=3, thinking=True))
+    for token in model.vocabulary.tokenize("onandon", bos=False)[:3]:
+        writer._take(token)
+    writer.go_on()
+    assert writer.text.endswith("</think>")
+
+
+def test_a_form_holds_from_the_end_of_thinking(model: Model, grammars: Grammars) -> None:
+    form = next(form for form in FORMS if form.name == "hermes")
+    wish = Wish(grammar=grammars.json_schema(SCHEMA), thinking=True)
+    writer = guided(model, grammars, form, wish)
+    writer.say("hello there</think>")
+    writer.go_on()
+    assert set(json.loads(writer.text.partition("</think>")[2])) == {"n", "city"}
+    assert writer.ended
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+def test_a_forced_call_is_all_there_is(model: Model, grammars: Grammars, form: ToolFormat) -> None:
+    wish = Wish(functions=(WEATHER,), forced=True, many=False, budget=0, thinking=True)
+    writer = guided(model, grammars, form, wish)
+    writer.go_on()
+    ((name, arguments),) = calls_in(form, writer.text.partition("</think>")[2])
+    assert name == "and" and isinstance(arguments, dict) and arguments["city"] in ("on", "he")
