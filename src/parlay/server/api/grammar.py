@@ -154,7 +154,7 @@ def _guidance() -> None:
         ) from None
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def _compiled(kind: str, text: str) -> str:
     """A grammar in llguidance's own form, checked."""
     _guidance()

@@ -41,9 +41,7 @@ class CallGrammar:
     def triggers(self) -> tuple[str, ...]:
         """Texts with which a call begins."""
         form = self._form
-        bare = ('{"name": "',) if form.bare else ()
-        tag = (PYTHON_TAG,) if form.bare and form.open != PYTHON_TAG else ()
-        return (*(mark for mark in (form.open,) if mark), *tag, *bare)
+        return (form.open, '{"name": "') if form.bare else (form.open,)
 
     def after(self, trigger: str) -> str:
         """What must follow a trigger, to the call's end."""
