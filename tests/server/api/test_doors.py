@@ -30,13 +30,15 @@ CALLED = [
 
 
 @pytest.fixture(scope="module")
-def openai(server: Running) -> OpenAI:
-    return server.client()
+def openai(server: Running) -> Iterator[OpenAI]:
+    with server.client() as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
-def anthropic(server: Running) -> Anthropic:
-    return Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60)
+def anthropic(server: Running) -> Iterator[Anthropic]:
+    with Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60) as client:
+        yield client
 
 
 def said(client: Anthropic, **options: Any) -> Any:
@@ -125,17 +127,18 @@ def test_a_streamed_call_is_put_together_by_the_client(anthropic: Anthropic) -> 
     assert final.stop_reason == "tool_use"
 
 
-def test_calls_and_results_of_earlier_turns_are_read_alike(server: Running) -> None:
-    client = server.client()
+def test_calls_and_results_of_earlier_turns_are_read_alike(
+    openai: OpenAI, anthropic: Anthropic
+) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     turns: Any = [
         TURN,
         {"role": "assistant", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
     ]
-    chat = client.chat.completions.create(model="m", messages=turns, max_tokens=8, temperature=0)
+    chat = openai.chat.completions.create(model="m", messages=turns, max_tokens=8, temperature=0)
     input_: Any = [TURN, *CALLED]
-    response = responded(client, input=input_, max_output_tokens=8)
+    response = responded(openai, input=input_, max_output_tokens=8)
     blocks: Any = [
         TURN,
         {
@@ -154,7 +157,6 @@ def test_calls_and_results_of_earlier_turns_are_read_alike(server: Running) -> N
             ],
         },
     ]
-    anthropic = Anthropic(base_url=server.url, api_key="none", max_retries=0)
     message = said(anthropic, messages=blocks, max_tokens=8)
     assert chat.usage is not None
     counted = message.usage.input_tokens + message.usage.cache_read_input_tokens
@@ -230,13 +232,15 @@ def strict(target: Path) -> Iterator[Running]:
 
 
 def test_unknown_fields_can_be_refused_at_every_door(strict: Running) -> None:
-    client = strict.client("secret")
-    anthropic = Anthropic(base_url=strict.url, api_key="secret", max_retries=0)
-    with pytest.raises(BadRequestError, match="temprature; did you mean temperature"):
-        client.chat.completions.create(model="", messages=[TURN], extra_body={"temprature": 1})
-    with pytest.raises(BadRequestError, match="unknown field moods"):
-        responded(client, extra_body={"moods": 1})
-    with pytest.raises(AnthropicBadRequest, match="unknown field moods"):
+    with strict.client("secret") as client:
+        with pytest.raises(BadRequestError, match="temprature; did you mean temperature"):
+            client.chat.completions.create(model="", messages=[TURN], extra_body={"temprature": 1})
+        with pytest.raises(BadRequestError, match="unknown field moods"):
+            responded(client, extra_body={"moods": 1})
+    with (
+        Anthropic(base_url=strict.url, api_key="secret", max_retries=0) as anthropic,
+        pytest.raises(AnthropicBadRequest, match="unknown field moods"),
+    ):
         said(anthropic, extra={"moods": 1})
 
 
