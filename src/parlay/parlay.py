@@ -124,6 +124,8 @@ class Parlay:
         vram_budget_gb: float | None = None,
         translate: bool = False,
         remember_tokens: int = 0,
+        prompt_cache_mb: int = 1024,
+        snapshots: int | None = None,
         measure_again: bool = False,
         progress: Progress = quietly,
     ) -> None:
@@ -133,6 +135,8 @@ class Parlay:
         None lets the controller choose, round by round, by measured time; it may choose not to
         speculate.
         `remember_tokens`: suffix also drafts what earlier answers said, up to so many tokens.
+        `prompt_cache_mb`: RAM for what was read before. `snapshots`: tokens of a draft that a
+        recurrent target takes back without a copy; None: by price and room.
         `tensor_overrides`: PATTERN=DEVICE each; `lora`: FILE or FILE:SCALE each; `n_cpu_moe`:
         layers whose experts stay in RAM, -1 for all. `rope`: how positions are stretched.
         `context_size="auto"`: the longest that memory holds, up to the model's own;
@@ -169,6 +173,7 @@ class Parlay:
                 cache_type_v=cache_type_v,
                 n_ubatch=ubatch,
                 unified=unified_cache,
+                prompt_cache_bytes=prompt_cache_mb << 20,
                 rope=rope or RopeSettings(),
             ),
             drafter_model=model.for_drafter(drafter_gpu_layers),
@@ -178,6 +183,7 @@ class Parlay:
             vram_budget_gb=vram_budget_gb,
             translate=translate,
             remember_tokens=remember_tokens,
+            snapshots=snapshots,
             measure_again=measure_again,
         )
         fitted = fit_engine(settings, context=context_size == "auto", layers=gpu_layers == "auto")

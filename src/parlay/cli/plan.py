@@ -6,6 +6,7 @@ Turns options into a plan and shows it; all arithmetic is in `parlay.planning`.
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +39,7 @@ from parlay.planning.limits import (
 from parlay.planning.needs import Item
 from parlay.planning.plan import Plan
 from parlay.planning.proposals import Proposal
+from parlay.planning.snapshots import with_snapshots
 
 EXAMPLE = """
 Example: parlay plan target.gguf --draft drafter.gguf --context-size 8192 --gpu-gb 24
@@ -97,6 +99,10 @@ def plan(
     features: Annotated[
         int, typer.Option(min=0, help="Target layers a drafter reads; 0: as its file says.")
     ] = 0,
+    snapshots: Annotated[
+        int | None, typer.Option(min=0, max=64, help="Of a recurrent state; else what fits.")
+    ] = None,
+    prompt_cache_mb: Annotated[int, typer.Option(min=0, help="RAM for earlier prompts.")] = 1024,
     vram_budget_gb: Annotated[float | None, typer.Option(min=0, help="Hard limit.")] = None,
     gpu_gb: Annotated[
         float | None, typer.Option(min=0.1, help="Plan for a GPU of this size instead.")
@@ -148,6 +154,8 @@ def plan(
         cache_type_k=cache_type_k,
         cache_type_v=cache_type_v,
         n_ubatch=machine.ubatch or 0,
+        n_snapshots=snapshots or 0,
+        prompt_cache_bytes=prompt_cache_mb << 20,
         rope=machine.rope,
     )
     drafter_types = drafter_cache_type_k, drafter_cache_type_v
@@ -159,6 +167,9 @@ def plan(
         drafters = [Wanted(drafting, model.for_drafter(drafter_gpu_layers), own)]
     loads = load_list(wanted, drafters, features)
     available = usable_pools() if gpu_gb is None else pretend(gpu_gb, ram())
+    if snapshots is None:
+        plan_now = partial(plan_here, budget_gb=vram_budget_gb, available=available)
+        loads = with_snapshots(loads, min(window, context.rows_at_once - 1), plan_now)
     if "auto" in (size, layers):
         found = fit_here(
             loads,

@@ -217,7 +217,6 @@ def _cache(load: Load, split: Split) -> Iterable[_Size]:
         state = _state_bytes(load, layer)
         sizes["state", split.of(i)] += state
         sizes["snapshots", split.of(i)] += state * _n_copies(load)
-    sizes["prompt cache", _RAM] += load.context.prompt_cache_bytes
     return [(what, spot, n) for (what, spot), n in sizes.items()]
 
 

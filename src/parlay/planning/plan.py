@@ -6,7 +6,7 @@ Pure arithmetic over items and pools; reads neither files nor devices.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from parlay.llama.placement import check_split
@@ -15,6 +15,10 @@ from parlay.planning.devices import DRIVER_BYTES, GIB, Pool
 from parlay.planning.needs import Item, Load, check_cache_types, needs
 
 Verdict = Literal["fits", "spills", "does not fit"]
+
+
+# Earlier prompts are kept in no more than this part of the RAM that is left.
+_CACHE_PART = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,12 @@ def make_plan(
     used = sorted({item.device for item in items if item.place == "gpu"})
     items += [Item("both", "driver", "gpu", DRIVER_BYTES, device) for device in used]
     budget = None if budget_gb is None else int(budget_gb * GIB)
-    return Plan(tuple(loads), tuple(items), tuple(pools), budget)
+    made = Plan(tuple(loads), tuple(items), tuple(pools), budget)
+    wanted = loads[0].context.prompt_cache_bytes if loads else 0
+    cache = min(wanted, max(0, made.ram_free - made.in_ram) // _CACHE_PART)
+    if not cache:
+        return made
+    return replace(made, items=(*items, Item("target", "prompt cache", "ram", cache)))
 
 
 def _gpus_of(load: Load, pools: Sequence[Pool]) -> list[str]:

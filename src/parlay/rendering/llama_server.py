@@ -144,6 +144,7 @@ class LlamaServer(Builder):
         else:
             ledger.carry("runtime.devices", "all")
         self.flag("runtime.flash_attention", "--flash-attn", runtime.flash_attention)
+        self.flag("runtime.prompt_cache_mb", "--cache-ram", runtime.prompt_cache_mb)
         shift = "--context-shift" if runtime.context_full == "slide" else "--no-context-shift"
         self.flag("runtime.context_full", shift)
         self._loading()

@@ -77,7 +77,7 @@ class Calibration:
             devices,
             settings.model,
             [store.file_identity(adapter.path) for adapter in settings.model.adapters],
-            replace(settings.context, threads=self._threads),
+            replace(settings.context, threads=self._threads, prompt_cache_bytes=0),
             self._target.cache_types,
             self._target.settings.n_snapshots,
             rows,

@@ -38,7 +38,12 @@ from parlay.runtime.request import Mode, Request
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence, Sink
 from parlay.runtime.slots import Slots
-from parlay.runtime.snapshots import choose_snapshots, remember_window, wanted_files
+from parlay.runtime.snapshots import (
+    choose_snapshots,
+    remember_window,
+    room_for_prompts,
+    wanted_files,
+)
 from parlay.runtime.worker import Worker
 from parlay.timing.measuring import Progress, Stopwatch, quietly
 
@@ -80,11 +85,15 @@ class Engine:
         if settings.vram_budget_gb is not None:
             self._check_budget(settings.vram_budget_gb)
         n_snapshots = choose_snapshots(settings)  # while the memory of the weights is still free
+        room = room_for_prompts(settings)
         own_head = any(same_file(Path(name), settings.target) for name in settings.draft)
         self.model = self._keep(Model(settings.target, replace(settings.model, own_head=own_head)))
         rows = (settings.widest + 1) * settings.context.n_sequences
         context = replace(
-            settings.context, n_outputs=max(rows, MAX_EXACT_ROWS), n_snapshots=n_snapshots
+            settings.context,
+            n_outputs=max(rows, MAX_EXACT_ROWS),
+            n_snapshots=n_snapshots,
+            prompt_cache_bytes=room,
         )
         self.target = self._keep(Context(self.model, context))
         self.widest = min(settings.widest, self.target.max_rollback)
@@ -130,7 +139,7 @@ class Engine:
 
     def _cache_bytes(self) -> int:
         """For conversations without a slot; a recurrent target's marks take the other half."""
-        most = self.settings.context.prompt_cache_bytes
+        most = self.target.settings.prompt_cache_bytes
         return most if self.target.rollback is Rollback.PARTIAL else most - most // 2
 
     def _cutting(self) -> Cutting:

@@ -32,5 +32,6 @@ def fit_engine(settings: EngineSettings, *, context: bool, layers: bool) -> Engi
     return replace(
         settings,
         context=replace(settings.context, context_size=found.context_size),
+        snapshots=kept.n_snapshots or settings.snapshots,  # there is room: they were counted
         model=replace(settings.model, gpu_layers=found.gpu_layers, n_cpu_moe=found.n_cpu_moe),
     )

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from parlay.decoding.span import Passes, common_prefix
-from parlay.errors import DecodeError
+from parlay.errors import BadRequest, DecodeError
 from parlay.runtime.prompt_cache import Kept, PromptCache
 
 # Tokens of a prompt that may be read again to spare one idle slot between the busy ones: that is a
@@ -99,6 +99,48 @@ class Slots:
         """Idle slots between the busy ones, were this one busy too."""
         ids = [slot.seq_id for slot in self._slots if slot.busy] + [seq_id]
         return max(ids) - min(ids) + 1 - len(ids)
+
+    # -- by name --------------------------------------------------------------
+
+    def copy(self, seq_id: int, owner: str = "") -> Kept:
+        """An idle slot's conversation, which stays where it is."""
+        slot = self._idle(seq_id)
+        if not slot.tokens or slot.owner != owner:
+            raise BadRequest(f"slot {seq_id} holds nothing of yours")
+        saved = self._target.save(seq_id)
+        if self._target.length(seq_id) < len(slot.tokens):
+            self._target.restore(seq_id, saved)
+        return Kept(owner, list(slot.tokens), saved)
+
+    def fill(self, seq_id: int, kept: Kept) -> None:
+        """Put a conversation into an idle slot."""
+        slot = self._idle(seq_id)
+        if len(kept.tokens) >= self._target.context_size:
+            raise BadRequest(
+                f"{len(kept.tokens)} tokens were saved, a slot holds"
+                f" {self._target.context_size}; raise the context size"
+            )
+        self._put_away(slot)
+        slot.tokens = []
+        self._target.restore(seq_id, kept.saved)
+        slot.owner = kept.owner
+        self.release(seq_id, kept.tokens)
+
+    def erase(self, seq_id: int, owner: str = "") -> int:
+        """Forget an idle slot's conversation; how many tokens it had."""
+        slot = self._idle(seq_id)
+        if slot.owner != owner:
+            return 0
+        n, slot.tokens = len(slot.tokens), []
+        self._target.clear(seq_id)
+        return n
+
+    def _idle(self, seq_id: int) -> Slot:
+        if not 0 <= seq_id < len(self._slots):
+            raise BadRequest(f"there is no slot {seq_id}; there are {len(self._slots)}")
+        if self._slots[seq_id].busy:
+            raise BadRequest(f"slot {seq_id} is making an answer; try again when it is idle")
+        return self._slots[seq_id]
 
     def release(self, seq_id: int, tokens: Seq[int]) -> None:
         """The sequence ended; the cache keeps `tokens` for the next turn."""

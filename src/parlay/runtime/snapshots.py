@@ -1,4 +1,4 @@
-"""How many snapshots of its state the target will keep: by what windows pay here, and by room.
+"""Room for states: snapshots of the target's, by what windows pay here, and earlier prompts.
 
 Knows files, settings and earlier prices; runs before anything is loaded.
 """
@@ -40,6 +40,14 @@ def choose_snapshots(settings: EngineSettings) -> int:
     chosen = with_snapshots(load_list(*wanted_files(settings)), most, plan)[0].context.n_snapshots
     log.info("%d snapshots of the recurrent state: so many tokens can be taken back", chosen)
     return chosen
+
+
+def room_for_prompts(settings: EngineSettings) -> int:
+    """Bytes of RAM in which earlier prompts are kept: as many as asked for, if they are free."""
+    if not settings.context.prompt_cache_bytes:
+        return 0
+    made = plan_here(load_list(*wanted_files(settings)), budget_gb=settings.vram_budget_gb)
+    return sum(item.n_bytes for item in made.items if item.what == "prompt cache")
 
 
 def useful_snapshots(settings: EngineSettings) -> int:

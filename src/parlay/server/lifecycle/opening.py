@@ -55,6 +55,7 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
         vram_budget_gb=runtime.vram_budget_gb,
         translate=runtime.translate,
         remember_tokens=runtime.remember_tokens,
+        snapshots=runtime.snapshots,
         drafter_later=drafter_path(deployment) is not None,
     )
 
@@ -90,6 +91,7 @@ def context_settings(deployment: Deployment) -> ContextSettings:
         cache_type_v=runtime.cache_type_v,
         n_ubatch=runtime.ubatch,
         unified=runtime.unified_cache,
+        prompt_cache_bytes=runtime.prompt_cache_mb << 20,
         rope=RopeSettings(
             runtime.rope_scaling,
             runtime.rope_scale,

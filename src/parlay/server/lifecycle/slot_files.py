@@ -1,0 +1,116 @@
+"""Slots saved, restored and erased by name, as llama.cpp's server does it.
+
+Knows the engine and one folder; copies are made on the worker's thread, files on another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeVar, cast
+
+from parlay import store
+from parlay.errors import BadRequest
+from parlay.llama import library
+from parlay.llama.sequence_file import SequenceFile
+from parlay.llama.undo import SavedSequence
+from parlay.runtime.engine import Engine
+from parlay.runtime.prompt_cache import Kept
+
+T = TypeVar("T")
+
+
+class SlotFiles:
+    """One engine's saved slots. Without a folder nothing is saved, and erasing still works."""
+
+    def __init__(self, engine: Engine, folder: Path | None, most_bytes: int) -> None:
+        self._engine = engine
+        self._folder = folder
+        self._most_bytes = most_bytes
+
+    async def save(self, slot: int, name: str, owner: str) -> dict[str, Any]:
+        """Write what a slot holds."""
+        started, path = perf_counter(), self._path(name)
+        self._check_owner(path, owner)
+        kept = await self._on_worker(lambda: self._engine.slots.copy(slot, owner))
+        saved = cast(SavedSequence, kept.saved)
+        self._check_room(path, saved.n_bytes)
+        file = SequenceFile(self._made_with, owner, tuple(kept.tokens), saved)
+        n = await asyncio.to_thread(file.write, path)
+        return {
+            "id_slot": slot,
+            "filename": name,
+            "n_saved": len(kept.tokens),
+            "n_written": n,
+            "timings": {"save_ms": _ms(started)},
+        }
+
+    async def restore(self, slot: int, name: str, owner: str) -> dict[str, Any]:
+        """Read a saved conversation into a slot."""
+        started, path = perf_counter(), self._path(name)
+        self._check_owner(path, owner)
+        if not path.exists():
+            raise BadRequest(f"nothing was saved as {name}")
+        file = await asyncio.to_thread(SequenceFile.read, path, self._made_with)
+        kept = Kept(owner, list(file.tokens), file.saved)
+        await self._on_worker(lambda: self._engine.slots.fill(slot, kept))
+        return {
+            "id_slot": slot,
+            "filename": name,
+            "n_restored": len(kept.tokens),
+            "n_read": path.stat().st_size,
+            "timings": {"restore_ms": _ms(started)},
+        }
+
+    async def erase(self, slot: int, owner: str) -> dict[str, Any]:
+        """Forget what a slot holds."""
+        n = await self._on_worker(lambda: self._engine.slots.erase(slot, owner))
+        return {"id_slot": slot, "n_erased": n}
+
+    async def _on_worker(self, work: Callable[[], T]) -> T:
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except Exception as error:
+                done.set_exception(error)
+
+        self._engine.call(run)
+        return await asyncio.wrap_future(done)
+
+    def _path(self, name: str) -> Path:
+        if self._folder is None:
+            raise BadRequest("this server saves no slots; set server.slot_save_path to a folder")
+        plain = name and all(c.isalnum() or c in "._-" for c in name) and not name.startswith(".")
+        if not plain or len(name) > 128:
+            raise BadRequest("the filename may have letters, digits and . _ - (128 at most)")
+        return self._folder / name
+
+    def _check_owner(self, path: Path, owner: str) -> None:
+        """Names are everybody's, what is saved under them is not."""
+        if path.exists() and SequenceFile.owner_of(path) != owner:
+            raise BadRequest(f"{path.name} is another's; choose another name")
+
+    def _check_room(self, path: Path, n_bytes: int) -> None:
+        others = [f for f in path.parent.iterdir() if f != path and f.is_file()]
+        used = sum(file.stat().st_size for file in others)
+        if used + n_bytes > self._most_bytes:
+            raise BadRequest(
+                f"saved slots take {used >> 20} MB of {self._most_bytes >> 20}; delete some of"
+                " them or raise server.slot_save_mb"
+            )
+
+    @property
+    def _made_with(self) -> str:
+        engine = self._engine
+        identity = store.file_identity(engine.settings.target)
+        kinds = engine.target.rollback, engine.target.cache_types
+        return store.fingerprint(identity, library.version(), *kinds, engine.settings.model)
+
+
+def _ms(started: float) -> float:
+    return round((perf_counter() - started) * 1e3, 3)
