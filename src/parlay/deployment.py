@@ -193,11 +193,14 @@ class ServerSection(Section):
     queue_size: int = Field(64, ge=0)
     request_timeout_s: float = Field(600, gt=0)
     drain_s: float = Field(30, ge=0)
+    max_connections: int = Field(512, ge=1)
+    stall_s: float = Field(60, gt=0)  # a client that reads nothing for so long is let go
     max_body_mb: float = Field(4, gt=0)
     max_prompt_tokens: int | None = Field(None, ge=1)  # absent: what the context holds
     max_answer_tokens: int | None = Field(None, ge=1)
     max_n: int = Field(8, ge=1, le=128)
     default_temperature: float = Field(0.8, ge=0, le=100)  # for requests that name none
+    share_prompt_cache: bool = False  # among holders of different keys
     parse_special_in_messages: bool = False  # control words that clients write are marks
     unknown_fields: Literal["tell", "refuse"] = "tell"  # of request bodies
     stored_responses: int = Field(0, ge=0, le=1_000_000)  # kept for previous_response_id

@@ -145,6 +145,25 @@ def test_the_next_turn_reuses_the_cache(server: Running) -> None:
     assert again.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens - 20
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_cached_prompt_is_reused_among_holders_of_one_key_only(
+    target: Path, shared: bool
+) -> None:
+    options = {"server__api_keys": "one,other", "server__share_prompt_cache": shared}
+    with running(target, runtime__slots=2, **options) as server:
+
+        def cached(key: str) -> int:
+            answer = server.client(key).completions.create(
+                model="", prompt="a rather unusual beginning", max_tokens=4, temperature=0
+            )
+            details = answer.usage.prompt_tokens_details if answer.usage else None
+            return (details.cached_tokens if details else 0) or 0
+
+        assert cached("one") == 0
+        assert (cached("other") > 0) == shared
+        assert cached("one") > 0
+
+
 def test_too_many_answers_at_once_are_refused(small: Running) -> None:
     with pytest.raises(APIStatusError, match="holds 2 answers at once"):
         ask(small.client(), "hello", n=3)

@@ -90,6 +90,11 @@ ELSEWHERE = {
     "server.queue_size": "test_scheduling.py:test_a_full_queue_says_when_to_come_back",
     "server.request_timeout_s": "test_scheduling.py:test_a_time_limit_keeps_what_was_made",
     "server.drain_s": "test_process.py:test_sigterm_lets_the_answer_finish_and_a_second_one_ends",
+    "server.max_connections": "test_bounds.py:test_connections_are_counted",
+    "server.stall_s": "test_bounds.py:test_a_client_that_never_reads_is_let_go",
+    "server.share_prompt_cache": (
+        "test_scheduling.py:test_a_cached_prompt_is_reused_among_holders_of_one_key_only"
+    ),
     "server.max_body_mb": "test_security.py:test_large_bodies_are_refused_however_they_come",
     "server.max_prompt_tokens": "test_security.py:test_long_prompts_are_refused",
     "server.max_answer_tokens": "test_keys.py:test_limits_and_defaults_act_on_answers",

@@ -70,6 +70,13 @@ class Sampling:
         return self.temperature < _COLD
 
     @property
+    def biases(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """`logit_bias` as two arrays."""
+        n = len(self.logit_bias)
+        ids = np.fromiter(self.logit_bias.keys(), dtype=np.int64, count=n)
+        return ids, np.fromiter(self.logit_bias.values(), dtype=np.float64, count=n)
+
+    @property
     def penalised(self) -> bool:
         return (self.repeat_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
@@ -135,9 +142,10 @@ def _gumbel_draw(
 def _adjusted(row: Row, sampling: Sampling, history: Sequence[int]) -> NDArray[np.float64]:
     """A copy of the row with bias and penalties applied."""
     logits = row.astype(np.float64)
-    for token, bias in sampling.logit_bias.items():
-        if token < len(logits):
-            logits[token] += bias
+    if sampling.logit_bias:
+        ids, biases = sampling.biases
+        known = ids < len(logits)  # a drafter may lack the last ids
+        logits[ids[known]] += biases[known]
     if sampling.penalised and sampling.penalty_last_n > 0:
         _penalise(logits, sampling, history[-sampling.penalty_last_n :])
     return logits

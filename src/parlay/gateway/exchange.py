@@ -22,7 +22,7 @@ from parlay.gateway.figures import Decision, Watch
 from parlay.gateway.relay import Attempt, Piece, UpstreamFailed
 from parlay.gateway.service import Gateway
 from parlay.gateway.upstream import Upstream
-from parlay.web import failures
+from parlay.web import failures, visits
 from parlay.web import streaming as sse
 
 
@@ -32,6 +32,7 @@ class Exchange:
     def __init__(self, gateway: Gateway, asked: Asked) -> None:
         self._gateway = gateway
         self._asked = asked
+        visits.settle()  # counted by the pools from here on
         self._watch = Watch(perf_counter())
         self._deadline = self._watch.arrived + gateway.deployment.server.request_timeout_s
         self._choice = gateway.choose(asked)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from parlay.deployment import Deployment
 
 _MODEL = ("target", "drafter", "tokenizer")
-_SERVER = ("max_prompt_tokens", "parse_special_in_messages")
+_SERVER = ("max_prompt_tokens", "parse_special_in_messages", "share_prompt_cache")
 _MONITORING = (
     "alert_on_acceptance_drop",
     "acceptance_drop",

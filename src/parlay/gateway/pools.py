@@ -114,12 +114,20 @@ class Pools:
 
     # -- the choice -------------------------------------------------------------
 
+    def full(self, n_coming: int) -> failures.Failure | None:
+        """Whether there is no place for one more beside those on their way in."""
+        n = self.n_in_flight + self.n_waiting + n_coming
+        return self._busy() if 0 < self.n_places + self._queue_size <= n else None
+
     def _admit(self, waiting: _Waiting) -> None:
         if not any(self._candidates(waiting)):
             raise nobody()
         if len(self._queue) >= self._queue_size:
-            wait = math.ceil(self._usual_s * (len(self._queue) + 1) / max(1, self.n_places))
-            raise failures.busy(min(max(1, wait), _MAX_RETRY_S))
+            raise self._busy()
+
+    def _busy(self) -> failures.Failure:
+        wait = math.ceil(self._usual_s * (len(self._queue) + 1) / max(1, self.n_places))
+        return failures.busy(min(max(1, wait), _MAX_RETRY_S))
 
     def _pick(self, waiting: _Waiting) -> Upstream | None:
         """The least busy of the first kind that has anyone at all; it is busy from now on."""

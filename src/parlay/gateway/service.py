@@ -23,7 +23,7 @@ from parlay.gateway.relay import Attempt, UpstreamFailed
 from parlay.gateway.tally import Tally, together
 from parlay.gateway.upstream import Upstream
 from parlay.routing import Endpoint
-from parlay.web import failures
+from parlay.web import failures, visits
 from parlay.web.alerts import Alerts
 from parlay.web.request_log import RequestLog, timestamp
 from parlay.web.request_metrics import RequestMetrics
@@ -38,6 +38,7 @@ class Gateway:
     def __init__(self, deployment: Deployment) -> None:
         self.started = time.time()
         self.draining = False
+        self.door = visits.Door()
         self.alerts = Alerts()
         self.ratio = Ratio()
         self.live = Live()
@@ -71,6 +72,10 @@ class Gateway:
         return next(named, "default").replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gguf")
 
     # -- requests -------------------------------------------------------------
+
+    def full(self) -> failures.Failure | None:
+        """Before a body is read: whether it could be sent on, or wait."""
+        return self.pools.full(self.door.n_coming)
 
     def understand(self, endpoint: Endpoint, raw: bytes, headers: Mapping[str, str]) -> Asked:
         if self.draining:

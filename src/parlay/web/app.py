@@ -22,6 +22,7 @@ from parlay.web.browsers import browsers
 from parlay.web.reference import reference
 from parlay.web.schema import ChatRequest, CompletionRequest
 from parlay.web.security import Gate, Keys
+from parlay.web.visits import Door
 
 log = logging.getLogger("parlay.server")
 _PAGE_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
@@ -40,6 +41,10 @@ class Behind(Protocol):
 
     deployment: Deployment
     keys: Keys
+    door: Door
+
+    def full(self) -> failures.Failure | None:
+        """Why nobody more is let in now."""
 
     def refused(self, endpoint: str, failure: failures.Failure) -> None:
         """Count and log a request that got no answer."""
@@ -58,6 +63,13 @@ def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIR
         app.include_router(router)
     for kind in (failures.Failure, ParlayError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _fail)
+
+    def full(path: str) -> failures.Failure | None:
+        failure = service.full()
+        if failure is not None:
+            service.refused(_endpoint(path), failure)
+        return failure
+
     server = service.deployment.server
     origins = server.cors_origins
     # The last one added is the first one reached: other sites' preflights carry no key.
@@ -68,6 +80,9 @@ def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIR
         browsers=lambda: browsers(
             server.host, service.deployment.server.allowed_hosts, server.cors_origins
         ),
+        full=full,
+        door=service.door,
+        stall_s=lambda: service.deployment.server.stall_s,
     )
     if origins:
         app.add_middleware(
@@ -79,7 +94,7 @@ def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIR
 async def _fail(request: Request, error: Exception) -> Response:
     failure = _failure(error)
     service: Behind = request.app.state.service
-    service.refused(_endpoint(request), failure)
+    service.refused(_endpoint(request.url.path), failure)
     if failure.status >= 500 and not isinstance(error, failures.Failure):
         log.error("a request failed", exc_info=error)
     return JSONResponse(failure.body_for(request.url.path), failure.status, failure.headers)
@@ -93,6 +108,6 @@ def _failure(error: Exception) -> failures.Failure:
     return failures.of(error)
 
 
-def _endpoint(request: Request) -> str:
+def _endpoint(path: str) -> str:
     """A metric's label: never what a client made up."""
-    return ENDPOINTS.get(request.url.path, "other")
+    return ENDPOINTS.get(path, "other")

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from parlay.deployment import Deployment
 from parlay.errors import ParlayError
+from parlay.web.connections import bounded
 from parlay.web.security import Keys, check_bind
 
 log = logging.getLogger("parlay.server")
@@ -149,6 +150,7 @@ def bind(host: str, port: int) -> socket.socket:
 def _config(app: ASGIApp, deployment: Deployment) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=bounded(deployment.server.max_connections),
         log_level="error",
         access_log=False,
         lifespan="off",

@@ -6,7 +6,7 @@ can have no effect here (see `Harmless`) are taken and documented: none is dropp
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -14,7 +14,16 @@ from parlay.decoding.sampling import Sampling
 from parlay.runtime.request import Mode, Verification
 
 MAX_STOPS = 16
+MAX_STOP = 1000  # characters of one
+MAX_BIASES = 1024
+MAX_TOKENS = 1 << 20  # of a list that is sent
 MAX_TOP_LOGPROBS = 20
+Item = TypeVar("Item")
+# The first mistake is told and no other: a million of them would take gigabytes to list.
+Listed = Annotated[list[Item], Field(fail_fast=True)]
+Tokens = Annotated[
+    list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(fail_fast=True, max_length=MAX_TOKENS)
+]
 Count = Annotated[int, Field(ge=1, le=1 << 30)]
 
 
@@ -92,7 +101,7 @@ class Options(Harmless):
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: int = Field(1, ge=1, le=128)
-    stop: str | list[str] | None = None
+    stop: str | Listed[str] | None = None
     seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 64, description="Negative: at random.")
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float = Field(1.0, ge=0, le=1)
@@ -113,8 +122,18 @@ class Options(Harmless):
     @field_validator("stop")
     @classmethod
     def _few_stops(cls, value: str | list[str] | None) -> str | list[str] | None:
-        if isinstance(value, list) and len(value) > MAX_STOPS:
+        stops = [value] if isinstance(value, str) else value or []
+        if len(stops) > MAX_STOPS:
             raise ValueError(f"at most {MAX_STOPS} stop strings")
+        if any(len(stop) > MAX_STOP for stop in stops):
+            raise ValueError(f"a stop string has at most {MAX_STOP} characters")
+        return value
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _few_biases(cls, value: object) -> object:
+        if isinstance(value, dict) and len(value) > MAX_BIASES:
+            raise ValueError(f"at most {MAX_BIASES} tokens can be biased")
         return value
 
     @field_validator("logit_bias")
@@ -194,9 +213,9 @@ class Message(Body):
     """One turn of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[TextPart] | None = None
+    content: str | Listed[TextPart] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Listed[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
@@ -241,12 +260,12 @@ class NamedTool(Body):
 class ChatRequest(Options):
     """POST /v1/chat/completions"""
 
-    messages: list[Message] = Field(min_length=1, max_length=10_000)
+    messages: Listed[Message] = Field(min_length=1, max_length=10_000)
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    tools: list[Tool] | None = Field(None, max_length=256)
+    tools: Listed[Tool] | None = Field(None, max_length=256)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
@@ -280,7 +299,7 @@ class ChatRequest(Options):
 class CompletionRequest(Options):
     """POST /v1/completions"""
 
-    prompt: str | list[int] | list[str] = Field(description="One text, or one list of tokens.")
+    prompt: str | Tokens | Listed[str] = Field(description="One text, or one list of tokens.")
     max_tokens: Count | None = Field(None, alias="n_predict")
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     echo: Literal[False] = False
@@ -304,4 +323,4 @@ class TokenizeRequest(Own):
 class DetokenizeRequest(Own):
     """POST /detokenize"""
 
-    tokens: list[Annotated[int, Field(ge=0, lt=1 << 31)]] = Field(max_length=1 << 20)
+    tokens: Tokens

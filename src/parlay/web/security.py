@@ -5,6 +5,7 @@ Knows ASGI and nothing of models.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 from collections.abc import Callable, Mapping
@@ -15,7 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from parlay.deployment import Deployment, DeploymentError
 from parlay.web import bodies
 from parlay.web.browsers import Browsers, is_loopback
+from parlay.web.connections import Patience
 from parlay.web.failures import Failure
+from parlay.web.visits import Door
 
 OPEN_PATHS = frozenset({"/health", "/v1/health", "/"})
 # The page's own files (what it shows needs a key), and reports, whose names nobody can guess.
@@ -52,6 +55,12 @@ class Keys:
         matches = [hmac.compare_digest(key, known) for known in self._keys]
         return not self._keys or any(matches)
 
+    def owner(self, authorization: str) -> str:
+        """Who asks, by a key that opens: a name that tells nothing of it. Without keys: nobody."""
+        if not self._keys:
+            return ""
+        return hashlib.sha256(authorization.partition(" ")[2].strip().encode()).hexdigest()[:16]
+
 
 def _read_keys(path: Path) -> list[str]:
     try:
@@ -84,24 +93,40 @@ class Gate:
         keys: Callable[[], Keys],
         max_body: Callable[[], int],
         browsers: Callable[[], Browsers],
+        full: Callable[[str], Failure | None],
+        door: Door,
+        stall_s: Callable[[], float],
     ) -> None:
         self._app = app
         self._keys = keys
         self._max_body = max_body
         self._browsers = browsers
+        self._full = full
+        self._door = door
+        self._stall_s = stall_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limit = self._max_body()
-        failure = self._refusal(scope["path"], dict(scope["headers"]), limit)
+        with Patience(send, self._stall_s()) as patience:
+            await self._pass(scope, receive, patience.send)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, headers, limit = scope["path"], dict(scope["headers"]), self._max_body()
+        failure = self._refusal(path, headers, limit)
+        if failure is None and _has_body(headers):
+            failure = self._full(path)
         if failure is not None:
-            await refuse(send, failure, scope["path"])
-            return
-        if not _has_body(dict(scope["headers"])):
+            await refuse(send, failure, path)
+        elif not _has_body(headers):
             await self._app(scope, receive, send)
-            return
+        else:
+            with self._door.visit(self._keys().owner(given_key(headers))):
+                await self._read(scope, receive, send, limit)
+
+    async def _read(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
+        """Pass a sound body on."""
         try:
             body = await bodies.read(receive, limit)
         except bodies.TooLarge:  # more came than the headers said
@@ -109,15 +134,11 @@ class Gate:
         except bodies.Gone:
             await refuse(send, _TOO_SLOW, scope["path"])
         else:
-            await self._answer(scope, bodies.replay(body, receive), send, bodies.problem(body))
-
-    async def _answer(
-        self, scope: Scope, receive: Receive, send: Send, problem: Failure | None
-    ) -> None:
-        if problem is not None:
-            await refuse(send, problem, scope["path"])
-        else:
-            await self._app(scope, receive, send)
+            problem = bodies.problem(body)
+            if problem is not None:
+                await refuse(send, problem, scope["path"])
+            else:
+                await self._app(scope, bodies.replay(body, receive), send)
 
     def _refusal(self, path: str, headers: dict[bytes, bytes], limit: int) -> Failure | None:
         keys = self._keys()
@@ -167,6 +188,7 @@ async def refuse(send: Send, failure: Failure, path: str = "") -> None:
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
+        *((name.lower().encode(), value.encode()) for name, value in failure.headers.items()),
     ]
     await send({"type": "http.response.start", "status": failure.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

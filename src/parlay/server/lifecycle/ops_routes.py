@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
+from parlay.llama.vocabulary import Vocabulary
 from parlay.server.api.openai_routes import service_of
 from parlay.server.lifecycle.service import Service
 from parlay.web.schema import DetokenizeRequest, TokenizeRequest
@@ -103,18 +104,22 @@ async def slots(request: Request) -> list[dict[str, Any]]:
     return found
 
 
-@router.post("/tokenize", summary="Text to tokens")
-async def tokenize(request: Request, body: TokenizeRequest) -> dict[str, Any]:
+@router.post("/tokenize", summary="Text to tokens", response_model=None)
+async def tokenize(request: Request, body: TokenizeRequest) -> Response:
     vocabulary = service_of(request).engine.model.vocabulary
-    tokens = await asyncio.to_thread(
-        vocabulary.tokenize, body.content, bos=body.add_special, special=body.parse_special
-    )
-    if not body.with_pieces:
-        return {"tokens": tokens}
-    return {"tokens": [{"id": token, "piece": vocabulary.text_of(token)} for token in tokens]}
+    return await asyncio.to_thread(_tokenized, vocabulary, body)
 
 
 @router.post("/detokenize", summary="Tokens to text")
 async def detokenize(request: Request, body: DetokenizeRequest) -> dict[str, str]:
     vocabulary = service_of(request).engine.model.vocabulary
     return {"content": await asyncio.to_thread(vocabulary.detokenize, body.tokens)}
+
+
+def _tokenized(vocabulary: Vocabulary, body: TokenizeRequest) -> Response:
+    """All of it off the event loop: a million tokens take seconds to write down."""
+    found = vocabulary.tokenize(body.content, bos=body.add_special, special=body.parse_special)
+    if not body.with_pieces:
+        return JSONResponse({"tokens": found})
+    pieces = {token: vocabulary.text_of(token) for token in set(found)}
+    return JSONResponse({"tokens": [{"id": t, "piece": pieces[t]} for t in found]})

@@ -9,6 +9,7 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from parlay.server.lifecycle.cache_care import CacheCare
 from parlay.server.lifecycle.drafter_care import DrafterCare
 from parlay.server.lifecycle.opening import check_drafter, drafter_path, guarded
 from parlay.server.lifecycle.warmup import WarmUp
-from parlay.web import failures
+from parlay.web import failures, visits
 from parlay.web.alerts import Alerts
 from parlay.web.memory import Memory, process_bytes
 from parlay.web.request_log import RequestLog, timestamp
@@ -58,6 +59,7 @@ class Service:
         self.observer = observer
         self.started = time.time()
         self.draining = False
+        self.door = visits.Door()
         self.alerts = Alerts()
         self.memory = Memory(deployment.monitoring.memory_pressure_pct)
         self.metrics = Metrics(observer, self.gauges)
@@ -166,7 +168,10 @@ class Service:
         """Let a request in, or say when to come back. `model`: the name it was asked for by."""
         if self.draining:
             raise failures.unavailable("the server is shutting down", "shutting_down")
+        owner = visits.settle()  # counted by its sequences from here on
         self._admit(len(plan.requests))
+        if not self.deployment.server.share_prompt_cache:
+            plan = replace(plan, requests=tuple(replace(r, owner=owner) for r in plan.requests))
         if self._mailbox is None:
             self._mailbox = Mailbox(asyncio.get_running_loop())
         job = Job(self._mailbox, self.deployment.server.request_timeout_s)
@@ -184,11 +189,18 @@ class Service:
         room = self.engine.settings.context.n_sequences + self.deployment.server.queue_size
         if n > room:
             raise BadRequest(f"n is {n}; this server holds {room} answers at once")
-        n_open = sum(job.n_open for job in self._jobs)
-        if n_open + n > room:
-            n_slots = self.engine.settings.context.n_sequences
-            wait = math.ceil(self._usual_s * (n_open - n_slots + 1) / n_slots)
-            raise failures.busy(min(max(1, wait), _MAX_RETRY_S))
+        if self.n_open + n > room:
+            raise self._busy()
+
+    def full(self) -> failures.Failure | None:
+        """Before a body is read: whether its answer would have a place."""
+        room = self.engine.settings.context.n_sequences + self.deployment.server.queue_size
+        return self._busy() if self.n_open + self.door.n_coming >= room else None
+
+    def _busy(self) -> failures.Failure:
+        n_slots = self.engine.settings.context.n_sequences
+        wait = math.ceil(self._usual_s * (self.n_open - n_slots + 1) / n_slots)
+        return failures.busy(min(max(1, wait), _MAX_RETRY_S))
 
     @property
     def n_open(self) -> int:
