@@ -389,8 +389,9 @@ def test_a_slow_reader_holds_the_engine_back_and_fills_no_memory() -> None:
         body = json.dumps({**ASK, "stream": True}).encode()
         with socket.create_connection((host, int(port))) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
-            client.sendall(head.encode() + b"\r\n\r\n" + body)
+            head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            client.sendall(head.encode() + body)
             client.recv(4096)
             wait_for(lambda: held_back(one))
             assert one.n_sent < 15_000_000

@@ -63,13 +63,6 @@ def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIR
         app.include_router(router)
     for kind in (failures.Failure, ParlayError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _fail)
-
-    def full(path: str) -> failures.Failure | None:
-        failure = service.full()
-        if failure is not None:
-            service.refused(_endpoint(path), failure)
-        return failure
-
     server = service.deployment.server
     origins = server.cors_origins
     # The last one added is the first one reached: other sites' preflights carry no key.
@@ -80,7 +73,8 @@ def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIR
         browsers=lambda: browsers(
             server.host, service.deployment.server.allowed_hosts, server.cors_origins
         ),
-        full=full,
+        full=service.full,
+        refused=lambda path, failure: service.refused(_endpoint(path), failure),
         door=service.door,
         stall_s=lambda: service.deployment.server.stall_s,
     )

@@ -93,7 +93,8 @@ class Gate:
         keys: Callable[[], Keys],
         max_body: Callable[[], int],
         browsers: Callable[[], Browsers],
-        full: Callable[[str], Failure | None],
+        full: Callable[[], Failure | None],
+        refused: Callable[[str, Failure], None],
         door: Door,
         stall_s: Callable[[], float],
     ) -> None:
@@ -102,6 +103,7 @@ class Gate:
         self._max_body = max_body
         self._browsers = browsers
         self._full = full
+        self._refused = refused
         self._door = door
         self._stall_s = stall_s
 
@@ -116,9 +118,9 @@ class Gate:
         path, headers, limit = scope["path"], dict(scope["headers"]), self._max_body()
         failure = self._refusal(path, headers, limit)
         if failure is None and _has_body(headers):
-            failure = self._full(path)
+            failure = self._full()
         if failure is not None:
-            await refuse(send, failure, path)
+            await self._refuse(send, failure, path)
         elif not _has_body(headers):
             await self._app(scope, receive, send)
         else:
@@ -130,13 +132,13 @@ class Gate:
         try:
             body = await bodies.read(receive, limit)
         except bodies.TooLarge:  # more came than the headers said
-            await refuse(send, _too_large(limit), scope["path"])
+            await self._refuse(send, _too_large(limit), scope["path"])
         except bodies.Gone:
-            await refuse(send, _TOO_SLOW, scope["path"])
+            await self._refuse(send, _TOO_SLOW, scope["path"])
         else:
             problem = bodies.problem(body)
             if problem is not None:
-                await refuse(send, problem, scope["path"])
+                await self._refuse(send, problem, scope["path"])
             else:
                 await self._app(scope, bodies.replay(body, receive), send)
 
@@ -152,6 +154,12 @@ class Gate:
         if length.isdigit() and int(length) > limit:
             return _too_large(limit)
         return bodies.NOT_JSON if _has_body(headers) and not _is_json(headers) else None
+
+    async def _refuse(self, send: Send, failure: Failure, path: str) -> None:
+        """Strangers are turned away without a word in the log."""
+        if failure.status not in (401, 403):
+            self._refused(path, failure)
+        await refuse(send, failure, path)
 
 
 def given_key(headers: Mapping[bytes, bytes]) -> str:
