@@ -65,6 +65,7 @@ class Host(ABC, Generic[S]):
         self.read = read
         self._ready = ready
         self._reloads: set[asyncio.Task[bool]] = set()
+        self._turn = asyncio.Lock()
         self.server: UvicornServer | None = None
 
     @abstractmethod
@@ -112,12 +113,21 @@ class Host(ABC, Generic[S]):
             service.cancel_all()
             await _end(tasks)
 
+    async def _reload(self, service: S) -> bool:
+        """One at a time; what nobody expected leaves the old deployment as it is."""
+        async with self._turn:
+            try:
+                return await self.reload(service)
+            except Exception:
+                log.exception("the deployment was not reloaded")
+                return False
+
     def _on_hangup(self, service: S) -> None:
         if not hasattr(signal, "SIGHUP"):
             return
 
         def again() -> None:
-            task = asyncio.get_running_loop().create_task(self.reload(service))
+            task = asyncio.get_running_loop().create_task(self._reload(service))
             self._reloads.add(task)  # the loop itself keeps no reference
             task.add_done_callback(self._reloads.discard)
 
