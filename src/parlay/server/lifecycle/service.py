@@ -37,7 +37,7 @@ from parlay.web import failures, visits
 from parlay.web.alerts import Alerts
 from parlay.web.memory import Memory, process_bytes
 from parlay.web.request_log import RequestLog, timestamp
-from parlay.web.schema import ChatRequest, CompletionRequest
+from parlay.web.schema import ChatRequest, CompletionRequest, InfillRequest
 from parlay.web.security import Keys, check_bind
 from parlay.web.unknown import Told, tell
 
@@ -156,6 +156,13 @@ class Service:
 
     async def plan_completion(self, body: CompletionRequest, headers: Mapping[str, str]) -> Plan:
         return await asyncio.to_thread(self._planner.completion, body, headers, self.memory.pressed)
+
+    async def plan_infill(self, body: InfillRequest, headers: Mapping[str, str]) -> Plan:
+        return await asyncio.to_thread(self._planner.infill, body, headers, self.memory.pressed)
+
+    async def render(self, body: ChatRequest) -> str:
+        """A conversation as the model would read it."""
+        return await asyncio.to_thread(self._conversation.text, body)
 
     async def count_prompt(self, body: ChatRequest) -> int:
         """The tokens a conversation has, also where it would not fit."""
