@@ -199,9 +199,15 @@ class Parlay:
 
         Options: `max_tokens`, `stop`, `draft` (loaded proposers, or none), `window`, `mode`,
         `verification`, `context_full`, `logprobs`, `raw` (the prompt goes in as it is, without the
-        chat template), `tools`, and the fields of `Sampling`.
+        chat template), `tools`, `prediction` (the answer that is expected: drafted from, never
+        believed), and the fields of `Sampling`.
         """
         return self._start(prompt, whole=False, **options)
+
+    def _expected(self, prediction: str) -> tuple[int, ...]:
+        """The tokens of a prediction, as far as the context holds them."""
+        tokens = self.engine.model.vocabulary.continuation(prediction) if prediction else []
+        return tuple(tokens[: self.engine.target.context_size])
 
     def _start(
         self,
@@ -218,6 +224,7 @@ class Parlay:
         logprobs: int | None = None,
         raw: bool = False,
         tools: Seq[Message] = (),
+        prediction: str = "",
         **sampling: Any,
     ) -> Stream:
         try:
@@ -235,6 +242,7 @@ class Parlay:
             window=window,
             mode=mode,
             verification=verification,
+            expected=self._expected(prediction),
             context_full=context_full,
             logprobs=logprobs,
         )

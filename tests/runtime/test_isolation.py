@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from parlay.control.controller import Choice, FixedWindow, View
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.sampling import Sampling
+from parlay.decoding.spacing import Spacing
 from parlay.decoding.span import Span
 from parlay.errors import BadRequest, DecodeError, ParlayError
 from parlay.runtime.request import Request
@@ -36,6 +37,15 @@ class Script:
 
     def accept(self, tokens: Sequence[int]) -> None:
         self._left -= len(tokens)
+
+    def allowed(self, draft: Sequence[int]) -> None:
+        return None
+
+    def n_obeying(self, draft: Sequence[int]) -> int:
+        return len(draft)
+
+    def forced(self, spacing: Spacing) -> list[int]:
+        return []
 
     @property
     def complete(self) -> bool:

@@ -383,7 +383,7 @@ class Reader(ScriptedProposer):
         self.begun: list[tuple[tuple[int, ...], int]] = []
         self.n_read = 0
 
-    def begin(self, seq_id: int, tokens: Seq[int], n_kept: int) -> None:
+    def begin(self, seq_id: int, tokens: Seq[int], n_kept: int, owner: str = "") -> None:
         self.begun.append((tuple(tokens), n_kept))
 
     def read(self, seq_id: int, tokens: Seq[int]) -> None:

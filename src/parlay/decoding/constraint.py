@@ -12,6 +12,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from parlay.decoding.spacing import Spacing
+
 
 class Constraint(Protocol):
     """The state of one sequence's grammar."""
@@ -21,6 +23,15 @@ class Constraint(Protocol):
 
     def accept(self, tokens: Sequence[int]) -> None:
         """These tokens were committed."""
+
+    def allowed(self, draft: Sequence[int]) -> NDArray[np.bool_] | None:
+        """Which tokens may follow a draft; None where the draft itself may not come."""
+
+    def n_obeying(self, draft: Sequence[int]) -> int:
+        """How many leading tokens of a draft may come."""
+
+    def forced(self, spacing: Spacing) -> list[int]:
+        """The tokens that must come next, white space by habit."""
 
     @property
     def complete(self) -> bool:

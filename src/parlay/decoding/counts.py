@@ -30,6 +30,8 @@ class Counts:
         self.accepted_at: Counter[int] = Counter()
         self.windows: Counter[int] = Counter()
         self.sources: Counter[str] = Counter()
+        self.drafted_by: Counter[str] = Counter()  # tokens, by proposer
+        self.accepted_by: Counter[str] = Counter()
         self.fallbacks: Counter[Fallback] = Counter()
         self.fallback_s: defaultdict[Fallback, float] = defaultdict(float)
         self.generated_beside: Counter[int] = Counter()  # tokens, by sequences in their pass
@@ -60,6 +62,8 @@ class Counts:
         self.n_fully_accepted += r.n_accepted == r.n_drafted
         self.histogram[r.n_accepted] += 1
         self.sources[r.source] += 1
+        self.drafted_by[r.source] += r.n_drafted
+        self.accepted_by[r.source] += r.n_accepted
         # A position was tried only if every one before it was accepted.
         for j in range(1, min(r.n_accepted + 1, r.n_drafted) + 1):
             self.drafted_at[j] += 1

@@ -29,6 +29,8 @@ class _Cached:
 class DraftModel:
     """A drafter with a cache of its own, one row per sequence and pass."""
 
+    continues = True
+
     def __init__(
         self, model: Passes, ends: frozenset[int], n_vocab: int, n_batch: int, name: str = "model"
     ) -> None:

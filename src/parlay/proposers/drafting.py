@@ -29,11 +29,28 @@ class Drafting:
 
     def add(self, row: Row) -> bool:
         """Choose the next token from its row; whether there may be another one."""
-        token = self._choose(row[: self.n_vocab])
+        obeying = self._obeying(row)
+        if obeying is None:
+            return False
+        token = self._choose(obeying[: self.n_vocab])
         self.tokens.append(token)
         if self.ask.keep_going is not None:
-            self.confidence.append(confidence(row, token, self.ask.sampling.temperature))
+            self.confidence.append(confidence(obeying, token, self.ask.sampling.temperature))
         return len(self.tokens) < self.ask.window and token not in self.ends
+
+    def _obeying(self, row: Row) -> Row | None:
+        """The row without what a grammar forbids; None where nothing may follow the draft."""
+        ask = self.ask
+        if ask.constraint is None:
+            return row
+        ahead = ask.tokens[len(ask.tokens) - ask.n_ahead :]
+        allowed = ask.constraint.allowed([*ahead, *self.tokens])
+        if allowed is None or not allowed.any():
+            return None
+        n = min(len(row), len(allowed))
+        obeying: Row = np.full(len(row), -np.inf, np.float32)
+        obeying[:n][allowed[:n]] = row[:n][allowed[:n]]
+        return obeying
 
     @property
     def worth_going_on(self) -> bool:

@@ -32,7 +32,7 @@ class NgramProposer:
         """One draft per ask, in order."""
         return [self._draft(ask) for ask in asks]
 
-    def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int) -> None:
+    def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
         """Keep what the slot's last text shares with this one."""
         self._texts.begin(seq_id, tokens, n_kept)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from parlay.decoding.constraint import Constraint
 from parlay.decoding.draft import Draft
 from parlay.decoding.sampling import Sampling
 
@@ -31,6 +32,19 @@ class Ask:
     rejection: bool = False  # keep each token's distribution; draw independently of the target
     # None: draft the whole window, and do not spend time on confidences.
     keep_going: KeepGoing | None = None
+    n_prompt: int = 0  # tokens before the answer
+    expected: Sequence[int] = ()  # the answer the client expects; the same object every round
+    constraint: Constraint | None = None  # a grammar that the answer obeys
+    owner: str = ""  # whose request it is
+    n_ahead: int = 0  # of the tokens, the last ones: drafted by another, not committed
+
+
+@runtime_checkable
+class Continuing(Protocol):
+    """A proposer that can draft on from what another one drafted."""
+
+    @property
+    def continues(self) -> bool: ...
 
 
 class Proposer(Protocol):
@@ -61,7 +75,7 @@ class Indexing(Protocol):
     What it knows of a slot's last text follows the prompt cache: kept as far as that was.
     """
 
-    def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int) -> None:
+    def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
         """A sequence begins in this slot; the cache kept the first `n_kept` of its tokens."""
 
     def read(self, seq_id: int, tokens: Sequence[int]) -> None:

@@ -13,7 +13,9 @@ from parlay.control.controller import Choice, Controller, Listener, View, plain
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.span import common_prefix
-from parlay.proposers.proposer import Ask, Indexing, Proposer
+from parlay.proposers.prediction import PREDICTION
+from parlay.proposers.proposer import Ask, Continuing, Indexing, Proposer
+from parlay.proposers.skeleton import SKELETON
 from parlay.runtime.exactness import ExactShapes
 from parlay.runtime.faults import Faults
 from parlay.runtime.sequence import Sequence
@@ -139,10 +141,10 @@ class Bets:
             most = min(most, request.window)
         if exact:
             most = self._exact.window(most, n_sequences)
-        sources = tuple(name for name in allowed if name in self.proposers)
+        sources = tuple(n for n in allowed if n in self.proposers and _can_say(n, seq))
         looked = due or request.window is not None  # a window that was asked for is kept to
         asked = sources if looked and most else ()
-        offers = {name: self._ask_one(name, seq, most) for name in asked if name in self._free}
+        offers = self._offers([name for name in asked if name in self._free], seq, most)
         return View(
             seq_id=seq.seq_id,
             n_context=seq.n_cached,
@@ -177,8 +179,28 @@ class Bets:
                 return replace(choice, fallback=missing)
         return choice
 
+    def _offers(self, names: Seq[str], seq: Sequence, window: int) -> dict[str, Draft]:
+        """What each free proposer would draft, as far as a grammar lets it."""
+        offers = {name: self._ask_one(name, seq, window) for name in names}
+        forced = offers.get(SKELETON, NO_DRAFT)
+        if forced.tokens and len(forced.tokens) < window:
+            for name in names:
+                if self._continues(name):
+                    longer = self._go_on(name, seq, window, forced)
+                    if len(longer.tokens) > len(forced.tokens):
+                        offers[longer.source] = longer
+        return offers
+
+    def _continues(self, name: str) -> bool:
+        return isinstance(self.proposers[name], Continuing)
+
     def _ask_one(self, name: str, seq: Sequence, window: int) -> Draft:
-        return self._propose(name, [Ask(seq.seq_id, seq.tokens, window)])[0]
+        return self._propose(name, [_free_ask(seq, window)])[0]
+
+    def _go_on(self, name: str, seq: Sequence, window: int, ahead: Draft) -> Draft:
+        """What a free proposer drafts behind what the grammar forces."""
+        ask = _behind(_free_ask(seq, window), ahead)
+        return _joined(ahead, self._propose(name, [ask])[0])
 
     def _drafts(
         self, sequences: Seq[Sequence], views: Seq[View], choices: Seq[Choice]
@@ -189,10 +211,22 @@ class Bets:
         ]
         for name in {c.source for c in choices if c.window and c.source not in self._free}:
             at = [i for i, c in enumerate(choices) if c.source == name and c.window]
-            asks = [self._ask(sequences[i], choices[i]) for i in at]
-            for i, draft in zip(at, self._propose(name, asks), strict=True):
-                drafts[i] = draft
+            # What the grammar forces needs no model: it drafts on from there.
+            ahead = [self._forced(name, sequences[i], views[i], choices[i]) for i in at]
+            asks = [
+                _behind(self._ask(sequences[i], choices[i]), forced)
+                for i, forced in zip(at, ahead, strict=True)
+            ]
+            found = self._propose(name, asks)
+            for i, forced, draft in zip(at, ahead, found, strict=True):
+                drafts[i] = draft if draft is _FAILED else _joined(forced, draft)
         return drafts
+
+    def _forced(self, name: str, seq: Sequence, view: View, choice: Choice) -> Draft:
+        """Rejection sampling wants a distribution for every token: nothing is put before those."""
+        if not self._continues(name) or seq.request.verification == "rejection":
+            return NO_DRAFT
+        return _cut(view.offers.get(SKELETON, NO_DRAFT), choice.window)
 
     def _ask(self, seq: Sequence, choice: Choice) -> Ask:
         request = seq.request
@@ -204,12 +238,17 @@ class Bets:
             position=seq.n_generated,
             rejection=request.verification == "rejection" and not request.sampling.greedy,
             keep_going=choice.keep_going,
+            n_prompt=len(request.prompt),
+            constraint=seq.constraint,
         )
 
     def _propose(self, name: str, asks: Seq[Ask]) -> list[Draft]:
         """A proposer's fault must never cost an answer: without a draft, the round is plain."""
         try:
-            return self.proposers[name].propose(asks)
+            return [
+                _obeying(ask, draft)
+                for ask, draft in zip(asks, self.proposers[name].propose(asks), strict=True)
+            ]
         except Exception as error:
             self._faults.tell(f"the proposer {name} failed, decoding plainly", error)
             return [_FAILED] * len(asks)
@@ -228,7 +267,7 @@ def _bet(choice: Choice, draft: Draft, offers: Mapping[str, Draft]) -> Bet:
 
 def _begin(proposer: Proposer, seq: Sequence) -> None:
     if isinstance(proposer, Indexing):
-        proposer.begin(seq.seq_id, seq.tokens, seq.n_reused)
+        proposer.begin(seq.seq_id, seq.tokens, seq.n_reused, seq.request.memory)
     else:
         proposer.forget(seq.seq_id)
 
@@ -236,6 +275,62 @@ def _begin(proposer: Proposer, seq: Sequence) -> None:
 def _read(proposer: Proposer, seq: Sequence) -> None:
     if isinstance(proposer, Indexing):
         proposer.read(seq.seq_id, seq.tokens)
+
+
+def _can_say(name: str, seq: Sequence) -> bool:
+    """Whether what a proposer needs came with the request."""
+    if name == PREDICTION:
+        return bool(seq.request.expected)
+    return name != SKELETON or seq.constraint is not None
+
+
+def _free_ask(seq: Sequence, window: int) -> Ask:
+    request = seq.request
+    return Ask(
+        seq.seq_id,
+        seq.tokens,
+        window,
+        n_prompt=len(request.prompt),
+        expected=request.expected,
+        constraint=seq.constraint,
+        owner=request.memory,
+    )
+
+
+def _behind(ask: Ask, ahead: Draft) -> Ask:
+    """The same, as if the draft of another were committed already."""
+    n = len(ahead.tokens)
+    if not n:
+        return ask
+    going, sure = ask.keep_going, ahead.confidence
+    return replace(
+        ask,
+        tokens=[*ask.tokens, *ahead.tokens],
+        window=ask.window - n,
+        position=ask.position + n,
+        n_ahead=n,
+        keep_going=None if going is None else lambda found: going([*sure, *found]),
+    )
+
+
+def _joined(first: Draft, second: Draft) -> Draft:
+    """One draft after the other."""
+    if not first.tokens or not second.tokens:
+        return first if first.tokens else second
+    return Draft(
+        first.tokens + second.tokens,
+        f"{first.source}+{second.source}",
+        first.confidence + second.confidence,
+        second.q,
+    )
+
+
+def _obeying(ask: Ask, draft: Draft) -> Draft:
+    """As much of a draft as a grammar lets come: no row is spent on the rest."""
+    if ask.constraint is None or not draft.tokens:
+        return draft
+    ahead = list(ask.tokens[len(ask.tokens) - ask.n_ahead :])
+    return _cut(draft, max(0, ask.constraint.n_obeying([*ahead, *draft.tokens]) - len(ahead)))
 
 
 def _cut(draft: Draft, window: int) -> Draft:

@@ -31,7 +31,15 @@ from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
 from parlay.runtime.calibration import MAX_EXACT_ROWS, Calibration, drafter_cost
 from parlay.runtime.engine_settings import EngineSettings
-from parlay.runtime.loading import FREE_PROPOSERS, MODEL, Closing, Loader, close_all, same_file
+from parlay.runtime.loading import (
+    FREE,
+    FREE_PROPOSERS,
+    MODEL,
+    Closing,
+    Loader,
+    close_all,
+    same_file,
+)
 from parlay.runtime.padding import Padding
 from parlay.runtime.prompt_cache import PromptCache
 from parlay.runtime.request import Mode, Request
@@ -112,7 +120,7 @@ class Engine:
         self.bets = Bets(
             controller or self._controller(self.watched, proposers.get(MODEL)),
             proposers,
-            frozenset(FREE_PROPOSERS),
+            FREE,
             self.exact,
             self.target.context_size,
             self.widest,

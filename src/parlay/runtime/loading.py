@@ -13,14 +13,15 @@ from parlay.errors import BadRequest, RollbackUnsupported, VocabularyMismatch
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings
-from parlay.llama.state_context import StateContext, is_lone_head, kind_of, refuse_assistant
+from parlay.llama.state_context import StateContext, kind_of, refuse_lone_head
 from parlay.llama.undo import Rollback
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.head import HeadProposer
 from parlay.proposers.ngram import NgramProposer
+from parlay.proposers.prediction import PREDICTION, PredictionProposer
 from parlay.proposers.proposer import Proposer
-from parlay.proposers.selector import SelectorProposer
+from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.proposers.translated import TranslatedProposer
 from parlay.runtime.engine_settings import EngineSettings
@@ -31,6 +32,7 @@ FREE_PROPOSERS: dict[str, Callable[[int], Proposer]] = {
     "suffix": lambda n: SuffixProposer(remember_tokens=n),
 }
 MODEL = "model"
+FREE = frozenset({*FREE_PROPOSERS, PREDICTION, SKELETON})  # no model behind them
 
 Closing = list[Callable[[], None]]  # how to free what was made, last made first
 
@@ -49,7 +51,7 @@ class Loader:
             raise RollbackUnsupported(
                 f"{self._settings.target.name} cannot forget rejected tokens; use --draft none"
             )
-        made: dict[str, Proposer] = {}
+        made = self._from_requests() if self._settings.draft else {}
         for name in self._settings.draft:
             if name in FREE_PROPOSERS:
                 made[name] = FREE_PROPOSERS[name](self._settings.remember_tokens)
@@ -59,12 +61,19 @@ class Loader:
                 made[MODEL] = self.draft_model(Path(name), closing)
         return made
 
+    def _from_requests(self) -> dict[str, Proposer]:
+        """Those that draft from what comes with a request; first, for they know most."""
+        return {
+            PREDICTION: PredictionProposer(),
+            SKELETON: SkeletonProposer(self._model.vocabulary.piece),
+        }
+
     def draft_model(self, path: Path, closing: Closing) -> Proposer:
         """A file as a proposer: a model of its own, or a head on the target's states."""
         settings = self._settings
         drafter = self._drafter_weights(path, closing)
         difference = self._model.vocabulary.first_difference(drafter.vocabulary)
-        reads_states = kind_of(drafter) != "model"
+        reads_states = kind_of(drafter, self._model) != "model"
         if difference is not None and (reads_states or not settings.translate):
             way_out = "" if reads_states else " --translate,"
             raise VocabularyMismatch(
@@ -88,11 +97,10 @@ class Loader:
 
     def _drafter_weights(self, path: Path, closing: Closing) -> Model:
         """A drafter's file, loaded; a target with a head of its own is there already."""
-        if same_file(path, self._settings.target) and kind_of(self._model) == "mtp":
+        if same_file(path, self._settings.target) and kind_of(self._model, self._model) == "mtp":
             return self._model
-        refuse_assistant(path)
-        own_head = is_lone_head(path)
-        drafter = Model(path, replace(self._settings.drafter_model, own_head=own_head))
+        refuse_lone_head(path)
+        drafter = Model(path, self._settings.drafter_model)
         closing.append(drafter.close)
         return drafter
 
@@ -115,17 +123,6 @@ class Loader:
         context = StateContext(drafter, self._drafter_context(n_outputs), self._target)
         closing.append(context.close)
         ends, n_vocab = self._model.vocabulary.ends, self._target.n_vocab
-        if context.n_candidates:
-            return SelectorProposer(
-                context,
-                ends,
-                n_vocab,
-                settings.n_batch,
-                block_size=context.block_size,
-                mask=context.mask,
-                n_candidates=context.n_candidates,
-                name=MODEL,
-            )
         if context.kind == "dflash":
             return DFlashProposer(
                 context,
@@ -134,7 +131,6 @@ class Loader:
                 settings.n_batch,
                 block_size=context.block_size,
                 mask=context.mask,
-                from_anchor=context.from_anchor,
                 name=MODEL,
             )
         lead = 1 if context.kind == "mtp" else 0

@@ -37,6 +37,8 @@ class Request:
     verification: Verification = "coupled"
     context_full: ContextFull = "stop"
     logprobs: int | None = None  # None: no figures; n: also the n best tokens
+    expected: tuple[int, ...] = ()  # the answer the client expects; drafted from, never believed
+    memory: str = ""  # earlier answers that drafts may come from: those of the same name
     owner: str = ""  # cached prompts are reused among requests of one owner only
 
     def __post_init__(self) -> None:

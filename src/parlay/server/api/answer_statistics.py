@@ -10,6 +10,7 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from parlay.decoding.counts import Counts
+from parlay.proposers.prediction import PREDICTION
 from parlay.runtime.request import Mode
 from parlay.runtime.sequence import Sequence
 from parlay.server.figures.plain_speed import Baseline
@@ -85,21 +86,21 @@ def timings(seqs: Seq[Sequence]) -> dict[str, Any]:
     }
 
 
-def usage(seqs: Seq[Sequence], n_thought: int = 0, n_each: int = 1) -> dict[str, Any]:
-    """OpenAI's `usage`: a prompt counts once, however many answers (`n_each`) it was given."""
-    n_prompt = sum(len(seq.request.prompt) for seq in seqs[::n_each])
+def usage(seqs: Seq[Sequence], n_thought: int = 0) -> dict[str, Any]:
+    """OpenAI's `usage`: the prompt counts once, however many answers were asked for."""
+    n_prompt = len(seqs[0].request.prompt)
     n_answer = sum(seq.n_generated for seq in seqs)
+    n_drafted = sum(seq.counts.drafted_by[PREDICTION] for seq in seqs)
+    n_accepted = sum(seq.counts.accepted_by[PREDICTION] for seq in seqs)
     return {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_answer,
         "total_tokens": n_prompt + n_answer,
-        "prompt_tokens_details": {"cached_tokens": sum(seq.n_reused for seq in seqs[::n_each])},
+        "prompt_tokens_details": {"cached_tokens": seqs[0].n_reused},
         "completion_tokens_details": {
             "reasoning_tokens": n_thought,
-            "accepted_prediction_tokens": sum(seq.counts.n_accepted for seq in seqs),
-            "rejected_prediction_tokens": sum(
-                seq.counts.n_drafted - seq.counts.n_accepted for seq in seqs
-            ),
+            "accepted_prediction_tokens": n_accepted,
+            "rejected_prediction_tokens": n_drafted - n_accepted,
         },
     }
 

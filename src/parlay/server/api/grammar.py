@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from parlay.decoding.grammar_constraint import Alphabet, GrammarConstraint
 from parlay.errors import BadRequest
 from parlay.llama.vocabulary import Vocabulary
 from parlay.server.api.grammar_check import one_line, read_apart, read_here
@@ -43,7 +40,7 @@ class Grammars:
 
     def constraint(self, grammar: str) -> GrammarConstraint:
         """The state at the beginning of an answer; one for each sequence."""
-        return GrammarConstraint(self.matcher(grammar), self._vocabulary.ends)
+        return GrammarConstraint(self.matcher(grammar), self.alphabet)
 
     def matcher(self, grammar: str) -> Any:
         """A grammar's state before the first token."""
@@ -54,9 +51,12 @@ class Grammars:
             raise BadRequest(f"the grammar cannot be used: {one_line(matcher.get_error())}")
         return matcher
 
-    def allowed(self, matcher: Any, n_columns: int) -> NDArray[np.bool_]:
-        """Which tokens may come next."""
-        return allowed_by(matcher, self._vocabulary.ends, n_columns)
+    @functools.cached_property
+    def alphabet(self) -> Alphabet:
+        """The vocabulary as grammars see it."""
+        vocabulary = self._vocabulary
+        pieces = [vocabulary.piece(token) for token in range(vocabulary.size)]
+        return Alphabet(pieces, vocabulary.continuation, vocabulary.ends)
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
@@ -69,59 +69,6 @@ class Grammars:
 def bounded(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema with a little room for white space."""
     return {**schema, "x-guidance": {"whitespace_pattern": WHITESPACE}}
-
-
-class GrammarConstraint:
-    """One sequence's place in its grammar."""
-
-    def __init__(self, matcher: Any, ends: frozenset[int]) -> None:
-        self._matcher = matcher
-        self._ends = ends
-
-    def mask(self, p: NDArray[np.float32], draft: Sequence[int]) -> NDArray[np.float32]:
-        """Rows with what may not come at -inf, each given that the draft held before it."""
-        allowed: NDArray[np.float32] = np.array(p, dtype=np.float32)
-        n_consumed = 0
-        for j in range(len(p)):
-            allowed[j, ~allowed_by(self._matcher, self._ends, p.shape[1])] = -np.inf
-            if j >= len(draft) or not self._consume(draft[j]):
-                break
-            n_consumed += 1
-        if n_consumed:
-            self._matcher.rollback(n_consumed)
-        return allowed
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            if token not in self._ends:
-                self._matcher.consume_token(token)
-        check(self._matcher)
-
-    @property
-    def complete(self) -> bool:
-        return bool(self._matcher.is_accepting())
-
-    def _consume(self, token: int) -> bool:
-        """Follow the draft one token, if the grammar lets it; a failed try would be final."""
-        if token in self._ends or not self._matcher.validate_tokens([token]):
-            return False
-        return bool(self._matcher.consume_token(token))
-
-
-def allowed_by(matcher: Any, ends: frozenset[int], n_columns: int) -> NDArray[np.bool_]:
-    """A matcher's mask over the vocabulary."""
-    bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
-    check(matcher)
-    mask = np.unpackbits(bits, bitorder="little", count=n_columns).view(np.bool_)
-    if matcher.is_accepting():  # the text may end, by any of the model's ends
-        mask[sorted(ends)] = True
-    return mask
-
-
-def check(matcher: Any) -> None:
-    """A matcher that gave up allows only the end: half a text would pass for a whole one."""
-    if matcher.is_error():
-        raise BadRequest(f"the grammar is too complex: {one_line(matcher.get_error())}")
 
 
 class _Tokens:

@@ -14,7 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from parlay.decoding.grammar_constraint import GrammarConstraint
 from parlay.decoding.reasoning import Marks
+from parlay.decoding.spacing import Spacing
 from parlay.llama.vocabulary import Vocabulary
 from parlay.server.api.grammar import Grammars
 
@@ -58,27 +60,55 @@ class State(Protocol):
         """The place after one more token."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A state and what may follow it, computed once."""
+
+    state: State
+    allowed: Allowed | None  # None: all
+
+
 class Guide:
     """The constraint of one sequence."""
 
     def __init__(self, rules: Rules, *, thinking: bool) -> None:
         self._ends = rules.vocabulary.ends
+        self._n = rules.vocabulary.size
+        self._alphabet = rules.grammars.alphabet
         self._state: State = Thinking(rules) if thinking else begin(rules)
+        self._places: dict[tuple[int, ...], _Place | None] = {}  # after the tokens of a draft
 
     def mask(self, p: NDArray[np.float32], draft: Sequence[int]) -> NDArray[np.float32]:
         """Rows with what may not come at -inf, each given that the draft held before it."""
-        rows, state = p, self._state
+        rows = p
         for j in range(len(p)):
-            allowed = state.allowed(p.shape[1])
-            if allowed is not None:
+            place = self._after(draft[:j])
+            if place is None:
+                break
+            if place.allowed is not None:
                 rows = np.array(p, dtype=np.float32) if rows is p else rows
-                rows[j, ~allowed] = -np.inf
-            if j >= len(draft) or draft[j] in self._ends:
-                break
-            if allowed is not None and not allowed[draft[j]]:
-                break
-            state = state.after(draft[j])
+                rows[j, : self._n][~place.allowed] = -np.inf
         return rows
+
+    def allowed(self, draft: Sequence[int]) -> Allowed | None:
+        """Which tokens may follow a draft; None where the draft itself may not come."""
+        place = self._after(draft)
+        if place is None:
+            return None
+        return np.ones(self._n, np.bool_) if place.allowed is None else place.allowed
+
+    def n_obeying(self, draft: Sequence[int]) -> int:
+        """How many leading tokens of a draft may come."""
+        n = 0
+        while n < len(draft) and self._after(draft[: n + 1]) is not None:
+            n += 1
+        return n
+
+    def forced(self, spacing: Spacing) -> list[int]:
+        """The tokens that must come next, where a grammar holds."""
+        if not isinstance(self._state, Held):
+            return []
+        return GrammarConstraint(self._state.matcher, self._alphabet).forced(spacing)
 
     @property
     def complete(self) -> bool:
@@ -86,9 +116,26 @@ class Guide:
         return not isinstance(self._state, Held) or bool(self._state.matcher.is_accepting())
 
     def accept(self, tokens: Sequence[int]) -> None:
+        self._places.clear()
         for token in tokens:
             if token not in self._ends:
                 self._state = self._state.after(token)
+
+    def _after(self, draft: Sequence[int]) -> _Place | None:
+        """The place after a draft; None where it may not come."""
+        path = tuple(draft)
+        if path not in self._places:
+            state = self._state if not path else self._step(path)
+            self._places[path] = None if state is None else _Place(state, state.allowed(self._n))
+        return self._places[path]
+
+    def _step(self, path: tuple[int, ...]) -> State | None:
+        before, token = self._after(path[:-1]), path[-1]
+        if before is None or token in self._ends:
+            return None
+        if before.allowed is not None and not before.allowed[token]:
+            return None
+        return before.state.after(token)
 
 
 def begin(rules: Rules) -> State:
@@ -165,7 +212,7 @@ class Held:
         return held._next() if held.matcher.consume_tokens(tokens) else Free(rules, b"", False)
 
     def allowed(self, n: int) -> Allowed | None:
-        return self.rules.grammars.allowed(self.matcher, n)
+        return GrammarConstraint(self.matcher, self.rules.grammars.alphabet).allowed(())
 
     def after(self, token: int) -> State:
         matcher = self.matcher.deep_copy()

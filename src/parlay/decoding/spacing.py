@@ -1,0 +1,114 @@
+"""White space by habit: how this answer has spaced its JSON so far, and so what it will do next.
+
+Knows bytes of text; knows nothing of grammars or tokens.
+"""
+
+from __future__ import annotations
+
+_SPACE = b" \t\r\n"
+_OPENING, _CLOSING = b"{[", b"}]"
+_VALUE = ord("v")  # stands for whatever a value or a key begins or ends with
+_MARKS = b"{[]},:"
+_QUOTE, _ESCAPE, _NEWLINE = ord('"'), ord("\\"), ord("\n")
+_COLON, _COMMA = ord(":"), ord(",")
+
+_Place = tuple[int, int]  # the mark before and the mark after the white space
+
+
+class Spacing:
+    """Reads an answer's text; tells the white space it is likely to put before a byte."""
+
+    def __init__(self) -> None:
+        self._habits: dict[_Place, bytes | None] = {}  # None: a new line, indented by depth
+        self._unit = b""  # one level of indent
+        self._depth = 0
+        self._before: int | None = None  # the last mark outside of a string
+        self._run = bytearray()  # white space since then
+        self._in_string = self._escaped = False
+
+    def copy(self) -> Spacing:
+        """One that reads on, on its own."""
+        made = Spacing()
+        made._habits, made._unit, made._depth = dict(self._habits), self._unit, self._depth
+        made._before, made._run = self._before, bytearray(self._run)
+        made._in_string, made._escaped = self._in_string, self._escaped
+        return made
+
+    def read(self, text: bytes) -> None:
+        """More of the answer."""
+        for byte in text:
+            if self._in_string:
+                self._read_string(byte)
+            elif byte in _SPACE:
+                self._run.append(byte)
+            else:
+                self._read_mark(byte)
+
+    def guess(self, byte: int) -> bytes | None:
+        """The rest of the white space before this byte; None: nothing is known of its kind yet."""
+        if self._in_string:
+            return b""
+        wanted = self._whole(byte)
+        if wanted is None:
+            return None
+        run = bytes(self._run)
+        return wanted[len(run) :] if wanted.startswith(run) else b""
+
+    def _whole(self, byte: int) -> bytes | None:
+        mark = byte if byte in _MARKS else _VALUE
+        if self._before is None:
+            return b""
+        place = (self._before, mark)
+        if place not in self._habits:
+            return self._by_kind(self._before, mark)
+        habit = self._habits[place]
+        return self._indent(mark) if habit is None else habit
+
+    def _by_kind(self, before: int, after: int) -> bytes | None:
+        """A place not seen yet: as its like, or as most people write."""
+        if after in (_COMMA, _COLON) or (before in _OPENING and after in _CLOSING):
+            return b""
+        if before == _COLON:
+            return b" "
+        opened = next(
+            (self._habits[p] for p in self._habits if p[0] in _OPENING and p[1] == _VALUE), b"?"
+        )
+        if opened == b"?":
+            return None
+        if opened is None:
+            return self._indent(after)
+        return self._habits.get((_COLON, _VALUE), b" ") if before == _COMMA else opened
+
+    def _indent(self, after: int) -> bytes:
+        return b"\n" + self._unit * (self._depth - (after in _CLOSING))
+
+    def _read_string(self, byte: int) -> None:
+        if self._escaped:
+            self._escaped = False
+        elif byte == _ESCAPE:
+            self._escaped = True
+        elif byte == _QUOTE:
+            self._in_string = False
+            self._before = _VALUE
+
+    def _read_mark(self, byte: int) -> None:
+        mark = byte if byte in _MARKS else _VALUE
+        if self._before is not None and not (self._before == mark == _VALUE and not self._run):
+            self._learn((self._before, mark))
+        self._run.clear()
+        if byte in _OPENING:
+            self._depth += 1
+        elif byte in _CLOSING:
+            self._depth = max(0, self._depth - 1)
+        self._in_string = byte == _QUOTE
+        self._before = _VALUE if byte in _CLOSING else mark
+
+    def _learn(self, place: _Place) -> None:
+        depth = self._depth - (place[1] in _CLOSING)
+        if _NEWLINE not in self._run:
+            self._habits[place] = bytes(self._run)
+            return
+        indent = bytes(self._run).rpartition(b"\n")[2]
+        if depth > 0 and len(indent) % depth == 0:
+            self._unit = indent[: len(indent) // depth]
+        self._habits[place] = None

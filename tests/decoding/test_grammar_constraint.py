@@ -1,0 +1,164 @@
+"""What a grammar forces and lets come, with llguidance over an alphabet of our own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from llguidance import LLMatcher, LLTokenizer, grammar_from
+
+from parlay.decoding.grammar_constraint import Alphabet, GrammarConstraint
+from parlay.decoding.spacing import Spacing
+
+# Every byte of ASCII, some words and marks that models write as one token, and an end.
+WORDS = [b'":', b'",', b"\n ", b' "', b"name", b"_", b"person", b"org", b"  "]
+PIECES = [bytes([b]) for b in range(128)] + WORDS
+END = len(PIECES)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "first_name": {"type": "string"},
+        "kind": {"enum": ["person", "organisation"]},
+        "age": {"type": "integer"},
+    },
+    "required": ["first_name", "kind", "age"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_pattern": r"(\n {0,8}| ?)"},
+}
+
+
+def tokenize(text: str) -> list[int]:
+    """The longest piece first, as a person would."""
+    raw, found = text.encode(), list[int]()
+    while raw:
+        best = max(
+            (t for t, p in enumerate(PIECES) if raw.startswith(p)), key=lambda t: len(PIECES[t])
+        )
+        found.append(best)
+        raw = raw[len(PIECES[best]) :]
+    return found
+
+
+class Tokens:
+    """As llguidance wants to see it."""
+
+    is_tokenizer_wrapper = True
+    tokens = (*PIECES, b"<end>")
+    special_token_ids = (END,)
+    eos_token_id = END
+    bos_token_id = None
+
+    def __call__(self, text: str) -> list[int]:
+        return tokenize(text)
+
+
+class Counted:
+    """A matcher that counts how often a mask is computed."""
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+        self.n_masks = 0
+
+    def compute_bitmask(self) -> bytes:
+        self.n_masks += 1
+        found: bytes = self._matcher.compute_bitmask()
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._matcher, name)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return LLTokenizer(Tokens(), n_vocab=END + 1)
+
+
+def made(tokenizer: Any) -> tuple[GrammarConstraint, Any]:
+    grammar = grammar_from("json_schema", json.dumps(SCHEMA))
+    matcher = Counted(LLMatcher(tokenizer, grammar, log_level=0))
+    alphabet = Alphabet([*PIECES, b""], tokenize, frozenset({END}))
+    return GrammarConstraint(matcher, alphabet), matcher
+
+
+def after(tokenizer: Any, text: str) -> tuple[GrammarConstraint, Spacing, Any]:
+    constraint, matcher = made(tokenizer)
+    constraint.accept(tokenize(text))
+    spacing = Spacing()
+    spacing.read(text.encode())
+    return constraint, spacing, matcher
+
+
+def forced(tokenizer: Any, text: str) -> str:
+    constraint, spacing, _ = after(tokenizer, text)
+    return b"".join(PIECES[t] for t in constraint.forced(spacing)).decode()
+
+
+def test_the_skeleton_goes_up_to_the_next_choice_with_the_white_space_used_so_far(
+    tokenizer: Any,
+) -> None:
+    assert forced(tokenizer, '{\n  "first_name": "Ann",') == '\n  "kind": "'
+    assert forced(tokenizer, '{"first_name":"Ann",') == '"kind":"'
+
+
+def test_an_enum_value_is_forced_as_soon_as_it_is_decided(tokenizer: Any) -> None:
+    assert forced(tokenizer, '{"first_name":"Ann","kind":"o') == 'rganisation","age":'
+
+
+def test_where_the_model_has_a_choice_nothing_is_forced(tokenizer: Any) -> None:
+    assert forced(tokenizer, '{"first_name":"An') == ""
+    assert forced(tokenizer, "{") == ""  # white space: no habit is known yet
+
+
+def test_looking_for_the_skeleton_moves_nothing(tokenizer: Any) -> None:
+    constraint, spacing, _ = after(tokenizer, '{\n  "first_name": "Ann",')
+    first = constraint.forced(spacing)
+    assert constraint.forced(spacing) == first
+    constraint.accept(first)
+    assert constraint.forced(spacing) == []
+
+
+def test_a_draft_is_followed_as_far_as_it_obeys(tokenizer: Any) -> None:
+    constraint, _, _ = after(tokenizer, '{"first_name":"Ann",')
+    assert constraint.n_obeying(tokenize('"kind":"person"')) == len(tokenize('"kind":"person"'))
+    assert constraint.n_obeying(tokenize('"kin') + tokenize("x")) == len(tokenize('"kin'))
+    assert constraint.n_obeying([]) == 0
+
+
+def test_what_may_follow_a_draft_is_told_and_nothing_follows_a_forbidden_one(
+    tokenizer: Any,
+) -> None:
+    constraint, _, _ = after(tokenizer, '{"first_name":"Ann","kind":"')
+    may = constraint.allowed(tokenize("person"))
+    assert may is not None and may[ord('"')] and not may[ord("x")]
+    assert constraint.allowed(tokenize("x")) is None
+
+
+def test_no_state_is_computed_twice_for_one_row(tokenizer: Any) -> None:
+    constraint, spacing, matcher = after(tokenizer, '{\n  "first_name": "Ann",')
+    draft = constraint.forced(spacing)
+    for j in range(len(draft)):  # as a draft model asks
+        constraint.allowed(draft[:j])
+    before = matcher.n_masks
+    assert before <= len(draft) + 3  # and places inside of tokens, where white space is guessed
+    constraint.mask(np.zeros((len(draft) + 1, END + 1), np.float32), draft)
+    assert matcher.n_masks <= before + 1
+
+
+def test_masked_rows_equal_those_of_a_walk_token_by_token(tokenizer: Any) -> None:
+    draft = tokenize('{"first_name":"')
+    rows = np.random.default_rng(3).normal(size=(len(draft) + 1, END + 1)).astype(np.float32)
+    constraint, _ = made(tokenizer)
+    found = constraint.mask(rows, draft)
+    walked, _ = made(tokenizer)
+    for j, row in enumerate(rows):
+        assert (walked.mask(row[None], [])[0] == found[j]).all()
+        if j < len(draft):
+            walked.accept([draft[j]])
+
+
+def test_rows_behind_a_forbidden_token_stay_as_they_are(tokenizer: Any) -> None:
+    constraint, _ = made(tokenizer)
+    rows = np.ones((3, END + 1), np.float32)
+    assert (constraint.mask(rows, tokenize("x{"))[1:] == 1).all()

@@ -1,0 +1,101 @@
+"""Drafts that cost nothing, over HTTP: predictions and grammars never change a text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.running import Running
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 6}, "kind": {"enum": ["on", "and"]}},
+    "required": ["name", "kind"],
+    "additionalProperties": False,
+}
+WAYS = [{"temperature": 0}, {"temperature": 0.9, "seed": 11}]
+
+
+def complete(server: Running, **more: Any) -> dict[str, Any]:
+    body = {"prompt": "the on and", "max_tokens": 40, "temperature": 0, **more}
+    answer = httpx.post(f"{server.url}/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def details(found: dict[str, Any]) -> dict[str, int]:
+    numbers: dict[str, int] = found["usage"]["completion_tokens_details"]
+    return numbers
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_right_prediction_is_accepted_and_the_text_stays(
+    server: Running, way: dict[str, Any]
+) -> None:
+    plain = complete(server, speculative=False, **way)
+    text = plain["choices"][0]["text"]
+    prediction = {"type": "content", "content": text}
+    only = {"draft": "prediction", "window": 8}
+    found = complete(server, prediction=prediction, speculative=only, **way)
+    assert found["choices"][0]["text"] == text
+    # A random model writes tokens that its own tokenizer would join: some are found, not all.
+    assert details(found)["accepted_prediction_tokens"] >= 5
+    assert details(plain)["accepted_prediction_tokens"] == 0
+    free = complete(server, prediction=prediction, **way)
+    assert free["choices"][0]["text"] == text
+
+
+@pytest.mark.parametrize(
+    "content", ["", "再び天気の話 " * 3000, "\x01\x02￿\x00" * 200, "on " * 30_000]
+)
+def test_any_prediction_is_answered_and_changes_nothing(server: Running, content: str) -> None:
+    text = complete(server, speculative=False)["choices"][0]["text"]
+    found = complete(server, prediction={"type": "content", "content": content})
+    assert found["choices"][0]["text"] == text
+
+
+def test_a_prediction_in_parts_is_one_text(server: Running) -> None:
+    text = complete(server, speculative=False)["choices"][0]["text"]
+    half = len(text) // 2
+    parts = [{"type": "text", "text": part} for part in (text[:half], text[half:])]
+    only = {"draft": "prediction", "window": 8}
+    found = complete(server, prediction={"type": "content", "content": parts}, speculative=only)
+    assert found["choices"][0]["text"] == text
+    assert details(found)["accepted_prediction_tokens"] >= 5
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("draft", ["skeleton", "suffix", "model", "skeleton,suffix,model"])
+def test_drafts_under_a_grammar_change_nothing(
+    server: Running, way: dict[str, Any], draft: str
+) -> None:
+    plain = complete(server, json_schema=SCHEMA, speculative=False, **way)
+    for window in (1, 4, 8):
+        how = {"draft": draft, "window": window}
+        found = complete(server, json_schema=SCHEMA, speculative=how, **way)
+        assert found["choices"][0]["text"] == plain["choices"][0]["text"]
+
+
+def test_the_skeleton_is_right_where_it_drafts(server: Running) -> None:
+    how = {"draft": "skeleton", "window": 8}
+    told = complete(server, json_schema=SCHEMA, speculative=how)["speculative"]
+    assert told["drafted"] > 0
+    assert told["token_acceptance"] > 0.5
+
+
+def test_a_prediction_that_contradicts_the_grammar_changes_nothing(server: Running) -> None:
+    prediction = {"type": "content", "content": "no JSON at all " * 20}
+    plain = complete(server, json_schema=SCHEMA, speculative=False)
+    how = {"draft": "prediction", "window": 8}
+    found = complete(server, json_schema=SCHEMA, prediction=prediction, speculative=how)
+    assert found["choices"][0]["text"] == plain["choices"][0]["text"]
+
+
+def test_a_prediction_of_another_kind_is_refused_in_one_line(server: Running) -> None:
+    body = {"prompt": "on", "prediction": {"type": "picture", "content": "x"}}
+    answer = httpx.post(f"{server.url}/v1/completions", json=body)
+    assert answer.status_code == 400
+    assert "prediction" in answer.json()["error"]["message"]
