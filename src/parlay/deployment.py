@@ -83,11 +83,11 @@ class RuntimeSection(Section):
     gpu_layers: _Layers = -1  # -1: all, if there is a GPU; auto: as many as fit
     context_size: _Tokens = _USUAL_CONTEXT  # of each slot; auto: the longest that fits
     vram_budget_gb: float | None = Field(None, gt=0)
-    speculative_window: int | None = Field(None, ge=0, le=64)  # absent: the controller's choice
+    speculative_window: int | None = Field(None, ge=0, le=64)  # the widest; absent: as prices allow
     min_token_acceptance: Share | None = None
     min_sequence_acceptance: Share | None = None
     fallback_threshold_pct: float | None = Field(None, gt=0, le=100)
-    controller: Literal["auto", "fixed", "profit"] = "auto"  # auto: fixed where a window is set
+    controller: Literal["auto", "fixed", "profit"] = "auto"  # auto and profit: by measured time
     mode: Literal["auto", "exact", "faithful"] = "auto"
     slots: int = Field(4, ge=1, le=256)
     threads: int = Field(0, ge=0)  # 0: physical cores
@@ -149,8 +149,7 @@ class RuntimeSection(Section):
     @property
     def adaptive(self) -> bool:
         """Whether windows are chosen by measured time; a window that is set is then the widest."""
-        fixed = self.controller == "fixed" or self.speculative_window is not None
-        return self.controller == "profit" or not fixed
+        return self.controller != "fixed" and self.speculative_window != 0
 
     @property
     def fixed_window(self) -> int:

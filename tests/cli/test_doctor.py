@@ -105,7 +105,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "no budget": ("memory", {"vram_budget_gb": None}, "warn", "vram_budget_gb"),
     "no thresholds": (
         "thresholds",
-        {"min_token_acceptance": None, "speculative_window": 4},
+        {"min_token_acceptance": None, "controller": "fixed"},
         "fail",
         "0.4",
     ),

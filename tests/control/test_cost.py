@@ -160,6 +160,24 @@ def test_the_price_of_blocks_survives_a_file() -> None:
     assert again.draft_s(7, 3) == pytest.approx(drafter.draft_s(7, 3))
 
 
+@pytest.mark.parametrize("change", [0.0, 0.3])
+def test_a_wide_pass_gets_its_price_when_it_first_comes_up(change: float) -> None:
+    """What was measured says a second a row; in truth the wide one takes 3, after a slow first."""
+    changed = {1: 1.0 + change, 5: 5.0 + change} if change else {}
+    costs = CostTable({(1, 1): Curve({1: 1.0, 5: 5.0}, changed)})
+    curve = costs.curve(50, 1)
+    assert curve.steady[65] == pytest.approx(65.0)
+    if change:
+        costs.observe(65, 50, 1, changed=True, seconds=40.0)  # its kernels were loaded
+        assert curve.steady[65] == pytest.approx(65.0)
+    costs.observe(65, 50, 1, changed=True, seconds=3.0 + change)
+    assert curve.steady[65] == pytest.approx(3.0)
+    assert 3.0 < curve.steady[33] < 5.0 and curve.steady[128] > 3.0
+    costs.observe(65, 50, 1, changed=False, seconds=4.0)
+    assert curve.steady[65] == pytest.approx(3.5)
+    assert costs.pace == 1.0  # a price nobody knew says nothing about the machine
+
+
 def _many(*numbers: int) -> CostTable:
     """A pass takes 1 ms, a sequence 0.25 ms more, each further row of one 0.1 ms more."""
 

@@ -50,12 +50,13 @@ class Rig:
         unified: bool = False,
         controller: Controller | None = None,
         free: frozenset[str] = frozenset(),
+        most_rows: int = 0,
     ) -> None:
         self.target = ScriptedModel(LOGITS, N_VOCAB, context_size)
         if proposers is None:
             proposers = {"scripted": ScriptedProposer(LOGITS, script)}
         self.controller = controller or FixedWindow(window)
-        self.bets = Bets(self.controller, proposers, free, exact, context_size, 16)
+        self.bets = Bets(self.controller, proposers, free, exact, context_size, 16, most_rows)
         places = Slots(self.target, slots)
         self.scheduler = Scheduler(
             self.target,

@@ -131,6 +131,16 @@ def test_the_window_never_drafts_past_the_last_token() -> None:
     assert max(sum(shape) for shape in rig.target.shapes[1:]) <= 3
 
 
+def test_windows_are_wide_where_a_sequence_is_alone_and_narrow_in_company() -> None:
+    rig = Rig(window=40, slots=2, context_size=256, mode="faithful", most_rows=36)
+    rig.run(Request(PROMPT, max_tokens=120))
+    assert max(sum(shape) for shape in rig.target.shapes[1:]) == 36
+    rig.target.shapes.clear()
+    rig.run(Request(PROMPT, max_tokens=120), Request(PROMPT[:-1], max_tokens=120))
+    both = rig.target.shapes[2:]  # the prompts have been read
+    assert max(max(shape) for shape in both if len(shape) == 2) == 18
+
+
 def test_an_accepted_end_of_text_ends_the_answer_and_leaves_later_positions_uncounted() -> None:
     text = plain(Request(PROMPT, max_tokens=10))
     tokens = Rig(proposers={}).run(Request(PROMPT, max_tokens=10))[0].tokens[len(PROMPT) :]

@@ -32,7 +32,8 @@ def running(target: Path, **overrides: Any) -> Iterator[Running]:
         "runtime.context_size": 512,
         "runtime.threads": 1,
         "runtime.slots": 2,
-        "runtime.speculative_window": 4,  # windows by measured time have tests of their own
+        "runtime.speculative_window": 4,
+        "runtime.controller": "fixed",  # windows by measured time have tests of their own
         "server.port": 0,
         "server.drain_s": 2,
         "monitoring.memory_pressure_pct": 100,

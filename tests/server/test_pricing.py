@@ -37,7 +37,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def priced(target: Path, drafter: Path | None = None, **more: Any) -> Iterator[Running]:
     """A server that leaves the window to the controller."""
     named = {"model__drafter": "suffix" if drafter is None else str(drafter)}
-    with running(target, runtime__speculative_window=None, **{**named, **more}) as server:
+    chosen = {"runtime__speculative_window": None, "runtime__controller": "auto"}
+    with running(target, **{**chosen, **named, **more}) as server:
         yield server
 
 
@@ -262,14 +263,19 @@ def test_auto_rules_are_only_advice_to_a_controller_that_measures(target: Path) 
         assert ask(server, **form)["speculative"]["fallbacks"].keys() == {"grammar"}
 
 
-def test_a_set_window_is_hard_unless_profit_is_asked_for(target: Path) -> None:
+def test_a_set_window_is_the_widest_unless_a_fixed_one_is_asked_for(target: Path) -> None:
     with running(target, runtime__speculative_window=2) as server:
         assert server.service.pricing is None
         windows = ask(server, speculative=True)["speculative"]["windows"]
         assert max(map(int, windows)) == 2
-    with running(target, runtime__speculative_window=2, runtime__controller="profit") as server:
+    with priced(target, runtime__speculative_window=2) as server:
         assert server.service.pricing is not None
         assert server.service.guard.limits.max_window == 2
+
+
+def test_a_window_of_0_in_the_file_decodes_plainly_and_says_so(target: Path) -> None:
+    with priced(target, runtime__speculative_window=0) as server:
+        assert ask(server)["speculative"]["fallbacks"].keys() == {"request"}
 
 
 async def _reloaded(server: Running, new: Deployment) -> bool:
@@ -279,7 +285,7 @@ async def _reloaded(server: Running, new: Deployment) -> bool:
 def test_a_reload_changes_the_way_windows_are_chosen(target: Path) -> None:
     with running(target) as server:
         fixed = server.service.deployment
-        by_time = fixed.runtime.model_copy(update={"speculative_window": None})
+        by_time = fixed.runtime.model_copy(update={"controller": "auto"})
         loop = server.service.loop
         assert loop is not None
         for runtime in (by_time, fixed.runtime):

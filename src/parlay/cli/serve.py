@@ -68,6 +68,7 @@ def serve(
         "model.target": model,
         "model.drafter": draft,
         "runtime.speculative_window": window,
+        "runtime.controller": None if window is None else "fixed",  # a command is kept to
         "server.host": host,
         "server.port": port,
         "runtime.slots": slots,

@@ -23,6 +23,8 @@ MAX_ROWS = 512
 _SHORTEST = 8
 # One observation moves its own cell by so much, and every price (the machine's pace) by so much.
 _CELL_RATE, _PACE_RATE = 0.05, 0.10
+# A pass wider than what was measured has an average of so many passes as its price.
+_N_YOUNG = 4
 # What one observation may claim at most: other jobs on the machine make passes of any length.
 _LARGEST_SURPRISE = 1.5
 # A drafter whose shape must stay steady catches up token by token as far as this.
@@ -34,7 +36,7 @@ _WAITING = 64
 class Curve:
     """Seconds of a round by the rows of its pass, drafting apart; index 0 is never used."""
 
-    __slots__ = ("changed", "known", "prices_change", "settling_s", "steady")
+    __slots__ = ("changed", "known", "prices_change", "settling_s", "steady", "young")
 
     def __init__(
         self, steady: Mapping[int, float], changed: Mapping[int, float], settling_s: float = 0.0
@@ -46,10 +48,44 @@ class Curve:
         self.known = {*steady, *changed}  # measured or observed, not interpolated
         # What the second pass of a new shape takes more: a GPU records then what it will repeat.
         self.settling_s = settling_s
+        self.young: dict[int, int] = {}  # rows wider than what was measured: how often seen
 
     def of(self, rows: int, changed: bool) -> float:
         """Seconds of one pass."""
         return (self.changed if changed else self.steady)[rows]
+
+    @property
+    def last_known(self) -> int:
+        """The most rows that were measured or observed."""
+        return max(self.known, default=MAX_ROWS)
+
+    def learn(self, rows: int, changed: bool, seconds: float) -> None:
+        """A pass wider than any that was measured: an average of its first ones is its price.
+
+        Prices up to it lie between. Where changes cost, the very first one also loads its kernels.
+        """
+        n = self.young.get(rows, -1 if self.prices_change else 0) + 1
+        self.young[rows] = n
+        if n == 0:
+            return
+        if n == _N_YOUNG:
+            del self.young[rows]
+        last = max(b for b in self.known if b < rows)
+        change_s = self.changed[last] - self.steady[last]
+        steady_s = max(seconds - change_s, self.steady[1]) if changed else seconds
+        if rows in self.known:
+            steady_s = self.steady[rows] + (steady_s - self.steady[rows]) / n
+        self._extend(self.steady, last, rows, steady_s)
+        if self.prices_change:
+            self._extend(self.changed, last, rows, steady_s + change_s)
+        self.known.add(rows)
+
+    def _extend(self, cells: list[float], last: int, rows: int, seconds: float) -> None:
+        step = (seconds - cells[last]) / (rows - last)
+        cells[last + 1 : rows + 1] = [cells[last] + step * i for i in range(1, rows - last + 1)]
+        if rows >= self.last_known:
+            slope = max(0.0, seconds - cells[1]) / (rows - 1)
+            cells[rows + 1 :] = [seconds + slope * i for i in range(1, MAX_ROWS - rows + 1)]
 
     def copy(self) -> Curve:
         made = Curve({1: 0.0}, {})
@@ -196,6 +232,9 @@ class CostTable:
     ) -> None:
         """A pass without prompt rows took `seconds`, all but drafting included."""
         curve = self.curve(n_context, n_sequences)
+        if rows in curve.young or rows > curve.last_known:
+            curve.learn(rows, changed, seconds / self.pace)
+            return
         cells = curve.changed if changed else curve.steady
         surprise = _surprise(seconds, cells[rows] * self.pace) - 1.0
         cells[rows] *= 1.0 + _CELL_RATE * surprise

@@ -25,7 +25,7 @@ from parlay.planning.shape import Weight, read_shape
 
 # The engine's own: its widest window unless a wider one is asked for, and the rows it probes.
 _WIDEST = 16
-_MIN_ROWS = 32
+_MIN_ROWS = 65  # one sequence alone may draft as many as 64 tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ def engine_contexts(
         n_snapshots=0,
         prompt_cache_bytes=0,
     )
-    return replace(context, n_outputs=max(rows, _MIN_ROWS)), own
+    n_outputs = max(rows, _MIN_ROWS) + context.n_sequences - 1
+    return replace(context, n_outputs=n_outputs), own
 
 
 def check_fits(

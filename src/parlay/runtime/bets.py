@@ -56,7 +56,9 @@ class Bets:
         exact: ExactShapes,
         context_size: int,
         max_window: int,
+        most_rows: int = 0,
     ) -> None:
+        """`max_window` of every sequence; wider where a pass of `most_rows` has room for it."""
         self.controller = controller
         self.listeners: list[Listener] = []  # hear of every round, choose nothing
         self.proposers = dict(proposers)
@@ -65,6 +67,7 @@ class Bets:
         self._exact = exact
         self._context_size = context_size
         self._max_window = max_window
+        self._most_rows = most_rows
         self._faults = Faults()
 
     def observe(self, rounds: Seq[Round]) -> None:
@@ -136,7 +139,8 @@ class Bets:
         allowed = self.proposers if request.sources is None else request.sources
         room = self._context_size - seq.n_cached - 1
         # One token of the round is the target's own, so the last one needs no draft.
-        most = max(0, min(self._max_window, room, seq.n_remaining - 1))
+        widest = max(self._max_window, self._most_rows // n_sequences - 1)
+        most = max(0, min(widest, room, seq.n_remaining - 1))
         if request.window is not None:
             most = min(most, request.window)
         if exact:

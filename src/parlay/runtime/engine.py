@@ -96,10 +96,11 @@ class Engine:
         room = room_for_prompts(settings)
         own_head = any(same_file(Path(name), settings.target) for name in settings.draft)
         self.model = self._keep(Model(settings.target, replace(settings.model, own_head=own_head)))
-        rows = (settings.widest + 1) * settings.context.n_sequences
+        # Beside one sequence that drafts, all others may be at the end of their prompts.
+        n_outputs = max(settings.most_rows, MAX_EXACT_ROWS) + settings.context.n_sequences - 1
         context = replace(
             settings.context,
-            n_outputs=max(rows, MAX_EXACT_ROWS),
+            n_outputs=n_outputs,
             n_snapshots=n_snapshots,
             prompt_cache_bytes=room,
         )
@@ -124,6 +125,7 @@ class Engine:
             self.exact,
             self.target.context_size,
             self.widest,
+            min(settings.most_rows, self.target.max_rollback + 1),
         )
         if settings.drafter_later:
             self.bets.absent[MODEL] = Fallback.DRAFTER_LOADING

@@ -12,6 +12,8 @@ from parlay.errors import BadRequest
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.runtime.request import Mode
 
+WIDE_WINDOW = 64
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
@@ -20,7 +22,10 @@ class EngineSettings:
     target: Path
     draft: tuple[str, ...] = ("suffix",)  # ngram, suffix, or paths of drafters; (): none
     window: int | None = None  # None: the controller's choice, by measured time
-    max_window: int = 16
+    max_window: int = 16  # of every sequence, however many there are
+    # The widest window where there is room for it in a pass, as when one sequence is alone. Such
+    # passes are not measured at start-up but when they first come up.
+    wide_window: int = WIDE_WINDOW
     mode: Mode | None = None  # None: exact where that allows a useful window
     model: ModelSettings = field(default_factory=ModelSettings)
     context: ContextSettings = field(default_factory=ContextSettings)
@@ -65,3 +70,9 @@ class EngineSettings:
     def widest(self) -> int:
         """The largest window that may come up."""
         return max(self.window or 0, self.max_window)
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of all that decode in a pass: everybody's usual window, or one wide one."""
+        wide = min(self.wide_window + 1, self.context.rows_at_once)
+        return max((self.widest + 1) * self.context.n_sequences, wide)

@@ -227,10 +227,18 @@ def tasks(
     for b in (*shapes, widest):
         n = _N_SAMPLES if b <= _SMALL_ROWS else _N_SAMPLES_WIDE
         yield f"{b} rows", partial(_time_shape, target, b, n)
-    if n_sequences > 1:
+    for n in _numbers(n_sequences):
         for b in (1, 2, 4):
-            name = f"{n_sequences} sequences of {b} rows"
-            yield name, partial(_time_together, target, n_sequences, b)
+            yield f"{n} sequences of {b} rows", partial(_time_together, target, n, b)
+
+
+def _numbers(n_sequences: int) -> list[int]:
+    """So many sequences, and halves of it: what lies between two of them is interpolated."""
+    numbers = []
+    while n_sequences > 1:
+        numbers.append(n_sequences)
+        n_sequences = -(-n_sequences // 2)
+    return numbers
 
 
 def _time_shape(passes: Stopwatch, rows: int, n_wanted: int) -> None:

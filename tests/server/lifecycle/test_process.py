@@ -55,7 +55,7 @@ class Served:
 def write(path: Path, target: Path, **sections: dict[str, Any]) -> Path:
     content: dict[str, dict[str, Any]] = {
         "model": {"target": str(target), "drafter": "suffix"},
-        "runtime": {"context_size": 512, "threads": 1, "slots": 2, "speculative_window": 4},
+        "runtime": {"context_size": 512, "threads": 1, "slots": 2, "controller": "fixed"},
         "server": {"port": 0, "drain_s": 2 * PATIENCE_S},
         "monitoring": {"memory_pressure_pct": 100},
     }

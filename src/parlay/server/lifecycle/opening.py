@@ -26,7 +26,7 @@ from parlay.parlay import known_draft, named_draft
 from parlay.planning.devices import GIB
 from parlay.planning.limits import Wanted, check_fits, engine_contexts, load_list, plan_here
 from parlay.runtime.engine import Engine
-from parlay.runtime.engine_settings import EngineSettings
+from parlay.runtime.engine_settings import WIDE_WINDOW, EngineSettings
 from parlay.runtime.fitting import fit_engine
 from parlay.runtime.loading import FREE_PROPOSERS
 from parlay.runtime.pricing import Pricing
@@ -45,6 +45,7 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
         draft=named_draft(deployment.model.drafter),
         window=None if runtime.adaptive else min(runtime.fixed_window, widest),
         max_window=min(max(runtime.speculative_window or 0, _MAX_WINDOW), widest),
+        wide_window=WIDE_WINDOW if runtime.adaptive else 0,
         mode=None if runtime.mode == "auto" else runtime.mode,
         model=model,
         context=context_settings(deployment),
