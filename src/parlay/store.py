@@ -5,17 +5,23 @@ Knows nothing of what is in them. A record that cannot be read counts as absent.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import logging
 import os
-import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import platformdirs
 
+from parlay.errors import ParlayError
+
+T = TypeVar("T")
+log = logging.getLogger("parlay.store")
 _EDGE = 1 << 20
 
 
@@ -42,11 +48,34 @@ def file_identity(path: Path) -> str:
 
 def load(kind: str, key: str) -> dict[str, Any] | None:
     """The record, or None."""
+    return read(kind, key, _mapping)
+
+
+def read(kind: str, key: str, parse: Callable[[dict[str, Any]], T]) -> T | None:
+    """What a record says, or None. One that makes no sense is set aside, with one line."""
+    path = cache_folder() / kind / f"{key}.json"
     try:
-        found = json.loads((cache_folder() / kind / f"{key}.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        text = path.read_text("utf-8", "replace")
+    except OSError:
         return None
-    return found if isinstance(found, dict) else None
+    try:
+        return parse(_mapping(json.loads(text)))
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, ParlayError) as error:
+        _set_aside(path, error)
+        return None
+
+
+def _mapping(found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise ValueError("it is no object")
+    return found
+
+
+def _set_aside(path: Path, error: Exception) -> None:
+    """Out of the way, for whoever wants to look; it is made again."""
+    log.warning("%s is damaged and was set aside: %r", path.name, error)
+    with suppress(OSError):
+        path.replace(path.with_suffix(".damaged"))
 
 
 def save(kind: str, key: str, record: dict[str, Any]) -> None:
@@ -54,13 +83,29 @@ def save(kind: str, key: str, record: dict[str, Any]) -> None:
     folder = cache_folder() / kind
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=folder, suffix=".part", delete=False, encoding="utf-8"
-        ) as file:
-            json.dump(record, file)
-        Path(file.name).replace(folder / f"{key}.json")
+        with whole(folder / f"{key}.json") as part:
+            part.write_text(json.dumps(record), "utf-8")
     except OSError:
         return
+
+
+def update(kind: str, key: str, change: Callable[[dict[str, Any] | None], dict[str, Any]]) -> None:
+    """Change a record, while nobody else does."""
+    path = cache_folder() / kind / f"{key}.json"
+    try:
+        with locked(path):
+            save(kind, key, change(load(kind, key)))
+    except OSError:
+        return
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """A file that is read, changed and written: one process at a time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def remove(kind: str, key: str) -> None:
@@ -72,7 +117,7 @@ def remove(kind: str, key: str) -> None:
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """Where to write a file that is to appear at `path` at once or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
     try:
         yield part
         part.replace(path)

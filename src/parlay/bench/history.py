@@ -6,17 +6,22 @@ Append-only file; knows figures and versions, not who measured them.
 from __future__ import annotations
 
 import json
+import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 
+from parlay import store
 from parlay.bench.comparison import Comparison, Interval
 from parlay.bench.statistics import Verdict
 from parlay.bench.subjects.subject import ArmInfo
 from parlay.errors import BadRequest
 from parlay.reading.bounds import Label, Sha256, Strict
+
+log = logging.getLogger("parlay.bench")
 
 
 class Entry(Strict):
@@ -36,23 +41,29 @@ def read(path: Path) -> list[Entry]:
     if not path.exists():
         return []
     entries = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
         try:
             entries.append(Entry.model_validate_json(line))
-        except ValidationError as error:
-            what = f"{path.name} line {number} is damaged; remove the line or name another file"
-            raise BadRequest(what) from error
+        except ValidationError:  # a run that was killed while it wrote; the others still count
+            log.warning("%s line %d is damaged and was left out", path.name, number)
     return entries
 
 
 def append(path: Path, entry: Entry) -> None:
     """Add one line."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry.model_dump(mode="json")) + "\n")
+        with store.locked(path), path.open("a+b") as file:
+            file.seek(0, os.SEEK_END)
+            torn = file.tell() > 0 and not _ends_a_line(file)
+            line = json.dumps(entry.model_dump(mode="json")).encode() + b"\n"
+            file.write(b"\n" * torn + line)
     except OSError as error:
         raise BadRequest(f"cannot write {path.name}: {error.strerror}; use --history") from error
+
+
+def _ends_a_line(file: BinaryIO) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
 
 
 def changes(before: Entry, after: Entry) -> list[str]:

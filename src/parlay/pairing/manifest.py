@@ -6,7 +6,6 @@ Two files are read: the user's, then the shipped one. Knows files and YAML, not 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
@@ -16,6 +15,7 @@ import platformdirs
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from parlay import store
 from parlay.errors import BadRequest
 from parlay.pairing.baseline import Baseline
 
@@ -131,8 +131,13 @@ def parse_manifest(text: str, source: str) -> Manifest:
 
 def save_pair(pair: Pair) -> Path:
     """Put a pair at the front of the user's manifest, in place of an older record of it."""
-    others = [known for known in user_manifest().pairs if not known.same_files(pair)]
-    return _write(Manifest(pairs=(pair, *others)))
+    path = config_folder() / NAME
+    try:
+        with store.locked(path):
+            others = [known for known in user_manifest().pairs if not known.same_files(pair)]
+            return _write(Manifest(pairs=(pair, *others)))
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be written ({error.strerror})") from None
 
 
 def _write(manifest: Manifest) -> Path:
@@ -141,12 +146,8 @@ def _write(manifest: Manifest) -> Path:
         manifest.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True
     )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, suffix=".part", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
-        Path(file.name).replace(path)
+        with store.whole(path) as part:
+            part.write_text(text, "utf-8")
     except OSError as error:
         raise BadRequest(f"{path} cannot be written ({error.strerror})") from None
     return path

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from parlay import store
 from parlay.control.cost import CostTable, DrafterCost
@@ -57,9 +58,9 @@ class Calibration:
         widest = self._widest + 1
         rows = widest if n == 1 else max(widest, MAX_EXACT_ROWS)
         key = self._probe_key(rows)
-        known = None if settings.measure_again else store.load("exact", key)
+        known = None if settings.measure_again else store.read("exact", key, _shapes)
         if known is not None:
-            return ExactShapes(frozenset(known["rows"]), bool(known["concurrent"]))
+            return known
         self._progress(0.0, "which passes are exact")
         probed = probe(target, rows, n)
         found = probed.shapes
@@ -86,9 +87,10 @@ class Calibration:
 
     def costs(self, key: str, target: Stopwatch, drafter: Proposer | None) -> CostTable:
         """Measured once per machine, build, pair and settings; a busy machine is not believed."""
-        known = None if self._settings.measure_again else store.load("costs", key)
+        again = self._settings.measure_again
+        known = None if again else store.read("costs", key, CostTable.from_dict)
         if known is not None:
-            return CostTable.from_dict(known)
+            return known
         inner = behind(drafter)
         passes = inner.passes if isinstance(inner, DraftModel) else None
         settings = self._settings
@@ -123,3 +125,10 @@ def drafter_cost(drafter: Proposer) -> DrafterCost | None:
     if isinstance(inner, DraftModel):
         return measure_drafter(inner.passes)
     return measure_follower(drafter) if isinstance(drafter, Follower) else None
+
+
+def _shapes(record: dict[str, Any]) -> ExactShapes:
+    rows = frozenset(int(n) for n in record["rows"])
+    if 1 not in rows or min(rows) < 1:
+        raise ValueError("a pass of one row is always exact")
+    return ExactShapes(rows, bool(record["concurrent"]))

@@ -11,11 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TypeVar
 
-from parlay import store
 from parlay.control.controller import Controller, FixedWindow
 from parlay.control.cost import CostTable
 from parlay.control.cutting import Cutting
-from parlay.control.profit import ProfitController
 from parlay.control.trace import Sink as TraceSink
 from parlay.control.trace import Trace
 from parlay.decoding.constraint import Constraint
@@ -31,6 +29,7 @@ from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
 from parlay.runtime.calibration import MAX_EXACT_ROWS, Calibration, drafter_cost
 from parlay.runtime.engine_settings import EngineSettings
+from parlay.runtime.learned import keep_learned, learned_controller
 from parlay.runtime.loading import (
     FREE,
     FREE_PROPOSERS,
@@ -312,8 +311,8 @@ class Engine:
         key = self.pair_key([Path(name) for name in settings.draft if name not in FREE_PROPOSERS])
         costs = self._calibration.costs(key, target, drafter)
         remember_window(settings, costs, self.target)
-        made = ProfitController(costs, store.load("learned", key))
-        self._learned = lambda: store.save("learned", key, made.to_dict())
+        made = learned_controller(costs, key)
+        self._learned = lambda: keep_learned(key, made)
         return made
 
     def pair_key(self, drafters: Iterable[Path]) -> str:

@@ -19,8 +19,8 @@ from parlay.control.cost import CostTable, Curve
 from parlay.control.profit import ProfitController
 from parlay.control.trials import Trials
 from parlay.decoding.round import Round
-from parlay.errors import BadRequest
 from parlay.runtime.engine import Engine
+from parlay.runtime.learned import keep_learned, learned_controller
 from parlay.timing import measuring
 
 log = logging.getLogger("parlay.server")
@@ -75,13 +75,12 @@ class Pricing:
         if key != self._pair_key:
             self.save()
             self._pair_key = key
-            kept = store.load("learned", key)
-            self.controller = ProfitController(self.controller.costs, kept)
+            self.controller = learned_controller(self.controller.costs, key)
 
     def save(self) -> None:
         """Keep what was learned, so that the next start begins with it."""
         if self._pair_key:
-            store.save("learned", self._pair_key, self.controller.to_dict())
+            keep_learned(self._pair_key, self.controller)
 
     # -- prices; on the worker's thread, while nobody waits --------------------
 
@@ -111,11 +110,7 @@ class Pricing:
 
 
 def _known(key: str) -> CostTable | None:
-    record = store.load("costs", key)
-    try:
-        return None if record is None else CostTable.from_dict(record)
-    except BadRequest:  # written by another version
-        return None
+    return store.read("costs", key, CostTable.from_dict)
 
 
 def _unmeasured() -> CostTable:

@@ -70,10 +70,10 @@ def remember_window(settings: EngineSettings, costs: CostTable, target: Context)
 def _widest_that_pays(settings: EngineSettings) -> int:
     if settings.window is not None:
         return settings.window
-    known = store.load(_WINDOWS, _key(settings))
-    if known is None or settings.measure_again or known.get("widest") != settings.widest:
+    known = store.read(_WINDOWS, _key(settings), lambda r: (int(r["widest"]), int(r["best"])))
+    if known is None or settings.measure_again or known[0] != settings.widest:
         return settings.widest
-    return min(settings.widest, int(known["best"]))
+    return min(settings.widest, known[1])
 
 
 def _key(settings: EngineSettings) -> str:

@@ -1,0 +1,119 @@
+"""Files that several processes write, or that a killed one left half written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parlay import store
+from parlay.bench import history
+from parlay.bench.comparison import Interval
+from parlay.control.cost import CostTable, Curve
+from parlay.control.profit import ProfitController
+from parlay.pairing.manifest import user_manifest
+from parlay.runtime.learned import joined, keep_learned, learned_controller
+
+COSTS = CostTable({(1, 1): Curve({1: 1.0}, {})}, name="made up")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PARLAY_CONFIG", str(tmp_path / "config"))
+
+
+def damage(kind: str, key: str, text: str) -> Path:
+    path = store.cache_folder() / kind / f"{key}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"target": 7}', '{"parlay_costs": 1}', '{"a": \x00}', "null"]
+)
+def test_a_damaged_record_is_set_aside_with_one_line(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = damage("costs", "k", text)
+    assert store.read("costs", "k", CostTable.from_dict) is None
+    assert not path.exists() and path.with_suffix(".damaged").exists()
+    assert len(caplog.records) == 1 and "set aside" in caplog.text
+    assert store.read("costs", "k", CostTable.from_dict) is None
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("text", ['{"survival": 3}', '{"survival": {"model/greedy/answering": 1}}'])
+def test_learned_nonsense_is_forgotten(text: str) -> None:
+    damage("learned", "k", text)
+    assert isinstance(learned_controller(COSTS, "k"), ProfitController)
+
+
+def _learned(tried: int) -> dict[str, Any]:
+    part = {"odds": [], "tried": [tried]}
+    return {"by_confidence": part, "by_position": part}
+
+
+def test_the_last_to_write_takes_nothing_from_who_saw_more() -> None:
+    mine = {"survival": {"a": _learned(5), "b": _learned(1)}, "record": {"mine": 1}}
+    kept = {"survival": {"b": _learned(9), "c": _learned(2), "d": "garbled"}, "record": {}}
+    found = joined(mine, kept)
+    assert {mode: record["by_position"]["tried"] for mode, record in found["survival"].items()} == {
+        "a": [5],
+        "b": [9],
+        "c": [2],
+    }
+    assert found["record"] == {"mine": 1}
+    keep_learned("k", ProfitController(COSTS))
+    assert store.load("learned", "k") is not None
+
+
+_COUNT = """
+import sys
+from parlay import store
+for _ in range(40):
+    store.update("counts", "k", lambda kept: {"n": (kept or {"n": 0})["n"] + 1})
+"""
+_PAIR = """
+import sys
+from parlay.pairing.manifest import Member, Pair, save_pair
+for i in range(12):
+    name = f"{sys.argv[1]}-{i}"
+    save_pair(Pair(target=Member(name=name, sha256="0" * 64), drafter=Member(name=name),
+                   verdict="checked"))
+"""
+
+
+@pytest.mark.parametrize("script", [_COUNT, _PAIR])
+def test_two_processes_lose_nothing_of_each_other(script: str) -> None:
+    both = [subprocess.Popen([sys.executable, "-c", script, name]) for name in ("a", "b")]
+    assert [process.wait(60) for process in both] == [0, 0]
+    if script is _COUNT:
+        assert store.load("counts", "k") == {"n": 80}
+    else:
+        assert len(user_manifest().pairs) == 24
+
+
+def test_a_torn_line_costs_one_comparison(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "history.jsonl"
+    wall = Interval(ratio=1.0, low=0.9, high=1.1, n_prompts=2, n_pairs=4, scope="tasks")
+    entry = history.Entry(
+        at="now",
+        suite="0" * 64,
+        verdict="no difference",
+        wall=wall,
+        first_token=None,
+        arms={},
+        texts={},
+    )
+    history.append(path, entry)
+    line = path.read_text()
+    path.write_text(line + line[: len(line) // 2])
+    assert history.read(path) == [entry]
+    assert "line 2 is damaged" in caplog.text
+    history.append(path, entry)
+    assert history.read(path) == [entry, entry]
