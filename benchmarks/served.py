@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,12 +58,38 @@ def parlay(*arguments: str) -> Iterator[Served]:
 
 
 @contextmanager
-def llama(model: Path, *, port: int, slots: int, context: int, threads: int) -> Iterator[Served]:
-    """llama.cpp's own server on the same file."""
+def llama(
+    model: Path,
+    *,
+    port: int,
+    slots: int,
+    context: int,
+    threads: int,
+    binary: str | None = None,
+    extra: Sequence[str] = (),
+) -> Iterator[Served]:
+    """llama.cpp's own server on the same file: the one in xllamacpp, or a llama-server binary,
+    which takes `extra` arguments."""
+    url = f"http://127.0.0.1:{port}"
+    if binary:
+        command = [
+            binary, "-m", str(model), "-c", str(context * slots), "-np", str(slots), "-fa", "on",
+            "-ngl", "999", "--cache-ram", "0", "-t", str(threads), "--host", "127.0.0.1",
+            "--port", str(port), *extra,
+        ]  # fmt: skip
+        started = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+        )
+        try:
+            _wait_healthy(url)
+            yield Served(started, url)
+        finally:
+            started.kill()
+            started.wait()
+        return
     settings = {"model": model, "port": port, "slots": slots, "context": context}
     flat = [str(part) for pair in {**settings, "threads": threads}.items() for part in pair]
     with _started([sys.executable, "-c", LLAMA, *flat]) as (process, _line):
-        url = f"http://127.0.0.1:{port}"
         _wait_healthy(url)
         yield Served(process, url)
 

@@ -29,11 +29,13 @@ def write_dflash(
     n_ctx: int = 512,
     block_size: int = 6,
     head_rows: Sequence[int] = (),
+    markov_rank: int = 0,
+    n_candidates: int = 0,
     vocab: Vocabulary = VOCABULARY,
     seed: int = 3,
 ) -> Path:
     """A block drafter without embeddings; it borrows the target's head too, or has one of its own
-    for the tokens `head_rows`."""
+    for the tokens `head_rows`. With a Markov head it is a DSpark one, with candidates a DFlash2."""
     draw = tiny_models._Draw(seed)
     head_size = n_embd // n_heads
     tensors: dict[str, Array] = {
@@ -47,7 +49,15 @@ def write_dflash(
         tensors |= tiny_models._feed_forward(draw, f"blk.{i}", n_embd, n_ff)
     if head_rows:
         tensors["output.weight"] = draw.matrix(len(head_rows), n_embd, gain=3.0)
+    if markov_rank:
+        tensors["markov_w1.weight"] = draw.matrix(len(vocab.tokens), markov_rank)
+        tensors["markov_w2.weight"] = draw.matrix(len(vocab.tokens), markov_rank)
+    if n_candidates:
+        tensors |= _selector(draw, len(vocab.tokens), n_embd, n_layers)
     writer = gguf.GGUFWriter(path, "dflash")
+    if n_candidates:
+        for key, value in {**_SELECTOR, "selector_top_k": n_candidates}.items():
+            writer.add_uint32(f"dflash.{key}", value)
     _common(writer, n_layers, n_ctx, n_embd, n_heads, n_kv_heads, n_ff)
     writer.add_key_length(head_size)
     writer.add_value_length(head_size)
@@ -58,6 +68,27 @@ def write_dflash(
     if head_rows:
         writer.add_tensor("d2t", np.array(head_rows, np.int64))
     return _finish(writer, tensors, path)
+
+
+_SELECTOR = {"conv_kernel_size": 3, "conv_group_size": 16, "selector_rank": 8}
+
+
+def _selector(
+    draw: tiny_models._Draw, n_vocab: int, n_embd: int, n_layers: int
+) -> dict[str, Array]:
+    kernel, rank = _SELECTOR["conv_kernel_size"], _SELECTOR["selector_rank"]
+    projected = 2 * kernel * n_embd // _SELECTOR["conv_group_size"]
+    tensors = {
+        "selector_predecessor.weight": draw.matrix(n_vocab, rank),
+        "selector_successor.weight": draw.matrix(n_vocab, rank),
+        "selector_hidden.weight": draw.matrix(rank, n_embd),
+    }
+    for i in range(n_layers):
+        for part in ("attn", "ffn"):
+            base = draw.matrix(2 * kernel, n_embd).reshape(2, kernel, n_embd)
+            tensors[f"blk.{i}.{part}_conv_base"] = base
+            tensors[f"blk.{i}.{part}_conv_proj.weight"] = draw.matrix(projected, n_embd)
+    return tensors
 
 
 def write_eagle3(

@@ -18,6 +18,7 @@ from parlay.deployment import Deployment, Section
 from parlay.models import BLOCK_DRAFTER
 from parlay.rendering.launch import RenderError, service_name
 from parlay.rendering.render import ENGINES, FORMATS, Rendered, render
+from tests import tiny_drafters
 
 SECRET = "sk-do-not-print"
 HOSTILE = (
@@ -457,3 +458,18 @@ def test_settings_of_large_machines_reach_llama_server() -> None:
         render(
             deployment(model=model, runtime={"tensor_overrides": ["a{1,2}=CPU"]}), "llama-server"
         )
+
+
+def test_heads_are_rendered_by_what_their_files_hold(tmp_path: Path) -> None:
+    target = str(tiny_drafters.write_nextn(tmp_path / "target.gguf"))
+    kinds = {
+        target: "draft-mtp",
+        str(tiny_drafters.write_nextn(tmp_path / "head.gguf", only_head=True)): "draft-mtp",
+        str(tiny_drafters.write_dflash(tmp_path / "b.gguf", markov_rank=8)): "draft-dspark",
+        str(tiny_drafters.write_dflash(tmp_path / "d.gguf", n_candidates=7)): "draft-dflash",
+    }
+    for drafter, kind in kinds.items():
+        given = deployment(model={"target": target, "drafter": drafter})
+        words = argv(render(given, "llama-server"))
+        assert after(words, "--spec-type") == kind
+        assert ("--spec-draft-model" in words) == (drafter != target)

@@ -16,6 +16,7 @@ from parlay.decoding.round import Fallback
 from parlay.errors import LoadError, VocabularyMismatch
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.head import HeadProposer
+from parlay.proposers.selector import SelectorProposer
 from tests import tiny_drafters, tiny_models
 
 PROMPTS = ("Hello there, how are you", "abc def", "The cat sat on the mat and")
@@ -38,15 +39,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("state-drafters")
 
 
-@pytest.fixture(scope="session", params=["dflash", "eagle3", "nextn"])
+KINDS = ("dflash", "eagle3", "nextn", "nextn-file", "dspark", "dflash2")
+
+
+@pytest.fixture(scope="session", params=KINDS)
 def pair(request: pytest.FixtureRequest, folder: Path) -> Pair:
-    if request.param == "nextn":
+    if request.param.startswith("nextn"):
         target = tiny_drafters.few_words(tiny_drafters.write_nextn(folder / "nextn.gguf"))
-        return Pair(target, target, "draft-mtp", HeadProposer)
+        head = tiny_drafters.write_nextn(folder / "lone.gguf", only_head=True)
+        head = tiny_drafters.few_words(head)
+        lone = request.param == "nextn-file"
+        return Pair(target, head if lone else target, "draft-mtp", HeadProposer)
     target = tiny_drafters.few_words(tiny_models.write_llama(folder / f"{request.param}-t.gguf"))
     if request.param == "dflash":
         drafter = tiny_drafters.write_dflash(folder / "dflash.gguf")
         return Pair(target, drafter, "draft-dflash", DFlashProposer)
+    if request.param == "dspark":
+        drafter = tiny_drafters.write_dflash(folder / "dspark.gguf", markov_rank=8)
+        return Pair(target, drafter, "draft-dspark", DFlashProposer)
+    if request.param == "dflash2":
+        drafter = tiny_drafters.write_dflash(folder / "dflash2.gguf", n_candidates=7)
+        return Pair(target, drafter, "draft-dflash", SelectorProposer)
     drafter = tiny_drafters.write_eagle3(folder / "eagle3.gguf")
     return Pair(target, drafter, "draft-eagle3", HeadProposer)
 
@@ -162,10 +175,10 @@ def test_another_vocabulary_cannot_be_translated_for_a_drafter_of_states(folder:
     assert "--translate" not in str(refused.value)
 
 
-def test_nextn_weights_in_a_file_of_their_own_are_refused_with_the_reason(folder: Path) -> None:
-    target = tiny_drafters.write_nextn(folder / "whole.gguf")
+def test_a_head_of_another_architecture_was_made_for_another_target(folder: Path) -> None:
+    target = tiny_models.write_qwen35(folder / "qwen35.gguf")
     head = tiny_drafters.write_nextn(folder / "head.gguf", only_head=True)
-    with pytest.raises(LoadError, match=r"head\.gguf holds only NextN layers"):
+    with pytest.raises(LoadError, match="is a head for glm4moe"):
         Parlay(target, draft=str(head), window=2, context_size=64)
 
 

@@ -76,6 +76,20 @@ def test_the_same_prompt_again_and_an_edited_end_read_from_the_last_chunk_on(
     assert (second, third) == (first, cold)
 
 
+@pytest.mark.parametrize("n_new", [20, 90])
+@pytest.mark.parametrize("name", tiny_models.RECURRENT)
+def test_an_edited_last_message_reads_from_the_end_of_the_turn_before(
+    name: str, n_new: int, file: Callable[[str], Path]
+) -> None:
+    with Engine(made(file(name), "suffix")) as engine:
+        _, *said = ask(engine, PROMPT)
+        ask(engine, (*said, *TEXT[200 : 200 + n_new]))
+        reused, *edited = ask(engine, (*said, *TEXT[250 : 250 + n_new]))
+        _, *cold = ask(engine, (*said, *TEXT[250 : 250 + n_new]), owner="another")
+    assert reused == len(said) - 1
+    assert edited == cold
+
+
 def test_a_change_before_the_last_chunk_goes_back_to_an_earlier_mark(
     file: Callable[[str], Path],
 ) -> None:

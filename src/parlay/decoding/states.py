@@ -77,3 +77,10 @@ class StateModel(Protocol):
 
     def close(self) -> None:
         """Free it."""
+
+
+class LatticeModel(StateModel, Protocol):
+    """One whose blocks come as candidates with scores, not as logits."""
+
+    def lattice(self, spans: Sequence[Span]) -> list[States]:
+        """One pass over tokens alone; per span a row for each token: candidates, then scores."""

@@ -21,6 +21,8 @@ from parlay.web.bodies import NOT_JSON
 from parlay.web.schema import Speculative
 
 PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+_LENGTHS = ("max_completion_tokens", "max_tokens", "n_predict")
+_MAX_NAME = 512
 _UNSAID = 4096  # tokens an answer may have where neither client nor deployment says
 _GRAMMARS = ("grammar", "json_schema", "structured_outputs", "guided_json", "guided_regex")
 
@@ -96,6 +98,8 @@ class Asking:
         needed = "messages" if endpoint == "chat" else "prompt"
         if not body.get(needed):
             raise failures.Failure(400, f"{needed} is missing", param=needed)
+        if len(answers.string(body.get("model")) or "") > _MAX_NAME:
+            raise BadRequest(f"model has more than {_MAX_NAME} characters")
         n = body.get("n", 1)
         limit = self._deployment.server.max_n
         if isinstance(n, int) and n > limit:
@@ -106,10 +110,10 @@ class Asking:
         server = self._deployment.server
         if server.max_answer_tokens is not None:
             limit = server.max_answer_tokens
-            names = ("max_completion_tokens", "max_tokens")
-            given = [name for name in names if isinstance(body.get(name), int)]
-            for name in given or ["max_tokens"]:
-                body[name] = min(body.get(name) or limit, limit)
+            for name in [name for name in _LENGTHS if name in body] or ["max_tokens"]:
+                wanted = body.get(name)  # whatever else it is, engines may take it for no limit
+                keeps = type(wanted) is int and 1 <= wanted <= limit
+                body[name] = wanted if keeps else limit
         if "default_temperature" in server.model_fields_set:
             body.setdefault("temperature", server.default_temperature)
         return body

@@ -22,6 +22,7 @@ from parlay.gateway.figures import Decision, Watch
 from parlay.gateway.relay import Attempt, Piece, UpstreamFailed
 from parlay.gateway.service import Gateway
 from parlay.gateway.upstream import Upstream
+from parlay.reading import answers
 from parlay.web import failures, visits
 from parlay.web import streaming as sse
 
@@ -39,6 +40,8 @@ class Exchange:
         self._attempt: Attempt | None = None
         self._tried: list[Upstream] = []
         self._n_retries = 0
+        n = asked.body.get("n")
+        self._unfinished = set(range(n if type(n) is int and n > 0 else 1))
         self._over = False
         self._id = f"parlay-{secrets.token_hex(12)}"
 
@@ -167,19 +170,19 @@ class Exchange:
                         usage = chunk
                         continue
                     frames += [] if last is None else [last]
-                    last = chunk if piece.event.finish_reason else None
+                    last = chunk if self._ends_a_choice(chunk) else None
                     frames += [] if last is not None else [self._without_usage(chunk)]
                 if frames:
                     yield sse.frame(*frames)
             yield self._finish(last, usage)
         except UpstreamFailed as failed:
-            if last is not None:  # everything was said; only the farewell is missing
+            if last is not None and not self._unfinished:  # only the farewell is missing
                 yield self._finish(last, usage)
                 return
             self._gateway.failed(self._up, failed)
             failure = failed.answer or _broken()
             self._end(failure.status, None, error=failure.code)
-            yield sse.frame(failure.body) + sse.DONE
+            yield sse.frame(*([] if last is None else [last]), failure.body) + sse.DONE
 
     async def _pieces(self, attempt: Attempt) -> AsyncIterator[list[Piece]]:
         yield attempt.opening
@@ -190,9 +193,11 @@ class Exchange:
         """The end, logged before its bytes go out."""
         assert self._attempt is not None
         late = perf_counter() >= self._deadline
-        if last is None and not late and not self._attempt.done:
+        if self._unfinished and not late and not self._attempt.done:
             raise UpstreamFailed("cut")
-        if last is None:
+        before: list[dict[str, Any]] = []
+        if last is None or self._unfinished:
+            before = [] if last is None else [self._without_usage(last)]
             last = self._end_of_stream("length" if late else "stop")
         self._watch.ended = perf_counter()
         numbers = self._numbers()
@@ -201,7 +206,7 @@ class Exchange:
             # Engines put their figures beside the usage; the client gets them all the same.
             last = {**_figures(usage), **self._without_usage(last)}
             usage = {}
-        chunks = [{**last, "speculative": numbers}]
+        chunks = [*before, {**last, "speculative": numbers}]
         if usage:
             chunks.append({**usage, "speculative": numbers})
         return sse.frame(*chunks) + sse.DONE
@@ -212,8 +217,18 @@ class Exchange:
         empty: dict[str, Any] = {"delta": {}} if self._asked.endpoint == "chat" else {"text": ""}
         assert self._attempt is not None
         head = {k: v for k, v in self._attempt.opening[0].chunk.items() if k != "choices"}
-        choice = {"index": 0, **empty, "logprobs": None, "finish_reason": reason}
-        return self._named({**head, "choices": [choice]})
+        choices = [
+            {"index": i, **empty, "logprobs": None, "finish_reason": reason}
+            for i in sorted(self._unfinished) or [0]
+        ]
+        return self._named({**head, "choices": choices})
+
+    def _ends_a_choice(self, chunk: dict[str, Any]) -> bool:
+        """Whether a choice is over with this chunk; each of them must be, for the stream to be."""
+        choices = [answers.mapping(choice) for choice in answers.listed(chunk.get("choices"))]
+        ended = {c.get("index", 0) for c in choices if answers.string(c.get("finish_reason"))}
+        self._unfinished -= ended
+        return bool(ended)
 
     # -- chunks -------------------------------------------------------------------
 

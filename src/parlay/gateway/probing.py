@@ -22,13 +22,10 @@ class Probing:
         self._at_once = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self) -> None:
-        """As long as it is served; hangs up everywhere at the end."""
-        try:
-            while True:
-                await self.look()
-                await asyncio.sleep(self._gateway.deployment.gateway.health_interval_s)
-        finally:
-            await self._gateway.shut()
+        """As long as it is served."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._gateway.deployment.gateway.health_interval_s)
 
     async def look(self) -> None:
         """Once at everyone for whom it could make a difference."""

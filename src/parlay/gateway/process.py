@@ -6,8 +6,7 @@ Signals and draining are the host's business.
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from starlette.types import ASGIApp
 
@@ -21,6 +20,7 @@ from parlay.gateway.service import Gateway
 from parlay.web import dashboard as page
 from parlay.web.app import make_app
 from parlay.web.hosting import Host
+from parlay.web.keeping import Work
 
 log = logging.getLogger("parlay.gateway")
 _SUMMARY = "One door in front of several engines; traffic follows measured time"
@@ -40,8 +40,11 @@ class GatewayProcess(Host[Gateway]):
         app.state.watching = live_routes.Watching(service)
         return app
 
-    def beside(self, service: Gateway) -> Sequence[Coroutine[Any, Any, None]]:
-        return [Probing(service).run()]
+    def beside(self, service: Gateway) -> Mapping[str, Work]:
+        return {"the health check": Probing(service).run}
+
+    async def end(self, service: Gateway) -> None:
+        await service.shut()
 
     async def reload(self, service: Gateway) -> bool:
         """Keys, limits, routes and pools change at once; a file that is wrong changes nothing."""

@@ -27,7 +27,7 @@ from parlay.web import failures, visits
 from parlay.web.alerts import Alerts
 from parlay.web.request_log import RequestLog, timestamp
 from parlay.web.request_metrics import RequestMetrics
-from parlay.web.security import Keys
+from parlay.web.security import Keys, check_bind
 
 log = logging.getLogger("parlay.gateway")
 
@@ -49,17 +49,27 @@ class Gateway:
         self.n_retries = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._log: RequestLog | None = None
+        self._bound = deployment.server.host
         self.apply(deployment)
 
     def apply(self, deployment: Deployment) -> None:
-        """Take over everything that can change while requests run."""
+        """Take over everything that can change while requests run: all of it, or nothing."""
+        keys = Keys.of(deployment)
+        check_bind(deployment, keys, self._bound)
+        log = RequestLog.of(deployment.monitoring)
+        try:
+            gone = self.pools.apply(deployment)  # reads the keys of new servers
+        except BaseException:
+            if log is not None:
+                log.close()
+            raise
         self.deployment = deployment
-        self.keys = Keys.of(deployment)
+        self.keys = keys
         self.alerts.webhook = deployment.monitoring.alert_webhook
         self.asking = Asking(deployment, self.ratio)
-        for up in self.pools.apply(deployment):
+        for up in gone:
             self.later(_close_when_idle(up))
-        old, self._log = self._log, RequestLog.of(deployment.monitoring)
+        old, self._log = self._log, log
         if old is not None:
             old.close()
 

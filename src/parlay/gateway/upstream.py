@@ -106,7 +106,7 @@ class Upstream:
             return await asyncio.wait_for(self._fetch(path), self._check_s)
         except (httpx.TimeoutException, asyncio.TimeoutError):
             return Fetched(problem="timeout", detail=f"no answer in {self._check_s:g} s")
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, RuntimeError) as error:  # it may have been closed meanwhile
             return Fetched(
                 problem="unreachable", detail=one_line(str(error) or type(error).__name__)
             )

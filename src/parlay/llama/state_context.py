@@ -1,4 +1,4 @@
-"""A drafter that reads its target's hidden states: DFlash, EAGLE-3, or the target's NextN head.
+"""A drafter that reads its target's hidden states: DFlash, DSpark, EAGLE-3, or a NextN head.
 
 Its context borrows embeddings and head from the target's where the file has none. Knows which rows
 each kind is fed, nothing of drafts.
@@ -29,26 +29,27 @@ from parlay.llama.undo import Rollback
 Kind = Literal["model", "dflash", "eagle3", "mtp"]
 
 
-def kind_of(drafter: Model, target: Model) -> Kind:
-    """What kind of drafter it is for this target; `mtp` is a target's own NextN head."""
-    if drafter.facts.architecture == "dflash":
-        return "dflash"
-    if drafter.facts.architecture == "eagle3":
-        return "eagle3"
-    own_head = drafter is target and target.settings.own_head
-    return "mtp" if own_head and C.llama_model_n_layer_nextn(target.handle) > 0 else "model"
+def kind_of(drafter: Model) -> Kind:
+    """What kind of drafter it is; `mtp` is a NextN head, of the target's file or of its own."""
+    if drafter.facts.architecture in ("dflash", "eagle3"):
+        return "dflash" if drafter.facts.architecture == "dflash" else "eagle3"
+    has_head = drafter.settings.own_head and C.llama_model_n_layer_nextn(drafter.handle) > 0
+    return "mtp" if has_head else "model"
 
 
-def refuse_lone_head(path: Path) -> None:
-    """NextN weights without the layers below them would load as a draft model of no layers."""
+def is_lone_head(path: Path) -> bool:
+    """Whether a file holds NextN layers without those below them."""
     names = [tensor.name for header in read_parts(path) for tensor in header.tensors]
     alone = not any(name.startswith("blk.0.") for name in names)
-    # Gemma 4's assistant has layers of its own, and projections named like this beside them.
-    assistant = any(name.startswith("nextn.") for name in names)
-    if assistant or (alone and any(".nextn." in name for name in names)):
+    return alone and any(".nextn." in name for name in names)
+
+
+def refuse_assistant(path: Path) -> None:
+    """Gemma 4's assistant reads the target's cache, and would load as a model of no layers."""
+    if read_parts(path)[0].text("general.architecture") == "gemma4-assistant":
         raise LoadError(
-            f"{path.name} holds only NextN layers, which Parlay runs from the target's own file;"
-            " use another drafter, or a target converted with them, named as its own drafter"
+            f"{path.name} is a Gemma 4 assistant, which reads its target's cache and which Parlay"
+            " does not run; use another drafter, or --draft suffix"
         )
 
 
@@ -56,7 +57,7 @@ class StateContext(Context):
     """A drafter's context. Close it before the target's."""
 
     def __init__(self, model: Model, settings: ContextSettings, target: Context) -> None:
-        self.kind = kind_of(model, target.model)
+        self.kind = kind_of(model)
         self._target = target
         self.layers = _layers(self.kind, model, target.model)
         self.width = len(self.layers) * target.model.n_embd
@@ -73,6 +74,8 @@ class StateContext(Context):
         if self.kind == "dflash":
             causal = self.setting("attention.causal") == "true"
             C.llama_set_causal_attn(handle, causal)
+            if self.n_candidates:
+                capture.keep_last(handle, every_row=True)
         else:
             capture.keep_last(handle, every_row=False)
         return handle
@@ -92,6 +95,16 @@ class StateContext(Context):
         return int(self.setting("block_size") or 16)  # llama.cpp's own default
 
     @property
+    def n_candidates(self) -> int:
+        """Tokens a DFlash2 selector weighs at each position; 0: there is none."""
+        return capture.selector_size(self.model) if self.kind == "dflash" else 0
+
+    @property
+    def from_anchor(self) -> bool:
+        """Whether a block's first row, the last committed token's, gives a token too (DSpark)."""
+        return _has_markov_head(self.model) and self.setting("sample_from_anchor") != "false"
+
+    @property
     def mask(self) -> int:
         """The token that stands for one not known yet."""
         return int(C.llama_vocab_mask(C.llama_model_get_vocab(self.model.handle)))
@@ -109,6 +122,17 @@ class StateContext(Context):
         self.busy_s += time.perf_counter() - started
         ends = np.cumsum([item.n_logits for item in fed])[:-1]
         return list(zip(np.split(rows, ends), np.split(states, ends), strict=True))
+
+    def lattice(self, spans: Sequence[Span]) -> list[States]:
+        """One pass over tokens: per span and row, what a selector weighs its candidates by."""
+        self._batch.fill(spans)
+        library.forget_errors()
+        started = time.perf_counter()
+        library.check(C.llama_decode(self._handle, self._batch.struct), "llama_decode of a block")
+        C.llama_synchronize(self._handle)
+        rows = capture.last_states(self._handle, self._batch.struct.n_tokens, self.model.n_embd)
+        self.busy_s += time.perf_counter() - started
+        return np.split(rows, np.cumsum([len(span.tokens) for span in spans])[:-1])
 
     def _own_states(self, n: int) -> States:
         if n == 0 or self.kind == "dflash":
@@ -184,10 +208,11 @@ def _layers(kind: Kind, model: Model, target: Model) -> tuple[int, ...]:
 def _check(kind: Kind, model: Model, target: Model) -> None:
     """Refuse what llama.cpp would only abort on, or what is not done here."""
     name = model.path.name
-    if kind == "dflash" and capture.selector_size(model):
-        raise LoadError(f"{name} is a DFlash2 drafter with a selector, which Parlay does not run")
-    if kind == "dflash" and _has_markov_head(model):
-        raise LoadError(f"{name} is a DSpark drafter, which Parlay does not run; use a DFlash one")
+    if kind == "mtp" and model.facts.architecture != target.facts.architecture:
+        raise LoadError(
+            f"{name} is a head for {model.facts.architecture}, {target.path.name} is"
+            f" {target.facts.architecture}; it was made for another target"
+        )
     if kind == "mtp" and C.llama_model_n_layer_nextn(model.handle) > 1:
         raise LoadError(f"{name} has several NextN layers in a chain, which Parlay does not run")
     if kind in ("dflash", "mtp") and model.n_embd != target.n_embd:

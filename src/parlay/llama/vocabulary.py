@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from parlay.errors import BadRequest
 from parlay.llama.library import C
@@ -21,6 +22,16 @@ _BLOCK = 4096
 # Places where every pre-tokeniser ends a word: a letter before a space, digit or sign; a space
 # before a letter or digit.
 _BREAK = re.compile(r"[^\W\d_][\s\d!-/:-@\[-^{-~\u3000-\u303f\uff00-\uff0f]|\s[^\W_]")
+
+
+@dataclass(frozen=True, slots=True)
+class InfillMarks:
+    """Tokens around what stands before and after a gap."""
+
+    before: int
+    after: int
+    middle: int
+    file: int | None = None  # before another file
 
 
 class Vocabulary:
@@ -37,6 +48,16 @@ class Vocabulary:
             token for token in range(self.size) if C.llama_vocab_is_eog(handle, token)
         )
         self._pieces: dict[int, bytes] = {}
+
+    @property
+    def infill(self) -> InfillMarks | None:
+        """The marks for filling in the middle; None: this model has none."""
+        names = ("pre", "suf", "mid", "sep")
+        found = [getattr(C, f"llama_vocab_fim_{name}")(self._handle) for name in names]
+        before, after, middle, file = found
+        if min(before, after, middle) < 0:
+            return None
+        return InfillMarks(before, after, middle, file if file >= 0 else None)
 
     def tokenize(self, text: str, *, bos: bool | None = None, special: bool = True) -> list[int]:
         """Tokens of a text. `special`: marks such as <|im_end|> in it become their own tokens."""

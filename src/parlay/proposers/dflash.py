@@ -27,11 +27,15 @@ class DFlashProposer(Follower):
         *,
         block_size: int,
         mask: int,
+        from_anchor: bool = False,
         name: str = "dflash",
     ) -> None:
+        """`from_anchor`: the last token's own row gives the first one drafted (DSpark)."""
         super().__init__(model, ends, n_vocab, n_batch, name)
-        self.block_size: int = block_size  # the last token, and a mask for each drafted one
+        # The last token, and a mask for each drafted one, whether or not the first has one.
+        self.block_size: int = block_size + int(from_anchor)
         self._mask = mask
+        self._first = 0 if from_anchor else 1  # the first row that is read
 
     def _extend_all(self, drafting: list[Drafting]) -> None:
         self._catch_up([d.ask for d in drafting])
@@ -64,27 +68,28 @@ class DFlashProposer(Follower):
 
     def _fill_in(self, going: Sequence[Drafting]) -> None:
         """One pass over every sequence's last token and masks; the masks' rows are the draft."""
-        n = self._n_masks([d.ask for d in going])
+        n = self._n_drafted([d.ask for d in going])
         spans = [self._block(d.ask, n) for d in going]
         try:
             for d, rows in zip(going, self._model.decode(spans), strict=True):
-                for row in rows[1:]:
+                for row in rows[self._first :]:
                     if not d.add(row):
                         break
         finally:
             for span in spans:  # the block was a guess; what holds of it comes back as states
                 self._model.truncate(span.seq_id, span.start)
 
-    def _n_masks(self, asks: Sequence[Ask]) -> int:
+    def _n_drafted(self, asks: Sequence[Ask]) -> int:
         """Equal for all, so that llama.cpp keeps them in one pass."""
         widest = max(ask.window for ask in asks)
         room = min(self._model.context_size - len(ask.tokens) for ask in asks)
         return min(widest, room, self.block_size - 1)
 
-    def _block(self, ask: Ask, n_masks: int) -> Span:
+    def _block(self, ask: Ask, n_drafted: int, n_logits: int | None = None) -> Span:
         # Logits of every row: llama.cpp's graph for these drafters gives all or the wrong ones.
-        tokens = (ask.tokens[-1], *(self._mask,) * n_masks)
-        return Span(ask.seq_id, len(ask.tokens) - 1, tokens, len(tokens))
+        tokens = (ask.tokens[-1], *(self._mask,) * (n_drafted - 1 + self._first))
+        n = len(tokens) if n_logits is None else n_logits
+        return Span(ask.seq_id, len(ask.tokens) - 1, tokens, n)
 
 
 def _rest(fed: Sequence[Fed], n_read: Sequence[int]) -> list[Fed]:

@@ -43,7 +43,8 @@ def bet_of(deployment: Deployment) -> Bet:
     if method in _NEEDS_MODEL and model is None:
         raise RenderError(f"scale.method {method} needs a drafter; name it in scale.drafter")
     others = tuple(n for n in free if n != method)
-    return Bet(method, model if method in _NEEDS_MODEL else None, window, others)
+    named = model if method in (*_NEEDS_MODEL, "mtp") else None
+    return Bet(method, named if named != deployment.model.target else None, window, others)
 
 
 def _method(deployment: Deployment, model: str | None, free: list[str]) -> Method:
@@ -51,19 +52,30 @@ def _method(deployment: Deployment, model: str | None, free: list[str]) -> Metho
     if wanted != "auto":
         return wanted
     if model is not None:
-        return _kind_of(model)
+        return _kind_of(model, deployment.model.target)
     return "none" if not free else ("ngram" if free[0] == "ngram" else "suffix")
 
 
-def _kind_of(model: str) -> Method:
+def _kind_of(model: str, target: str) -> Method:
     """By the architecture its file names; a drafter that is not here is taken for a plain one."""
     path = Path(model)
     if path.suffix != ".gguf" or not path.is_file():
         return "draft_model"
     try:
-        architecture = read_parts(path)[0].text("general.architecture")
+        header = read_parts(path)[0]
     except ParlayError:
         return "draft_model"
-    if architecture == "eagle3":
-        return "eagle3"
-    return "dflash" if architecture == "dflash" else "draft_model"
+    architecture = header.text("general.architecture")
+    if architecture in ("eagle3", "dflash"):
+        return "eagle3" if architecture == "eagle3" else "dflash"
+    names = [tensor.name for tensor in header.tensors]
+    alone = model == target or not any(name.startswith("blk.0.") for name in names)
+    return "mtp" if alone and any(".nextn." in name for name in names) else "draft_model"
+
+
+def has_markov_head(model: str) -> bool:
+    """Whether a drafter is a DSpark one, which llama.cpp counts as a kind of its own."""
+    path = Path(model)
+    if path.suffix != ".gguf" or not path.is_file():
+        return False
+    return any(tensor.name == "markov_w1.weight" for tensor in read_parts(path)[0].tensors)

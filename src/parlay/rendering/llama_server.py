@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from parlay.llama.settings import ALL, Adapter
-from parlay.rendering.bet import Bet, Method, bet_of
+from parlay.rendering.bet import Bet, Method, bet_of, has_markov_head
 from parlay.rendering.builder import Builder
 from parlay.rendering.common import alias_of, gguf_file, needs_key, port_of
 from parlay.rendering.launch import Command, RenderError, Secret
@@ -95,7 +95,8 @@ class LlamaServer(Builder):
             ledger.carry("runtime.speculative_window", "no speculation")
             return
         # A proposer without a model may stand beside one with a model.
-        types = [_TYPES[bet.method]]
+        dspark = bet.method == "dflash" and bet.model and has_markov_head(bet.model)
+        types = ["draft-dspark" if dspark else _TYPES[bet.method]]
         types += [_TYPES["ngram" if name == "ngram" else "suffix"] for name in bet.others]
         self.argv += ["--spec-type", ",".join(dict.fromkeys(types))]
         self._lengths(bet, types)

@@ -13,7 +13,7 @@ from parlay.errors import BadRequest, RollbackUnsupported, VocabularyMismatch
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings
-from parlay.llama.state_context import StateContext, kind_of, refuse_lone_head
+from parlay.llama.state_context import StateContext, is_lone_head, kind_of, refuse_assistant
 from parlay.llama.undo import Rollback
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
@@ -21,6 +21,7 @@ from parlay.proposers.head import HeadProposer
 from parlay.proposers.ngram import NgramProposer
 from parlay.proposers.prediction import PREDICTION, PredictionProposer
 from parlay.proposers.proposer import Proposer
+from parlay.proposers.selector import SelectorProposer
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.proposers.translated import TranslatedProposer
@@ -73,7 +74,7 @@ class Loader:
         settings = self._settings
         drafter = self._drafter_weights(path, closing)
         difference = self._model.vocabulary.first_difference(drafter.vocabulary)
-        reads_states = kind_of(drafter, self._model) != "model"
+        reads_states = kind_of(drafter) != "model"
         if difference is not None and (reads_states or not settings.translate):
             way_out = "" if reads_states else " --translate,"
             raise VocabularyMismatch(
@@ -97,10 +98,11 @@ class Loader:
 
     def _drafter_weights(self, path: Path, closing: Closing) -> Model:
         """A drafter's file, loaded; a target with a head of its own is there already."""
-        if same_file(path, self._settings.target) and kind_of(self._model, self._model) == "mtp":
+        if same_file(path, self._settings.target) and kind_of(self._model) == "mtp":
             return self._model
-        refuse_lone_head(path)
-        drafter = Model(path, self._settings.drafter_model)
+        refuse_assistant(path)
+        own_head = is_lone_head(path)
+        drafter = Model(path, replace(self._settings.drafter_model, own_head=own_head))
         closing.append(drafter.close)
         return drafter
 
@@ -123,6 +125,17 @@ class Loader:
         context = StateContext(drafter, self._drafter_context(n_outputs), self._target)
         closing.append(context.close)
         ends, n_vocab = self._model.vocabulary.ends, self._target.n_vocab
+        if context.n_candidates:
+            return SelectorProposer(
+                context,
+                ends,
+                n_vocab,
+                settings.n_batch,
+                block_size=context.block_size,
+                mask=context.mask,
+                n_candidates=context.n_candidates,
+                name=MODEL,
+            )
         if context.kind == "dflash":
             return DFlashProposer(
                 context,
@@ -131,6 +144,7 @@ class Loader:
                 settings.n_batch,
                 block_size=context.block_size,
                 mask=context.mask,
+                from_anchor=context.from_anchor,
                 name=MODEL,
             )
         lead = 1 if context.kind == "mtp" else 0

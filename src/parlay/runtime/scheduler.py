@@ -136,6 +136,7 @@ class Scheduler:
             self._waiting.popleft()
             seq.seq_id, seq.n_cached = place
             seq.n_reused = seq.n_cached
+            self._mark_turn(seq)
             seq.started = perf_counter()
             self._active.append(seq)
             self.bets.begin(seq)
@@ -264,17 +265,21 @@ class Scheduler:
         return _Row(seq, _PROMPT, Span(seq.seq_id, seq.n_cached, tokens, int(last)))
 
     def _mark(self, row: _Row) -> None:
-        """A prompt reached the end of a chunk: later turns may begin here, if they differ after.
-
-        Above all at the last one before the prompt's end: the same prompt asked again, an edited
-        message and a template that rewrites the answer all go on from there.
-        """
-        seq, chunk = row.seq, self._chunk
-        if row.decodes or seq.n_cached % chunk:
+        """A prompt is read but for its last pass: asked again it goes on from here. A long one is
+        marked on the way too, for edits further back."""
+        seq, far = row.seq, _CHUNKS_PER_MARK * self._chunk
+        if row.decodes or seq.n_pending <= 1 or seq.n_cached - seq.n_reused < self._chunk:
             return
-        lasting = seq.n_cached % (_CHUNKS_PER_MARK * chunk) == 0
-        if lasting or len(seq.request.prompt) - seq.n_cached <= chunk:
+        lasting = seq.n_cached // far > row.span.start // far
+        exact = self._mode_of(seq) == "exact"
+        if lasting or self._n_to_read(seq, exact, self._n_batch) == seq.n_pending:
             self.target.mark(seq.seq_id, lasting=lasting)
+
+    def _mark_turn(self, seq: Sequence) -> None:
+        """An earlier turn ends here: the last message can be asked again or edited."""
+        n_new = len(seq.request.prompt) - seq.n_reused
+        if seq.n_reused:
+            self.target.mark(seq.seq_id, lasting=n_new > 2 * self._chunk)
 
     def _settle(self, row: _Row, p: NDArray[np.float32]) -> tuple[_Row, Verdict]:
         """Verify one draft, commit what holds, and cut the cache back to all but the last token."""

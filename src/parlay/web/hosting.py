@@ -11,16 +11,18 @@ import logging
 import signal
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from parlay.deployment import Deployment
 from parlay.errors import ParlayError
+from parlay.web.alerts import Alerts
 from parlay.web.connections import bounded
+from parlay.web.keeping import Work, keep
 from parlay.web.security import Keys, check_bind
 
 log = logging.getLogger("parlay.server")
@@ -31,6 +33,7 @@ class Served(Protocol):
 
     deployment: Deployment
     draining: bool
+    alerts: Alerts
 
     def cancel_all(self) -> None:
         """Give up the requests that are open."""
@@ -65,6 +68,7 @@ class Host(ABC, Generic[S]):
         self.read = read
         self._ready = ready
         self._reloads: set[asyncio.Task[bool]] = set()
+        self._turn = asyncio.Lock()
         self.server: UvicornServer | None = None
 
     @abstractmethod
@@ -76,8 +80,11 @@ class Host(ABC, Generic[S]):
         """What answers over HTTP."""
 
     @abstractmethod
-    def beside(self, service: S) -> Sequence[Coroutine[Any, Any, None]]:
-        """What runs on the loop as long as it is served."""
+    def beside(self, service: S) -> Mapping[str, Work]:
+        """What runs on the loop as long as it is served, by name."""
+
+    async def end(self, service: S) -> None:
+        """Hang up, on the loop, once nobody is served any more."""
 
     @abstractmethod
     async def reload(self, service: S) -> bool:
@@ -102,7 +109,8 @@ class Host(ABC, Generic[S]):
     async def _serve(self, service: S, listener: socket.socket) -> None:
         self.server = UvicornServer(_config(self.app(service), service.deployment))
         self.server.service = service
-        tasks = [asyncio.create_task(work) for work in self.beside(service)]
+        beside = self.beside(service).items()
+        tasks = [asyncio.create_task(keep(n, work, service.alerts)) for n, work in beside]
         self._on_hangup(service)
         if self._ready is not None:
             self._ready(service, listener.getsockname()[1])
@@ -111,13 +119,23 @@ class Host(ABC, Generic[S]):
         finally:
             service.cancel_all()
             await _end(tasks)
+            await self.end(service)
+
+    async def _reload(self, service: S) -> bool:
+        """One at a time; what nobody expected leaves the old deployment as it is."""
+        async with self._turn:
+            try:
+                return await self.reload(service)
+            except Exception:
+                log.exception("the deployment was not reloaded")
+                return False
 
     def _on_hangup(self, service: S) -> None:
         if not hasattr(signal, "SIGHUP"):
             return
 
         def again() -> None:
-            task = asyncio.get_running_loop().create_task(self.reload(service))
+            task = asyncio.get_running_loop().create_task(self._reload(service))
             self._reloads.add(task)  # the loop itself keeps no reference
             task.add_done_callback(self._reloads.discard)
 

@@ -9,10 +9,13 @@ import json
 import logging
 import os
 import time
+from contextlib import suppress
+from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from parlay.deployment import MonitoringSection
+from parlay.deployment import DeploymentError, MonitoringSection
 
 log = logging.getLogger("parlay.server")
 
@@ -25,7 +28,7 @@ class RequestLog:
         self._max_bytes = max_bytes
         self._keep = keep
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._open()
+        self._file = self._open()
 
     @classmethod
     def of(cls, monitoring: MonitoringSection) -> RequestLog | None:
@@ -33,36 +36,55 @@ class RequestLog:
         if monitoring.request_log is None:
             return None
         n_bytes = int(monitoring.request_log_max_mb * 1e6)
-        return cls(Path(monitoring.request_log), n_bytes, monitoring.request_log_keep)
+        try:
+            return cls(Path(monitoring.request_log), n_bytes, monitoring.request_log_keep)
+        except OSError as error:
+            raise DeploymentError(
+                f"monitoring.request_log: {monitoring.request_log} cannot be written"
+                f" ({error.strerror}); name another file"
+            ) from None
 
     def write(self, record: dict[str, Any]) -> None:
         """One line, handed to the system at once: killing the server loses none."""
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         try:
-            if self._size and self._size + len(line) > self._max_bytes:
+            size = os.fstat(self._file.fileno()).st_size
+            if size and size + len(line) > self._max_bytes:
                 self._rotate()
-            os.write(self._file, line)
-            self._size += len(line)
+            elif self._moved():
+                self._exchange()
+            self._file.write(line)
         except OSError as error:  # a full disk must not cost an answer
             log.error("the request log cannot be written: %s", error.strerror)
 
     def close(self) -> None:
-        os.close(self._file)
+        self._file.close()
 
-    def _open(self) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._file = os.open(self._path, flags, 0o600)
-        self._size = os.fstat(self._file).st_size
+    def _open(self) -> FileIO:
+        opener = partial(os.open, mode=0o600)
+        return FileIO(self._path, "a", opener=opener)
+
+    def _exchange(self) -> None:
+        """Go on in a new file; the old one is let go once there is a new one, and only then."""
+        old, self._file = self._file, self._open()
+        old.close()
+
+    def _moved(self) -> bool:
+        """Whether somebody took the file away, as those who rotate logs do."""
+        try:
+            return not os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return True
 
     def _rotate(self) -> None:
         """log -> log.1 -> log.2 ...; the oldest goes."""
-        os.close(self._file)
-        for n in range(self._keep - 1, 0, -1):
-            older = self._numbered(n)
-            if older.exists():
-                older.replace(self._numbered(n + 1))
-        self._path.replace(self._numbered(1))
-        self._open()
+        if not self._moved():
+            for n in range(self._keep - 1, 0, -1):
+                with suppress(FileNotFoundError):
+                    self._numbered(n).replace(self._numbered(n + 1))
+            with suppress(FileNotFoundError):
+                self._path.replace(self._numbered(1))
+        self._exchange()
 
     def _numbered(self, n: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{n}")

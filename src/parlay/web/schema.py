@@ -312,16 +312,49 @@ class ChatRequest(Options):
 class CompletionRequest(Options):
     """POST /v1/completions"""
 
-    prompt: str | Tokens | Listed[str] = Field(description="One text, or one list of tokens.")
+    prompt: str | Tokens | Listed[str] | Listed[Tokens] = Field(
+        description="One text or list of tokens, or several of them."
+    )
     max_tokens: Count | None = Field(None, alias="n_predict")
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     echo: Literal[False] = False
-    suffix: None = None
+    suffix: str | None = Field(None, description="What follows the gap, for models with marks.")
     best_of: Literal[1] | None = None
 
     @property
     def n_answer(self) -> int | None:
         return self.max_tokens or 16  # OpenAI's default for this route
+
+
+class InfillFile(Body):
+    """Another file the model may look at."""
+
+    filename: str = Field("file", max_length=4096)
+    text: str
+
+
+class InfillRequest(Options):
+    """POST /infill"""
+
+    input_prefix: str = ""
+    input_suffix: str = ""
+    input_extra: Listed[InfillFile] | None = Field(None, max_length=1024)
+    prompt: str = Field("", description="Already written in the gap.")
+    n: Literal[1] = 1
+    n_predict: Count | None = Field(None, alias="max_tokens")
+
+    @property
+    def n_answer(self) -> int | None:
+        return self.n_predict
+
+
+class TemplateRequest(Body):
+    """POST /apply-template"""
+
+    messages: Listed[Message] = Field(min_length=1, max_length=10_000)
+    tools: Listed[Tool] | None = Field(None, max_length=1024)
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = Field(None, max_length=32)
 
 
 class TokenizeRequest(Own):

@@ -65,7 +65,7 @@ class Keys:
 def _read_keys(path: Path) -> list[str]:
     try:
         lines = path.read_text("utf-8").splitlines()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         raise DeploymentError(f"server.api_keys_file: {path} cannot be read") from None
     keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not keys:
@@ -73,13 +73,14 @@ def _read_keys(path: Path) -> list[str]:
     return keys
 
 
-def check_bind(deployment: Deployment, keys: Keys) -> None:
-    """Refuse to serve the whole network by accident."""
+def check_bind(deployment: Deployment, keys: Keys, bound: str | None = None) -> None:
+    """Refuse to serve the whole network by accident. `bound`: the address taken already."""
     server = deployment.server
-    if keys or is_loopback(server.host) or server.allow_public_without_key:
+    host = server.host if bound is None else bound
+    if keys or is_loopback(host) or server.allow_public_without_key:
         return
     raise DeploymentError(
-        f"server.host {server.host} can be reached from outside and no API key is set; set"
+        f"server.host {host} can be reached from outside and no API key is set; set"
         " server.api_keys_file, bind to 127.0.0.1, or say --allow-public-without-key"
     )
 

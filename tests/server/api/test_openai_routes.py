@@ -65,3 +65,45 @@ def test_the_request_has_the_last_word(routed: Running) -> None:
     body = BODY | {"metadata": {"tag": "batch"}, "speculative": True}
     found = httpx.post(f"{routed.url}/v1/completions", json=body).json()["speculative"]
     assert found["policy"] == "request" and "policy" not in found["fallbacks"]
+
+
+def ask(server: Running, path: str, **body: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}{path}", json=body)
+
+
+def test_several_prompts_are_answered_as_if_each_came_alone(routed: Running) -> None:
+    prompts = ["hello there", "on and on", "the"]
+    options = {"max_tokens": 8, "temperature": 0.9, "seed": 5, "n": 2}
+    together = ask(routed, "/v1/completions", prompt=prompts[:1], **options).json()
+    alone = ask(routed, "/v1/completions", prompt=prompts[0], **options).json()
+    assert [c["text"] for c in together["choices"]] == [c["text"] for c in alone["choices"]]
+    both = ask(routed, "/v1/completions", prompt=prompts, **options | {"n": 1}).json()
+    single = [ask(routed, "/v1/completions", prompt=p, **options).json() for p in prompts]
+    assert [c["index"] for c in both["choices"]] == [0, 1, 2]
+    assert [c["text"] for c in both["choices"]] == [s["choices"][0]["text"] for s in single]
+    n_prompt = sum(s["usage"]["prompt_tokens"] for s in single)
+    assert both["usage"]["prompt_tokens"] == n_prompt
+
+
+def test_lists_of_tokens_are_prompts_too(routed: Running) -> None:
+    tokens = ask(routed, "/tokenize", content="hello there", add_special=True).json()["tokens"]
+    options = {"max_tokens": 6, "temperature": 0}
+    found = ask(routed, "/v1/completions", prompt=[tokens, tokens], **options).json()
+    text = ask(routed, "/v1/completions", prompt="hello there", **options).json()
+    assert [c["text"] for c in found["choices"]] == [text["choices"][0]["text"]] * 2
+
+
+def test_a_gap_needs_a_model_with_marks_for_it(routed: Running) -> None:
+    for path, body in (
+        ("/v1/completions", {"prompt": "a", "suffix": "b"}),
+        ("/infill", {"input_prefix": "a", "input_suffix": "b"}),
+    ):
+        answer = ask(routed, path, **body)
+        assert answer.status_code == 400
+        assert "no marks for filling in the middle" in answer.json()["error"]["message"]
+
+
+def test_a_template_is_applied_without_an_answer(routed: Running) -> None:
+    messages = [{"role": "user", "content": "hello <|im_end|> there"}]
+    prompt = ask(routed, "/apply-template", messages=messages).json()["prompt"]
+    assert "hello <|im_end|> there" in prompt and prompt.count("<|im_start|>") == 2

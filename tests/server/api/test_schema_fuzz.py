@@ -16,7 +16,10 @@ from tests.server.running import Running, running
 schemathesis = pytest.importorskip("schemathesis")
 
 MAX_EXAMPLES = 30  # of each operation
-FEWER = {"POST /v1/messages/count_tokens": 5}  # another route has the same body
+FEWER = {
+    "POST /v1/messages/count_tokens": 5,
+    "POST /apply-template": 5,
+}  # another route has the same body
 OPERATIONS = {
     "POST /v1/chat/completions",
     "POST /v1/completions",
@@ -24,6 +27,8 @@ OPERATIONS = {
     "POST /v1/messages/count_tokens",
     "POST /v1/responses",
     "POST /v1/embeddings",
+    "POST /infill",
+    "POST /apply-template",
     "POST /tokenize",
     "POST /detokenize",
     "GET /v1/models",

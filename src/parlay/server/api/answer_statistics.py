@@ -86,9 +86,9 @@ def timings(seqs: Seq[Sequence]) -> dict[str, Any]:
     }
 
 
-def usage(seqs: Seq[Sequence], n_thought: int = 0) -> dict[str, Any]:
-    """OpenAI's `usage`: the prompt counts once, however many answers were asked for."""
-    n_prompt = len(seqs[0].request.prompt)
+def usage(seqs: Seq[Sequence], n_thought: int = 0, n_each: int = 1) -> dict[str, Any]:
+    """OpenAI's `usage`: a prompt counts once, however many answers (`n_each`) it was given."""
+    n_prompt = sum(len(seq.request.prompt) for seq in seqs[::n_each])
     n_answer = sum(seq.n_generated for seq in seqs)
     n_drafted = sum(seq.counts.drafted_by[PREDICTION] for seq in seqs)
     n_accepted = sum(seq.counts.accepted_by[PREDICTION] for seq in seqs)
@@ -96,7 +96,7 @@ def usage(seqs: Seq[Sequence], n_thought: int = 0) -> dict[str, Any]:
         "prompt_tokens": n_prompt,
         "completion_tokens": n_answer,
         "total_tokens": n_prompt + n_answer,
-        "prompt_tokens_details": {"cached_tokens": seqs[0].n_reused},
+        "prompt_tokens_details": {"cached_tokens": sum(seq.n_reused for seq in seqs[::n_each])},
         "completion_tokens_details": {
             "reasoning_tokens": n_thought,
             "accepted_prediction_tokens": n_accepted,

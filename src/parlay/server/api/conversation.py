@@ -13,10 +13,11 @@ from typing import Any
 from parlay.errors import BadRequest
 from parlay.llama.model import Model
 from parlay.server.api import tools
-from parlay.server.api.control_words import NO_WORDS, ControlWords
+from parlay.server.api.control_words import NO_WORDS, ControlWords, Part
+from parlay.server.api.infill import infill_tokens
 from parlay.server.api.template_style import style_of
 from parlay.server.api.tools import Function
-from parlay.web.schema import ChatRequest, Message, NamedTool, Tool
+from parlay.web.schema import ChatRequest, InfillFile, Message, NamedTool, Tool
 from parlay.web.unknown import Told
 
 
@@ -43,31 +44,41 @@ class Conversation:
 
         `parse_special`: control words that a client wrote are marks, as the template's own are.
         """
-        extra = {**self._reasoning(body), **_template_options(body.chat_template_kwargs or {})}
-        hidden = (NO_WORDS if parse_special else self._words).hidden()
-        messages = [hidden.hide(message) for message in self._messages(body.messages)]
-        text = self._render(messages, hidden.hide(offered(body)), hidden.hide(extra))
-        style = self.style
-        thinking = text.rstrip().endswith(style.marks.open.rstrip())
+        extra, parts = self._read(body, parse_special)
+        end, style = parts[-1][0], self.style
+        thinking = end.rstrip().endswith(style.marks.open.rstrip())
         wants = all(extra.get(name, True) for name in style.switches)
-        tokens = self.vocabulary.tokenize_parts(hidden.parts(text))
+        tokens = self.vocabulary.tokenize_parts(parts)
         # Most templates write the beginning-of-text mark themselves; it must not come twice.
         if tokens[:2] == [self.vocabulary.bos] * 2:
             tokens = tokens[1:]
         return Prompt(tuple(tokens), thinking, thinking or (style.can_think and wants))
 
-    def plain(self, prompt: str | list[int] | list[str]) -> Prompt:
+    def text(self, body: ChatRequest) -> str:
+        """A conversation as the template writes it."""
+        return "".join(text for text, _ in self._read(body, parse_special=False)[1])
+
+    def _read(self, body: ChatRequest, parse_special: bool) -> tuple[dict[str, Any], list[Part]]:
+        extra = {**self._reasoning(body), **_template_options(body.chat_template_kwargs or {})}
+        hidden = (NO_WORDS if parse_special else self._words).hidden()
+        messages = [hidden.hide(message) for message in self._messages(body.messages)]
+        text = self._render(messages, hidden.hide(offered(body)), hidden.hide(extra))
+        return extra, hidden.parts(text)
+
+    def plain(self, prompt: str | list[int]) -> Prompt:
         """A prompt as it is."""
         if isinstance(prompt, str):
             return Prompt(tuple(self.vocabulary.tokenize(prompt)))
-        if len(prompt) == 1 and isinstance(prompt[0], str):
-            return Prompt(tuple(self.vocabulary.tokenize(prompt[0])))
-        tokens = [token for token in prompt if isinstance(token, int)]
-        if len(tokens) != len(prompt):
-            raise BadRequest("prompt is a list of several texts; send one request for each")
-        if any(not 0 <= token < self.vocabulary.size for token in tokens):
+        if any(not 0 <= token < self.vocabulary.size for token in prompt):
             raise BadRequest(f"prompt holds a token outside 0 to {self.vocabulary.size - 1}")
-        return Prompt(tuple(tokens))
+        return Prompt(tuple(prompt))
+
+    def gap(self, before: str | list[int], after: str, files: Sequence[InfillFile] = ()) -> Prompt:
+        """What stands around a gap that is to be filled."""
+        if not isinstance(before, str):
+            raise BadRequest("suffix needs a prompt that is text")
+        named = [(file.filename, file.text) for file in files]
+        return Prompt(infill_tokens(self.vocabulary, before, after, named))
 
     def continuation(self, text: str) -> tuple[int, ...]:
         """Text that goes on from another, such as an answer that is expected."""

@@ -14,10 +14,11 @@ from starlette.responses import Response
 from parlay.server.api.chat import ChatChoice
 from parlay.server.api.completion import CompletionChoice
 from parlay.server.api.exchange import Exchange
+from parlay.server.api.infill_reply import InfillReply
 from parlay.server.api.reply import Choice, Reply
 from parlay.server.lifecycle.service import Service
 from parlay.web import failures
-from parlay.web.schema import ChatRequest, CompletionRequest
+from parlay.web.schema import ChatRequest, CompletionRequest, InfillRequest, TemplateRequest
 
 router = APIRouter()
 
@@ -45,6 +46,20 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
     choices: list[Choice] = [CompletionChoice(vocabulary, logprobs=wants) for _ in plan.requests]
     reply = partial(Reply, service, plan, choices, body, "cmpl", "text_completion")
     return await Exchange(service, plan, body.model, body.stream, reply).respond(request)
+
+
+@router.post("/infill", summary="Fill a gap, with llama.cpp's names", response_model=None)
+async def infill(request: Request, body: InfillRequest) -> Response:
+    service = service_of(request)
+    plan = await service.plan_infill(body, dict(request.headers))
+    reply = partial(InfillReply, service, plan)
+    return await Exchange(service, plan, body.model, body.stream, reply).respond(request)
+
+
+@router.post("/apply-template", summary="A conversation as the model reads it")
+async def apply_template(request: Request, body: TemplateRequest) -> dict[str, str]:
+    chat = ChatRequest.model_validate(body.model_dump(include=set(TemplateRequest.model_fields)))
+    return {"prompt": await service_of(request).render(chat)}
 
 
 @router.get("/v1/models", summary="The one model that is served")

@@ -21,9 +21,17 @@ from parlay.server.api.grammar import Grammars
 from parlay.server.api.guiding import Guiding, Wish
 from parlay.server.api.template_style import Style
 from parlay.server.api.tools import Function
-from parlay.web.schema import ChatRequest, CompletionRequest, NamedTool, Options, Speculative
+from parlay.web.schema import (
+    ChatRequest,
+    CompletionRequest,
+    InfillRequest,
+    NamedTool,
+    Options,
+    Speculative,
+)
 from parlay.web.unknown import Told, refuse_unfollowed, tell, unknown_fields
 
+_MAX_PROMPTS = 128
 _MOST_BYTES_A_TOKEN = 16  # of text on average: beyond that a prediction is cut unread
 
 
@@ -107,13 +115,36 @@ class Planner:
     def completion(
         self, body: CompletionRequest, headers: Mapping[str, str], pressed: bool
     ) -> Plan:
-        prompt = self._conversation.plain(body.prompt)
+        """One prompt or several; each is answered as if it came alone."""
         grammar = self._grammar(body)
-        facts = self._facts("completions", body, prompt, headers, grammar, pressed)
-        plan = self._plan(
-            body, facts, prompt, self._guiding.constraints(Wish(grammar)), body.logprobs
+        constraint = self._guiding.constraints(Wish(grammar))
+        body = body.model_copy(update={"seed": _seed(body)})
+        plans = []
+        for given in _prompts(body.prompt):
+            prompt = self._completed(given, body.suffix)
+            facts = self._facts("completions", body, prompt, headers, grammar, pressed)
+            plans.append(self._plan(body, facts, prompt, constraint, body.logprobs))
+        return replace(
+            plans[0],
+            requests=tuple(request for plan in plans for request in plan.requests),
+            constraints=tuple(one for plan in plans for one in plan.constraints),
+            told=self.told(body),
         )
-        return replace(plan, told=self.told(body))
+
+    def _completed(self, given: str | list[int], suffix: str | None) -> Prompt:
+        if suffix is None:
+            return self._conversation.plain(given)
+        return self._conversation.gap(given, suffix)
+
+    def infill(self, body: InfillRequest, headers: Mapping[str, str], pressed: bool) -> Plan:
+        gap = self._conversation.gap(body.input_prefix, body.input_suffix, body.input_extra or ())
+        begun = self._conversation.vocabulary.tokenize(body.prompt, bos=False, special=False)
+        prompt = Prompt((*gap.tokens, *begun))
+        grammar = self._grammar(body)
+        facts = self._facts("infill", body, prompt, headers, grammar, pressed)
+        facts = replace(facts, code=True)
+        constraint = self._guiding.constraints(Wish(grammar))
+        return replace(self._plan(body, facts, prompt, constraint, None), told=self.told(body))
 
     def told(self, body: Options) -> tuple[Told, ...]:
         """What of a body is not followed; some of it is refused instead."""
@@ -124,7 +155,7 @@ class Planner:
     def _facts(
         self,
         endpoint: Endpoint,
-        body: ChatRequest | CompletionRequest,
+        body: ChatRequest | CompletionRequest | InfillRequest,
         prompt: Prompt,
         headers: Mapping[str, str],
         grammar: str | None,
@@ -154,7 +185,7 @@ class Planner:
         style = self._conversation.style
         wager = self._wager(body.speculative, facts)
         asked = body.speculative if isinstance(body.speculative, Speculative) else Speculative()
-        seed = body.seed if body.seed is not None and body.seed >= 0 else secrets.randbelow(1 << 31)
+        seed = _seed(body)
         expected = self._expected(body)
         requests = tuple(
             Request(
@@ -262,6 +293,25 @@ class Planner:
             window=rule.window,
             fallback=rule.reason if plain else None,
         )
+
+
+def _seed(body: Options) -> int:
+    return body.seed if body.seed is not None and body.seed >= 0 else secrets.randbelow(1 << 31)
+
+
+def _prompts(given: str | list[int] | list[str] | list[list[int]]) -> list[str | list[int]]:
+    """Each prompt, whether one was sent or several."""
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise BadRequest("prompt is empty; send a text or a list of tokens")
+    tokens = [token for token in given if isinstance(token, int)]
+    if tokens:
+        return [tokens]
+    several = [one for one in given if not isinstance(one, int)]
+    if len(several) > _MAX_PROMPTS:
+        raise BadRequest(f"prompt holds {len(several)} prompts; send {_MAX_PROMPTS} at most")
+    return several
 
 
 def _has_code(body: ChatRequest) -> bool:

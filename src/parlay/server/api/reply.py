@@ -58,6 +58,7 @@ class Reply:
         self._choices = choices
         self._kind = kind
         self._seed = plan.seed
+        self._n_each = body.n
         self._numbers = Numbers(plan, job, service.observer.baseline)
         self._options = body.stream_options or StreamOptions()
         # Told with every chunk, where the client asked for it.
@@ -106,7 +107,7 @@ class Reply:
         seqs = self._job.sequences
         return {
             **self._chunk([]),
-            "usage": statistics.usage(seqs, self._n_thought),
+            "usage": statistics.usage(seqs, self._n_thought, self._n_each),
             **self._numbers.of(seqs),
         }
 
@@ -121,7 +122,7 @@ class Reply:
             **self._head,
             "object": self._kind.removesuffix(".chunk"),
             "choices": choices,
-            "usage": statistics.usage(seqs, self._n_thought),
+            "usage": statistics.usage(seqs, self._n_thought, self._n_each),
             "seed": self._seed,
             **self._numbers.of(seqs),
         }

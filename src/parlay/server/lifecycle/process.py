@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from starlette.types import ASGIApp
 
@@ -20,6 +20,7 @@ from parlay.server.lifecycle.reload import reload
 from parlay.server.lifecycle.service import Service
 from parlay.server.lifecycle.supervision import Watch
 from parlay.web.hosting import Host, Ready
+from parlay.web.keeping import Work
 
 _GRACE_S = 0.25  # a client that waited for the server asks at once
 _PATIENCE_S = 10.0
@@ -39,9 +40,9 @@ class Process(Host[Service]):
     def app(self, service: Service) -> ASGIApp:
         return create_app(service, __version__)
 
-    def beside(self, service: Service) -> Sequence[Coroutine[Any, Any, None]]:
+    def beside(self, service: Service) -> Mapping[str, Work]:
         service.loop = asyncio.get_running_loop()
-        return [_warm_up(service), Watch(service).run()]
+        return {"the warm-up": partial(_warm_up, service), "the watch": Watch(service).run}
 
     async def reload(self, service: Service) -> bool:
         return await reload(service, self.read)

@@ -9,8 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from parlay.deployment import Deployment, DeploymentError
-from parlay.errors import ModelUnavailable
+from parlay.deployment import Deployment
+from parlay.errors import ParlayError
 from parlay.parlay import parse_draft
 from parlay.runtime.engine import Engine
 from parlay.runtime.loading import FREE_PROPOSERS
@@ -42,15 +42,16 @@ async def reload(service: Service, read: Callable[[], Deployment]) -> bool:
     try:
         new = keep_fit(await asyncio.to_thread(read), service.deployment)
         drafter = await asyncio.to_thread(drafter_path, new)  # a model by its name may be fetched
+        wanted = parse_draft(new.model.drafter)
         old = service.deployment
         service.apply(new)
-    except (DeploymentError, ModelUnavailable) as error:
+    except ParlayError as error:
         log.error("the deployment was not reloaded: %s", error)
         service.alerts.set("reload", "the deployment file has an error; the old one stays")
         return False
     service.alerts.set("reload", None)
     _tell_restart(service, needs_restart(old, new))
-    exchange_free(service.engine, parse_draft(new.model.drafter))
+    exchange_free(service.engine, wanted)
     if old.model.drafter != new.model.drafter or service.drafter.state == "absent":
         await service.drafter.exchange(drafter)
     log.warning("the deployment was reloaded")

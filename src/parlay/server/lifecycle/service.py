@@ -37,8 +37,8 @@ from parlay.web import failures, visits
 from parlay.web.alerts import Alerts
 from parlay.web.memory import Memory, process_bytes
 from parlay.web.request_log import RequestLog, timestamp
-from parlay.web.schema import ChatRequest, CompletionRequest
-from parlay.web.security import Keys
+from parlay.web.schema import ChatRequest, CompletionRequest, InfillRequest
+from parlay.web.security import Keys, check_bind
 from parlay.web.unknown import Told, tell
 
 _MAX_RETRY_S = 60
@@ -82,12 +82,17 @@ class Service:
         self._log: RequestLog | None = None
         self.loop: asyncio.AbstractEventLoop | None = None  # set when it runs
         self._bets: dict[str, Any] = {}  # the keys that made the controller
+        self._bound = deployment.server.host
         self.apply(deployment)
 
     def apply(self, deployment: Deployment) -> None:
-        """Take over everything that can change while requests run."""
+        """Take over everything that can change while requests run: all of it, or nothing."""
+        keys = Keys.of(deployment)
+        check_bind(deployment, keys, self._bound)
+        log = RequestLog.of(deployment.monitoring)
+        # From here on nothing fails.
         self.deployment = deployment
-        self.keys = Keys.of(deployment)
+        self.keys = keys
         self.alerts.webhook = deployment.monitoring.alert_webhook
         self.memory.limit_pct = deployment.monitoring.memory_pressure_pct
         self._control(deployment)
@@ -99,7 +104,7 @@ class Service:
             context_size=self.engine.target.context_size,
             adaptive=self.pricing is not None,
         )
-        old, self._log = self._log, RequestLog.of(deployment.monitoring)
+        old, self._log = self._log, log
         if old is not None:
             old.close()
 
@@ -151,6 +156,13 @@ class Service:
 
     async def plan_completion(self, body: CompletionRequest, headers: Mapping[str, str]) -> Plan:
         return await asyncio.to_thread(self._planner.completion, body, headers, self.memory.pressed)
+
+    async def plan_infill(self, body: InfillRequest, headers: Mapping[str, str]) -> Plan:
+        return await asyncio.to_thread(self._planner.infill, body, headers, self.memory.pressed)
+
+    async def render(self, body: ChatRequest) -> str:
+        """A conversation as the model would read it."""
+        return await asyncio.to_thread(self._conversation.text, body)
 
     async def count_prompt(self, body: ChatRequest) -> int:
         """The tokens a conversation has, also where it would not fit."""

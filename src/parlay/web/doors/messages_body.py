@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from parlay.web.doors.door import Translated, passed_on, without_none
 from parlay.web.failures import Failure
-from parlay.web.schema import MAX_STOPS, Body, Count, refuse_unreadable
+from parlay.web.schema import MAX_STOPS, Body, Count, Listed, refuse_unreadable
 from parlay.web.unknown import Told
 
 _EFFORTS = {"xhigh": "high", "max": "high"}  # Anthropic's, as templates know them
@@ -36,7 +36,7 @@ class Block(Body):
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
-    content: str | list[Block] | None = None
+    content: str | Listed[Block] | None = None
     is_error: bool | None = None
     citations: list[Any] | None = None
     cache_control: CacheControl | None = None
@@ -53,7 +53,7 @@ class Turn(Body):
     """One turn of the conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: str | Listed[Block]
 
     @field_validator("content", mode="before")
     @classmethod
@@ -108,9 +108,9 @@ class CountRequest(Body):
     """POST /v1/messages/count_tokens"""
 
     model: str = Field("", max_length=512)
-    messages: list[Turn] = Field(min_length=1, max_length=10_000)
-    system: str | list[Block] | None = None
-    tools: list[AnthropicTool] | None = Field(None, max_length=1024)
+    messages: Listed[Turn] = Field(min_length=1, max_length=10_000)
+    system: str | Listed[Block] | None = None
+    tools: Listed[AnthropicTool] | None = Field(None, max_length=1024)
     tool_choice: AnthropicChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -122,7 +122,7 @@ class MessagesRequest(CountRequest):
 
     max_tokens: Count
     stream: bool = False
-    stop_sequences: list[str] | None = Field(None, max_length=MAX_STOPS)
+    stop_sequences: Listed[str] | None = Field(None, max_length=MAX_STOPS)
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=-1, lt=1 << 31)

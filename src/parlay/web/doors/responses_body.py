@@ -13,7 +13,14 @@ from pydantic import Field, field_validator, model_validator
 from parlay.web.doors.door import Translated, as_json, passed_on, without_none
 from parlay.web.doors.messages_body import left_out
 from parlay.web.failures import Failure
-from parlay.web.schema import MAX_TOP_LOGPROBS, Body, Count, StreamOptions, refuse_unreadable
+from parlay.web.schema import (
+    MAX_TOP_LOGPROBS,
+    Body,
+    Count,
+    Listed,
+    StreamOptions,
+    refuse_unreadable,
+)
 from parlay.web.unknown import Told
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
@@ -45,15 +52,15 @@ class Item(Body):
     id: str | None = None
     status: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
-    content: str | list[Part] | None = None
+    content: str | Listed[Part] | None = None
     phase: str | None = None
     name: str | None = None
     namespace: str | None = None
     call_id: str | None = None
     arguments: str | None = None
     input: str | None = None
-    output: str | list[Part] | dict[str, Any] | None = None
-    summary: list[Part] | None = None
+    output: str | Listed[Part] | dict[str, Any] | None = None
+    summary: Listed[Part] | None = None
     encrypted_content: str | None = None
 
     @field_validator("content", "output", mode="before")
@@ -114,7 +121,7 @@ class ResponsesRequest(Body):
     """POST /v1/responses"""
 
     model: str = Field("", max_length=512)
-    input: str | list[Item] = Field(max_length=1 << 28)
+    input: str | Listed[Item] = Field(max_length=1 << 28)
     instructions: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -122,12 +129,12 @@ class ResponsesRequest(Body):
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, ge=0, le=1)
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    tools: list[ResponseTool] | None = Field(None, max_length=1024)
+    tools: Listed[ResponseTool] | None = Field(None, max_length=1024)
     tool_choice: Literal["none", "auto", "required"] | ResponseChoice | None = None
     parallel_tool_calls: bool = True
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
-    include: list[str] | None = None
+    include: Listed[str] | None = None
     previous_response_id: str | None = Field(None, max_length=200)
     store: bool | None = None
     truncation: Literal["disabled", "auto"] | None = None

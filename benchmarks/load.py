@@ -1,0 +1,394 @@
+"""Many streams, deep contexts, short and long answers: the controller, plain decoding, llama.cpp.
+
+Servers stay loaded side by side; every cell (streams, depth, answer, text) is asked of all subjects
+in turn, forwards and then backwards, until the time is over, so that drift hits all alike. Ratios
+come from neighbours in time. Two lots, one after the other: many streams in short contexts, few in
+deep ones.
+
+On a GPU, with a stand-in (benchmarks/expand.py --context 32768) and llama.cpp's own binary:
+  python -m benchmarks.load --model 8b-q5_0.gguf --server bin/llama-server --quick --json out.json
+On a CPU:
+  python -m benchmarks.load --streams 1 4 8 --depths 500 2000 7000 --json out.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import json
+import math
+import statistics
+import textwrap
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import count, product
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import httpx
+import psutil
+
+from benchmarks import served
+from parlay.hub.resolving import resolve_model
+
+TOPICS = ("rain", "bread", "a bridge", "bees", "glass", "maps", "salt", "trains")
+TEXTS = ("chat", "edit", "extract")
+CHARACTERS = 3.3  # of a token, in code
+SHALLOW = 500  # tokens of a prompt; deeper ones are asked of fewer slots
+DEEP_SLOTS = 4
+PLAIN, AUTO, PEER, NGRAM = "plain", "controller", "llama.cpp", "llama.cpp ngram-mod"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One kind of load."""
+
+    streams: int
+    depth: int  # tokens of each prompt, roughly
+    answer: int  # most tokens of each answer
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Who answers, and with what in the body."""
+
+    name: str
+    url: str
+    extra: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One answer as the client saw it."""
+
+    n_tokens: int
+    n_prompt: int
+    first_s: float
+    last_s: float
+    prompt_s: float  # what the server says it took to read the prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One burst: all streams of a cell at once."""
+
+    subject: str
+    cell: Cell
+    tokens_per_second: float  # of all streams together, prompts included
+    decode_per_second: float  # after the first token
+    first_ms: float  # mean
+    prompt_ms: float  # mean, by the server's clock
+    prefill_per_second: float
+    n_tokens: int
+    n_prompt: int
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = _arguments(argv)
+    samples: list[Sample] = []
+    for cells, slots, context in lots(args):
+        samples += _run_lot(args, cells, slots, context)
+    found = summary(samples)
+    _print(found)
+    if args.json:
+        record = {"samples": [asdict(sample) for sample in samples], "cells": found}
+        Path(args.json).write_text(json.dumps(record, indent=1))
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--draft", help="absent: what the server would choose")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4, 8, 12, 16, 32])
+    parser.add_argument("--depths", type=int, nargs="+", default=[500, 2000, 7000, 28000])
+    parser.add_argument("--answers", type=int, nargs="+", default=[16, 96, 400])
+    parser.add_argument("--texts", choices=TEXTS, nargs="+", default=list(TEXTS))
+    parser.add_argument("--quick", action="store_true", help="a tenth of the cells, in minutes")
+    parser.add_argument("--budget", type=float, default=900.0, help="seconds of each lot")
+    parser.add_argument("--least", type=int, default=1, help="pairs of each cell, at least")
+    parser.add_argument("--settle", type=float, default=90.0, help="wait so long for quiet")
+    parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False) or 1)
+    parser.add_argument("--server", help="llama.cpp's binary; absent: the one in xllamacpp")
+    parser.add_argument("--ngram", action="store_true", help="its ngram-mod too (needs --server)")
+    parser.add_argument("--no-peer", action="store_true", help="the own server only")
+    parser.add_argument("--own", nargs="*", default=[], help="further arguments of parlay serve")
+    parser.add_argument("--port", type=int, default=18199, help="of llama.cpp's server")
+    parser.add_argument("--json", help="file for the raw samples")
+    args = parser.parse_args(argv)
+    if args.ngram and not args.server:
+        parser.error("--ngram needs --server")
+    return _quick(args) if args.quick else args
+
+
+def _quick(args: argparse.Namespace) -> argparse.Namespace:
+    """Fewer of everything, and a budget of two minutes for each lot."""
+    args.streams = [n for n in args.streams if n in (1, 4, 12, 16)]
+    args.depths = [n for n in args.depths if n in (500, 7000, 28000)]
+    args.answers = [n for n in args.answers if n == 96] or args.answers[:1]
+    args.budget = min(args.budget, 120.0)
+    return args
+
+
+# -- what is asked ------------------------------------------------------------------------------
+
+
+def lots(args: argparse.Namespace) -> list[tuple[list[Cell], int, int]]:
+    """Cells with the slots and the context that they need: not all of all, but each of each."""
+    shallow = [n for n in args.depths if n <= SHALLOW]
+    deep = [n for n in args.depths if n > SHALLOW]
+    few = [n for n in args.streams if n <= DEEP_SLOTS]
+    made = []
+    for streams, depths in ((args.streams, shallow), (few, deep)):
+        cells = _cells(streams, depths, args.answers, args.texts)
+        if cells:
+            made.append((cells, max(streams), _context(max(depths), max(args.answers))))
+    return made
+
+
+def _cells(
+    streams: Sequence[int], depths: Sequence[int], answers: Sequence[int], texts: Sequence[str]
+) -> list[Cell]:
+    """Every number of streams at every depth with a middling answer, the other answers for the
+    fewest and the most streams; texts in turn."""
+    usual = sorted(answers)[len(answers) // 2] if answers else 0
+    ends = {min(streams, default=0), max(streams, default=0)}
+    asked = [
+        (n, depth, answer)
+        for n, depth, answer in product(streams, depths, answers)
+        if answer == usual or n in ends
+    ]
+    return [Cell(*each, texts[i % len(texts)]) for i, each in enumerate(asked)]
+
+
+def _context(depth: int, answer: int) -> int:
+    return -(-(depth * 5 // 4 + answer + 128) // 256) * 256
+
+
+def prompt(cell: Cell, i: int, salt: int) -> str:
+    """A text of about so many tokens that no cache has seen, and what to do with it."""
+    head = f"[{salt:05}-{i:02}] "  # first: nothing after it is found in a cache
+    body = _source(salt + i, int(cell.depth * CHARACTERS))
+    if cell.text == "edit":
+        return (
+            f"{head}Write this code again, with `self` renamed to `me`.\n\n```python\n{body}\n```"
+        )
+    if cell.text == "extract":
+        return f"{head}{body}\n\nCopy the first ten lines of the text above, word by word."
+    return f"{head}{body}\n\nForget the above. Tell me about {TOPICS[i % len(TOPICS)]}."
+
+
+def _source(at: int, n: int) -> str:
+    """Real code, another part of it each time."""
+    text = "".join(inspect.getsource(module) for module in (argparse, textwrap, statistics))
+    start = at * 997 % (len(text) // 2)
+    return (text * (1 + n // len(text) + 1))[start : start + n]
+
+
+# -- servers ------------------------------------------------------------------------------------
+
+
+def _run_lot(
+    args: argparse.Namespace, cells: Sequence[Cell], slots: int, context: int
+) -> list[Sample]:
+    model = resolve_model(args.model)
+    print(f"{len(cells)} cells, {slots} slots of {context} tokens", flush=True)
+    with ExitStack() as stack:
+        subjects = _own(stack, args, model, slots, context)
+        if not args.no_peer:
+            subjects += _peers(stack, args, model, slots, context)
+        return asyncio.run(_measure(subjects, cells, args))
+
+
+def _own(
+    stack: ExitStack, args: argparse.Namespace, model: Path, slots: int, context: int
+) -> list[Subject]:
+    flags = {
+        "--model": model, "--draft": args.draft, "--port": 0, "--slots": slots,
+        "--context-size": context, "--threads": args.threads,
+    }  # fmt: skip
+    given = {name: value for name, value in flags.items() if value is not None}
+    flat = [str(part) for pair in given.items() for part in pair]
+    own = stack.enter_context(served.parlay(*flat, *args.own))
+    served.wait_idle(own, args.settle)
+    return [
+        Subject(PLAIN, own.url, {"speculative": False}),
+        Subject(AUTO, own.url, {"speculative": True}),
+    ]
+
+
+def _peers(
+    stack: ExitStack, args: argparse.Namespace, model: Path, slots: int, context: int
+) -> list[Subject]:
+    kinds = {PEER: (), NGRAM: ("--spec-type", "ngram-mod")} if args.ngram else {PEER: ()}
+    found = []
+    for port, (name, extra) in zip(count(args.port), kinds.items(), strict=False):
+        peer = stack.enter_context(
+            served.llama(
+                model, port=port, slots=slots, context=context, threads=args.threads,
+                binary=args.server, extra=extra,
+            )
+        )  # fmt: skip
+        found.append(Subject(name, peer.url, {"cache_prompt": False}))
+    return found
+
+
+# -- measuring ----------------------------------------------------------------------------------
+
+
+async def _measure(
+    subjects: Sequence[Subject], cells: Sequence[Cell], args: argparse.Namespace
+) -> list[Sample]:
+    samples: list[Sample] = []
+    salts = count(1)
+    # llama.cpp's server closes a connection after five idle seconds, maybe just when it is used.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(timeout=1800, limits=limits) as client:
+        for cell in cells:  # every shape once before it counts
+            for subject in subjects:
+                await _burst(client, subject, replace(cell, depth=64, answer=4), next(salts))
+        deadline = perf_counter() + args.budget
+        for n_done in count():
+            for cell in cells:
+                if n_done >= args.least and perf_counter() > deadline:
+                    return samples
+                samples += await _pair(client, subjects, cell, next(salts))
+    return samples
+
+
+async def _pair(
+    client: httpx.AsyncClient, subjects: Sequence[Subject], cell: Cell, salt: int
+) -> list[Sample]:
+    """All subjects there and back, each pair of them with the same prompts."""
+    return [
+        await _burst(client, subject, cell, 2 * salt + back)
+        for back, order in enumerate((subjects, subjects[::-1]))
+        for subject in order
+    ]
+
+
+async def _burst(client: httpx.AsyncClient, subject: Subject, cell: Cell, salt: int) -> Sample:
+    """All streams start together; the clock stops with the last one."""
+    began = perf_counter()
+    asked = [_stream(client, subject, cell, i, salt) for i in range(cell.streams)]
+    streams = await asyncio.gather(*asked)
+    return _sample(subject.name, cell, streams, perf_counter() - began)
+
+
+def _sample(name: str, cell: Cell, streams: Sequence[Stream], spent_s: float) -> Sample:
+    n_tokens, n_prompt = sum(s.n_tokens for s in streams), sum(s.n_prompt for s in streams)
+    first_s = statistics.fmean(s.first_s for s in streams)
+    decoding_s = max(s.last_s for s in streams) - min(s.first_s for s in streams)
+    return Sample(
+        subject=name,
+        cell=cell,
+        tokens_per_second=n_tokens / spent_s,
+        decode_per_second=(n_tokens - len(streams)) / max(decoding_s, 1e-9),
+        first_ms=first_s * 1e3,
+        prompt_ms=statistics.fmean(s.prompt_s for s in streams) * 1e3,
+        prefill_per_second=n_prompt / max(s.first_s for s in streams),
+        n_tokens=n_tokens,
+        n_prompt=n_prompt,
+    )
+
+
+async def _stream(
+    client: httpx.AsyncClient, subject: Subject, cell: Cell, i: int, salt: int
+) -> Stream:
+    body = {
+        "model": "local-model",
+        "messages": [{"role": "user", "content": prompt(cell, i, salt)}],
+        "max_tokens": cell.answer,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **subject.extra,
+    }
+    usage: dict[str, int] = {}
+    began, first, prompt_ms = perf_counter(), 0.0, 0.0
+    url = f"{subject.url}/v1/chat/completions"
+    async with client.stream("POST", url, json=body) as response:
+        response.raise_for_status()
+        async for chunk in _chunks(response):
+            if not first and any(c["delta"].get("content") for c in chunk["choices"]):
+                first = perf_counter() - began
+            usage = chunk.get("usage") or usage
+            prompt_ms = (chunk.get("timings") or {}).get("prompt_ms", prompt_ms)
+    last = perf_counter() - began
+    n, n_prompt = usage["completion_tokens"], usage["prompt_tokens"]
+    return Stream(n, n_prompt, first or last, last, prompt_ms / 1e3)
+
+
+async def _chunks(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    async for line in response.aiter_lines():
+        if line.startswith("data: {"):
+            yield json.loads(line.removeprefix("data: "))
+
+
+# -- what came of it ----------------------------------------------------------------------------
+
+
+def summary(samples: Sequence[Sample]) -> list[dict[str, Any]]:
+    """For each cell the medians of every subject, and the ratios that are promised."""
+    by_cell: defaultdict[Cell, defaultdict[str, list[Sample]]]
+    by_cell = defaultdict(lambda: defaultdict(list))
+    for sample in samples:
+        by_cell[sample.cell][sample.subject].append(sample)
+    return [
+        {**asdict(cell), "subjects": _medians(found), "ratios": _ratios(found)}
+        for cell, found in by_cell.items()
+    ]
+
+
+def _medians(found: dict[str, list[Sample]]) -> dict[str, dict[str, float]]:
+    names = [field.name for field in fields(Sample) if field.name not in ("subject", "cell")]
+    return {
+        subject: {n: round(statistics.median(getattr(s, n) for s in mine), 3) for n in names}
+        for subject, mine in found.items()
+    }
+
+
+def _ratios(found: dict[str, list[Sample]]) -> dict[str, float]:
+    """Geometric means over neighbours in time."""
+    wanted = {
+        "controller over plain": (AUTO, PLAIN, "tokens_per_second"),
+        "plain over llama.cpp": (PLAIN, PEER, "decode_per_second"),
+        "prefill over llama.cpp": (PLAIN, PEER, "prefill_per_second"),
+        "first token over llama.cpp": (PLAIN, PEER, "first_ms"),
+        "controller over ngram-mod": (AUTO, NGRAM, "decode_per_second"),
+    }
+    return {
+        name: round(_ratio(found[own], found[base], field), 4)
+        for name, (own, base, field) in wanted.items()
+        if own in found and base in found
+    }
+
+
+def _ratio(own: Sequence[Sample], base: Sequence[Sample], field: str) -> float:
+    logs = [
+        math.log(max(getattr(a, field), 1e-9) / max(getattr(b, field), 1e-9))
+        for a, b in zip(own, base, strict=False)
+    ]
+    return math.exp(statistics.fmean(logs))
+
+
+def _print(found: Sequence[dict[str, Any]]) -> None:
+    head = f"{'streams':>7} {'depth':>6} {'answer':>6} {'text':<8}"
+    print(f"{head} {'tok/s':>28} {'first ms':>24}  ratios")
+    for cell in found:
+        speeds = [f"{s['tokens_per_second']:.0f}" for s in cell["subjects"].values()]
+        firsts = [f"{s['first_ms']:.0f}" for s in cell["subjects"].values()]
+        ratios = ", ".join(f"{name} {value:.3f}" for name, value in cell["ratios"].items())
+        where = f"{cell['streams']:>7} {cell['depth']:>6} {cell['answer']:>6} {cell['text']:<8}"
+        print(f"{where} {' / '.join(speeds):>28} {' / '.join(firsts):>24}  {ratios}")
+    print("tok/s and first ms: " + " / ".join(found[0]["subjects"]) if found else "no cells")
+
+
+if __name__ == "__main__":
+    main()

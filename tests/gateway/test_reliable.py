@@ -1,0 +1,125 @@
+"""What must not end a gateway: checks that break, pools that change, limits that are bent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from parlay.deployment import Deployment, GatewaySection
+from parlay.gateway.asking import Asking, Ratio
+from parlay.gateway.upstream import Upstream
+from parlay.upstreams import Pool
+from parlay.web.alerts import Alerts
+from parlay.web.keeping import keep
+from tests.gateway.fakes import Engine, engines
+from tests.gateway.running import gateway
+from tests.gateway.test_relay import ask, pool, stream, text_of
+from tests.serving import wait_for
+
+
+def test_a_check_that_breaks_ends_neither_the_checks_nor_the_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, faults = Upstream.check, iter([ZeroDivisionError("check"), KeyError("check")])
+
+    async def check(self: Upstream) -> None:
+        for fault in faults:
+            raise fault
+        await real(self)
+
+    with engines(Engine("m")) as (one,), gateway(pool(one)) as running:
+        assert ask(running).status_code == 200
+        monkeypatch.setattr(Upstream, "check", check)
+        wait_for(lambda: next(faults, None) is None)
+        one.health = 500
+        wait_for(lambda: running.state(0) == "out")  # somebody still looks
+        one.health = 200
+        wait_for(lambda: running.state(0) == "up")
+        assert ask(running).status_code == 200
+
+
+def test_a_server_that_leaves_while_it_is_looked_at_is_merely_gone() -> None:
+    async def leave(one: Engine) -> str | None:
+        pool_ = Pool(name="a", urls=(one.url,))
+        up = Upstream(pool_, one.url, GatewaySection())
+        looking = asyncio.create_task(up.check())
+        while not one.n_connections:
+            await asyncio.sleep(0.01)
+        await up.close()
+        await looking
+        await up.check()  # and once more, on what is closed
+        return up.health.reason
+
+    with engines(Engine("m")) as (one,):
+        one.mode = "hang_health"
+        assert asyncio.run(leave(one)) == "unreachable"
+
+
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        ({}, {"max_tokens": 50}),
+        ({"max_tokens": 20}, {"max_tokens": 20}),
+        ({"n_predict": 1000}, {"n_predict": 50}),
+        ({"n_predict": -1}, {"n_predict": 50}),
+        ({"max_tokens": -1, "n_predict": 7}, {"max_tokens": 50, "n_predict": 7}),
+        ({"max_completion_tokens": 1e9}, {"max_completion_tokens": 50}),
+        ({"max_tokens": None}, {"max_tokens": 50}),
+        ({"max_tokens": True}, {"max_tokens": 50}),
+        ({"max_tokens": "900"}, {"max_tokens": 50}),
+    ],
+)
+def test_no_name_and_no_value_escapes_the_longest_answer(
+    body: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    upstreams = [{"name": "a", "urls": ["http://127.0.0.1:1"]}]
+    content = {"engine": "endpoints", "upstreams": upstreams, "server": {"max_answer_tokens": 50}}
+    asking = Asking(Deployment.model_validate(content), Ratio())
+    raw = httpx.Request("POST", "http://x", json={"prompt": "x", **body}).content
+    found = asking.understand("completions", raw, {}).body
+    assert {name: found.get(name) for name in sent} == sent
+    assert {name for name in found if name.startswith(("max_", "n_"))} == set(sent)
+
+
+def test_a_name_that_is_echoed_has_a_length() -> None:
+    with engines(Engine("m")) as (one,), gateway(pool(one)) as running:
+        assert ask(running, model="x" * 513).status_code == 400
+        assert ask(running, model="x" * 512).status_code == 200
+
+
+def test_a_stream_of_several_choices_is_complete_when_each_is() -> None:
+    with engines(Engine("m")) as (one,), gateway(pool(one)) as running:
+        one.mode = "cut_farewell"
+        chunks, _ = stream(running, n=2)  # one of them never ended
+        assert text_of(chunks) and chunks[-1]["error"]["code"] == "upstream"
+        assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
+        chunks, _ = stream(running)
+        assert "error" not in chunks[-1]
+
+
+def test_work_that_ends_is_begun_anew_and_told() -> None:
+    ran: list[str] = []
+
+    async def work() -> None:
+        ran.append("again")
+        if len(ran) == 1:
+            raise ValueError("once")
+        if len(ran) > 2:
+            await asyncio.Event().wait()
+
+    async def main() -> list[str]:
+        alerts = Alerts()
+        told: list[str] = []
+        task = asyncio.create_task(keep("the watch", work, alerts, first_s=0.01))
+        while len(ran) < 3:
+            told += [alert.message for alert in alerts.active.values()]
+            await asyncio.sleep(0)
+        task.cancel()
+        return told
+
+    told = asyncio.run(main())
+    assert any("the watch failed (ValueError)" in text for text in told)
+    assert any("the watch ended" in text for text in told)
