@@ -148,6 +148,9 @@ class ScriptedProposer:
         self.closed = True
 
 
+_ALIKE = 4  # tokens that must agree for a text to be taken up again
+
+
 class RecordedProposer:
     """Drafts texts that were recorded before, each token right with a given chance.
 
@@ -173,13 +176,21 @@ class RecordedProposer:
         return [self._draft(ask) for ask in asks]
 
     def _draft(self, ask: Ask) -> Draft:
-        said = tuple(ask.tokens)
+        wanted = self._what_followed(tuple(ask.tokens))[: ask.window]
+        tokens = tuple(self._spoil(token) for token in wanted)
+        return Draft(tokens, self.name, (self._right,) * len(tokens))
+
+    def _what_followed(self, said: tuple[int, ...]) -> tuple[int, ...]:
+        """In the text that began so; else, where rounding changed it, after the same few tokens."""
         for text in self._texts:
-            if len(text) > len(said) and text[: len(said)] == said:
-                wanted = text[len(said) : len(said) + ask.window]
-                tokens = tuple(self._spoil(token) for token in wanted)
-                return Draft(tokens, self.name, (self._right,) * len(tokens))
-        return Draft((), self.name)
+            if text[: len(said)] == said:
+                return text[len(said) :]
+        end = said[-_ALIKE:]
+        for text in self._texts:
+            for at in range(len(text) - _ALIKE - 1, 0, -1):
+                if text[at : at + _ALIKE] == end:
+                    return text[at + _ALIKE :]
+        return ()
 
     def _spoil(self, token: int) -> int:
         return token if self._rng.random() < self._right else (token + 1) % self._n_vocab

@@ -1,0 +1,363 @@
+"""What speculation on a hybrid costs and brings: rollback, turns, memory, beside llama-server.
+
+    python -m benchmarks.hybrid --preset 27b --folder /dev/shm --server llama-server --json out.json
+
+Writes its own stand-in (benchmarks/stand_ins.py) unless --model names one. Parts (--parts):
+
+  speed    the same prompts answered by Parlay plain, by Parlay's controller with suffix drafts, and
+           by llama.cpp's server plain and with ngram-mod (--server, or LLAMA_SERVER)
+  rounds   drafts out of its own recorded text, each token right with a given chance: what a round
+           with a rejection takes over its pass
+  turn     the second turn of a long conversation, the same again, and an edited last message,
+           against reading just the new tokens
+  memory   what was allocated on the GPU against the plan
+
+About six minutes for the 27b on an H200, one for --preset tiny on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeVar
+
+import httpx
+
+from benchmarks import stand_ins
+from benchmarks.expand import TYPES
+from parlay.decoding.round import Round
+from parlay.decoding.sampling import Sampling
+from parlay.decoding.span import Span
+from parlay.hub.resolving import resolve_model
+from parlay.llama import library
+from parlay.llama.settings import ContextSettings
+from parlay.planning.limits import load_list, plan_here
+from parlay.runtime.engine import Engine
+from parlay.runtime.engine_settings import EngineSettings
+from parlay.runtime.request import Request
+from parlay.runtime.sequence import Piece
+from parlay.runtime.sequence import Sequence as Answering
+from parlay.runtime.snapshots import wanted_files
+from parlay.testing import RecordedProposer
+
+T = TypeVar("T")
+GREEDY = Sampling(temperature=0.0)
+TOPICS = (
+    "Write a Python function that reads a CSV file and returns the mean of each column.",
+    "Tell the story of a lighthouse keeper who finds a letter in a bottle.",
+    "Explain step by step how a bicycle stays upright while it is ridden.",
+    "List what two small children need for a weekend in the mountains, and why.",
+)
+RIGHT, WINDOWS = (0.6, 0.8, 0.95), (3, 7)
+_PORT = 8179
+_START_S = 300.0
+
+
+def main() -> None:
+    args = _arguments()
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        model = args.model or Path(folder) / "hybrid.gguf"
+        if args.model is None:
+            shape = stand_ins.HYBRIDS[args.preset]
+            stand_ins.write(shape, resolve_model("default"), model, args.type)
+        parts = {"speed": speed, "rounds": rounds, "turn": turn, "memory": memory}
+        found = {"model": model.name, "preset": args.preset, "type": args.type}
+        for name in args.parts:
+            _say(f"{name} ...")
+            found[name] = parts[name](model, args)
+            _say(json.dumps(found[name], indent=1))
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+
+
+# -- an engine, asked and timed ----------------------------------------------------------------
+
+
+def settings(model: Path, args: argparse.Namespace, *draft: str, n: int = 8192) -> EngineSettings:
+    context = ContextSettings(n, threads=args.threads, prompt_cache_bytes=4 << 30)
+    return EngineSettings(model, draft, mode="faithful", context=context)
+
+
+def ask(engine: Engine, prompt: Sequence[int], n: int, **options: Any) -> Answering:
+    """One answer, waited for."""
+    ended = threading.Event()
+
+    def take(seq: Answering, _pieces: Sequence[Piece]) -> None:
+        if seq.retired:
+            ended.set()
+
+    seq = engine.submit(Request(tuple(prompt), n, GREEDY, **options), take)
+    ended.wait()
+    if seq.error is not None:
+        raise seq.error
+    return seq
+
+
+def on_worker(engine: Engine, work: Callable[[], T]) -> T:
+    """Run something between two rounds and wait for it."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except Exception as error:
+            done.set_exception(error)
+
+    engine.call(run)
+    return done.result()
+
+
+def prompts(engine: Engine) -> list[list[int]]:
+    vocabulary = engine.model.vocabulary
+    return [vocabulary.tokenize(text, bos=True, special=False) for text in TOPICS]
+
+
+def seconds(round_: Round) -> float:
+    timing = round_.timing
+    return timing.draft_s + timing.verify_s + timing.overhead_s
+
+
+def rate(seq: Answering) -> float:
+    """Tokens per second after the first."""
+    return (seq.n_generated - 1) / sum(seconds(r) for r in seq.rounds)
+
+
+# -- speed -------------------------------------------------------------------------------------
+
+
+def speed(model: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Tokens per second by subject, and their ratios."""
+    rates: dict[str, list[float]] = {}
+    texts: list[list[int]] = []
+    for name, draft in (("plain", ()), ("controller", ("suffix",))):
+        with Engine(settings(model, args, *draft)) as engine:
+            texts = prompts(engine)
+            ask(engine, texts[0], 8)  # the first one loads kernels
+            answers = [ask(engine, prompt, args.tokens, owner=name) for prompt in texts]
+            rates[name] = [rate(seq) for seq in answers]
+            drafted = [sum(r.n_drafted > 0 for r in seq.rounds) for seq in answers]
+            _say(f"{name}: {_shown(rates[name])} tok/s, rounds with a draft {drafted}")
+    for name, flags in (("server plain", []), ("server ngram-mod", ["--spec-type", "ngram-mod"])):
+        if args.server is not None:
+            with llama_server(args, model, flags) as url:
+                _complete(url, texts[0], 8)
+                rates[name] = [_complete(url, prompt, args.tokens) for prompt in texts]
+                _say(f"{name}: {_shown(rates[name])} tok/s")
+    plain, best = rates["plain"], rates.get("server ngram-mod")
+    return {
+        "tokens_per_second": rates,
+        "controller_over_plain": _ratio(rates["controller"], plain),
+        "controller_over_ngram_mod": None if best is None else _ratio(rates["controller"], best),
+    }
+
+
+@contextmanager
+def llama_server(args: argparse.Namespace, model: Path, flags: list[str]) -> Iterator[str]:
+    url = f"http://127.0.0.1:{_PORT}"
+    command = [str(args.server), "-m", str(model), "-ngl", "99", "-fa", "on", "-c", "8192"]
+    command += ["-np", "1", "--cache-ram", "0", "--host", "127.0.0.1", "--port", str(_PORT)]
+    if args.threads:
+        command += ["-t", str(args.threads)]
+    process = subprocess.Popen(
+        [*command, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        _wait(url, process)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + _START_S
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            if httpx.get(f"{url}/health", timeout=2).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.2)
+    sys.exit("llama.cpp's server did not come up")
+
+
+def _complete(url: str, prompt: list[int], n: int) -> float:
+    body = {"prompt": prompt, "n_predict": n, "temperature": 0, "cache_prompt": False}
+    answer = httpx.post(f"{url}/completion", json=body | {"ignore_eos": True}, timeout=600)
+    answer.raise_for_status()
+    timings = answer.json()["timings"]
+    return float((timings["predicted_n"] - 1) / timings["predicted_ms"] * 1e3)
+
+
+# -- rounds ------------------------------------------------------------------------------------
+
+
+def rounds(model: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """What rounds with and without a rejection take over a pass of as many rows."""
+    found = []
+    with Engine(settings(model, args, "suffix")) as engine:
+        n_vocab = engine.target.n_vocab
+        texts = prompts(engine)[:2]
+        _say(f"rollback {engine.target.rollback.value}, {engine.target.max_rollback} tokens")
+        recorded = [ask(engine, p, 2 * args.tokens, window=0).tokens for p in texts]
+        for window in WINDOWS:
+            pass_s = on_worker(engine, lambda w=window: _pass_s(engine, w + 1))  # type: ignore[misc]
+            for right in RIGHT:
+                source = RecordedProposer(recorded, right, n_vocab=n_vocab)
+                engine.bets.proposers["recorded"] = source
+                made: list[Round] = []
+                for prompt in texts:
+                    seq = ask(engine, prompt, args.tokens, sources=("recorded",), window=window)
+                    made += [r for r in seq.rounds if r.n_rows == window + 1]
+                found.append(_costs(made, window, right, pass_s))
+                _say(json.dumps(found[-1]))
+    return found
+
+
+def _pass_s(engine: Engine, rows: int) -> float:
+    """Median seconds of a pass over so many rows, one after another, nothing taken back."""
+    target, taken = engine.target, []
+    target.clear(0)
+    target.decode([Span(0, 0, list(range(100, 164)), 0)])
+    for i in range(24):
+        tokens = [200 + i + j for j in range(rows)]
+        started = perf_counter()
+        target.decode([Span(0, target.length(0), tokens, rows)])
+        taken.append(perf_counter() - started)
+    target.clear(0)
+    engine.slots.all[0].tokens.clear()
+    return statistics.median(taken[8:])
+
+
+def _costs(made: Sequence[Round], window: int, right: float, pass_s: float) -> dict[str, Any]:
+    steady = made[4:]  # the first ones are of a new shape
+    lost = [seconds(r) for r in steady if r.n_accepted < r.n_drafted]
+    won = [seconds(r) for r in steady if r.n_accepted == r.n_drafted]
+    return {
+        "window": window,
+        "right": right,
+        "acceptance": sum(r.n_accepted for r in made) / max(1, sum(r.n_drafted for r in made)),
+        "pass_ms": 1e3 * pass_s,
+        "rejected": len(lost),
+        "rejected_over_pass": statistics.median(lost) / pass_s if lost else None,
+        "held_over_pass": statistics.median(won) / pass_s if won else None,
+    }
+
+
+# -- turns -------------------------------------------------------------------------------------
+
+
+def turn(model: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """The first token of a second turn, again, and edited, over reading just what is new."""
+    found: dict[str, Any] = {"context": args.context, "new": args.new}
+    with Engine(settings(model, args, "suffix")) as engine:
+        text = [100 + (7919 * i) % (engine.target.n_vocab - 200) for i in range(2 * args.context)]
+        ask(engine, text[:600], 4)
+        first = ask(engine, text[: args.context - args.new - 32], 32, owner="a").tokens
+        said = list(first)
+        for name, shift in (("second turn", 0), ("again", 0), ("edited", 500)):
+            new = text[args.context + shift : args.context + shift + args.new]
+            seq = ask(engine, [*said, *new], 16, owner="a")
+            first_s = (seq.first_token or 0.0) - seq.submitted
+            found[name] = {"read": len(said) + len(new) - seq.n_reused, "ms": 1e3 * first_s}
+        new = text[args.context : args.context + args.new]
+        only = on_worker(engine, lambda: _only_new(engine, said, new))
+    found["only_new_ms"] = 1e3 * only
+    found["second_turn_over_only_new"] = found["second turn"]["ms"] / (1e3 * only)
+    return found
+
+
+def _only_new(engine: Engine, said: list[int], new: list[int]) -> float:
+    """Reading the new tokens after the old ones, as one pass, and choosing the first token."""
+    target, taken = engine.target, []
+    target.clear(0)
+    at = len(said) - 1
+    for start in range(0, at, 512):
+        target.decode([Span(0, start, said[start : min(start + 512, at)], 0)])
+    saved = target.save(0)
+    for _ in range(4):
+        target.restore(0, saved)
+        started = perf_counter()
+        target.decode([Span(0, at, [said[-1], *new], 1)])[0][0].argmax()
+        taken.append(perf_counter() - started)
+    target.clear(0)
+    engine.slots.all[0].tokens.clear()
+    return statistics.median(taken[1:])
+
+
+# -- memory ------------------------------------------------------------------------------------
+
+
+def memory(model: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """What the plan says and what is gone from the GPU; without one, what is planned."""
+    made = settings(model, args, "suffix")
+    before = sum(d.free_bytes for d in library.devices() if d.kind == "gpu")
+    with Engine(made) as engine:
+        text = [100 + i % 5000 for i in range(1200)]
+        ask(engine, text, 32)
+        after = sum(d.free_bytes for d in library.devices() if d.kind == "gpu")
+        context = replace(made.context, n_snapshots=engine.target.settings.n_snapshots)
+        n_snapshots = engine.target.settings.n_snapshots
+    target, drafters = wanted_files(replace(made, context=context))
+    plan = plan_here(load_list(target, drafters))
+    items = {f"{i.what} ({i.place})": i.n_bytes for i in plan.items}
+    taken = before - after
+    return {
+        "snapshots": n_snapshots,
+        "items": items,
+        "planned_gpu": plan.on_gpu,
+        "taken_gpu": taken,
+        "planned_over_taken": plan.on_gpu / taken if taken > 0 else None,
+    }
+
+
+# -- odds and ends -----------------------------------------------------------------------------
+
+
+def _ratio(a: Sequence[float], b: Sequence[float]) -> float:
+    return statistics.geometric_mean([x / y for x, y in zip(a, b, strict=True)])
+
+
+def _shown(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.1f}" for value in values)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--preset", choices=stand_ins.HYBRIDS, default="tiny")
+    parser.add_argument("--type", choices=TYPES, default="q4_0")
+    parser.add_argument("--model", type=Path, help="a stand-in that is there already")
+    parser.add_argument("--folder", type=Path, help="where the stand-in is written; /dev/shm")
+    server = os.environ.get("LLAMA_SERVER")
+    parser.add_argument("--server", type=Path, default=server, help="llama.cpp's llama-server")
+    parser.add_argument("--tokens", type=int, default=128, help="of each answer")
+    parser.add_argument("--context", type=int, default=4000, help="of the second turn")
+    parser.add_argument("--new", type=int, default=100, help="tokens new in the second turn")
+    parser.add_argument("--threads", type=int, default=0)
+    parts = ("speed", "rounds", "turn", "memory")
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
