@@ -17,6 +17,7 @@ from parlay import __version__
 from parlay.cli import (
     ab,
     bench,
+    chat,
     deploy,
     distill,
     doctor,
@@ -44,6 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verb in (
+    chat,
     generate,
     serve,
     pull,

@@ -1,0 +1,253 @@
+"""Who answers in a terminal's chat: a model in this process, or a server.
+
+Gives tokens with their origin and, at the end, figures; knows nothing of how they are shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import httpx
+
+from parlay.decoding.verdict import Origin
+from parlay.errors import BadRequest, ParlayError
+from parlay.parlay import Parlay
+from parlay.runtime.answer import Answer
+
+Message = Mapping[str, Any]
+_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+_MAX_NAMES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of text and where it came from; None: the server does not say."""
+
+    text: str
+    origin: Origin | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the page shows of an answer; None where a server does not tell."""
+
+    n_tokens: int
+    tokens_per_second: float | None
+    ttft_ms: float | None
+    speculation: Mapping[str, Any]  # the fields of `speculative` that are known
+    speedup: float | None
+    exact: bool | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The public JSON form."""
+        return {
+            "tokens": self.n_tokens,
+            "tokens_per_second": self.tokens_per_second,
+            "ttft_ms": self.ttft_ms,
+            "speedup": self.speedup,
+            "exact": self.exact,
+            "speculation": dict(self.speculation),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How an answer is asked for."""
+
+    max_tokens: int = 512
+    temperature: float = 0.0
+    seed: int = 0
+    speculate: bool = True
+
+
+class Voice(Protocol):
+    """Whoever answers."""
+
+    @property
+    def name(self) -> str:
+        """The model's."""
+
+    @property
+    def figures(self) -> Figures | None:
+        """Of the last answer that was finished."""
+
+    def answer(self, messages: Sequence[Message], ways: Ways) -> Iterator[Token]:
+        """Tokens as they come; leaving the loop early ends the answer."""
+
+    def change(self, model: str) -> None:
+        """Answer with another model from now on; with the old one if that fails."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class LocalVoice:
+    """A model in this process."""
+
+    def __init__(self, model: str, open_: Callable[[str], Parlay]) -> None:
+        self._open = open_
+        self._model = model
+        self._parlay = open_(model)
+        self.figures: Figures | None = None
+
+    @property
+    def name(self) -> str:
+        return self._parlay.engine.settings.target.stem
+
+    def answer(self, messages: Sequence[Message], ways: Ways) -> Iterator[Token]:
+        self.figures = None
+        stream = self._parlay.stream(
+            self._prompt(messages),
+            max_tokens=ways.max_tokens,
+            temperature=ways.temperature,
+            seed=ways.seed,
+            draft=None if ways.speculate else "none",
+        )
+        for piece in stream:
+            yield Token(piece.text, piece.origin)
+        self.figures = self._told(stream.answer)
+
+    def _prompt(self, messages: Sequence[Message]) -> str | Sequence[Message]:
+        if self._parlay.template is not None:
+            return messages
+        return "\n\n".join(str(message["content"]) for message in messages)
+
+    def _told(self, answer: Answer) -> Figures:
+        return Figures(
+            n_tokens=len(answer.tokens),
+            tokens_per_second=round(answer.tokens_per_second, 3),
+            ttft_ms=round(answer.prefill_s * 1e3, 3),
+            speculation=answer.speculation.as_dict(),
+            speedup=self._speedup(answer),
+            exact=answer.exact,
+        )
+
+    def _speedup(self, answer: Answer) -> float | None:
+        """Against plain passes as they were measured here, half-way through the answer."""
+        prices, counts = self._parlay.engine.prices, answer.speculation
+        seconds = counts.draft_s + counts.verify_s + counts.overhead_s
+        if prices is None or seconds <= 0:
+            return None
+        plain_s = prices.plain_s(answer.n_prompt + len(answer.tokens) // 2, 1)
+        return round(counts.n_generated * plain_s / seconds, 4)
+
+    def change(self, model: str) -> None:
+        """The old one is freed first: two may not fit."""
+        self._parlay.close()
+        try:
+            self._parlay = self._open(model)
+        except ParlayError:
+            self._parlay = self._open(self._model)
+            raise
+        self._model, self.figures = model, None
+
+    def close(self) -> None:
+        self._parlay.close()
+
+
+class RemoteVoice:
+    """A server that speaks OpenAI's chat interface; a Parlay server tells origins and figures."""
+
+    def __init__(self, url: str, model: str | None, api_key: str | None) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        base = url.rstrip("/").removesuffix("/v1")
+        try:
+            self._client = httpx.Client(base_url=base, headers=headers, timeout=_TIMEOUT)
+        except (httpx.InvalidURL, UnicodeError):
+            raise BadRequest(f"{url!r:.80} is no address; try http://127.0.0.1:8080") from None
+        self.figures: Figures | None = None
+        self._names = self._models()
+        self.name = self._known(model) if model else self._names[0]
+
+    def _models(self) -> list[str]:
+        with self._asking():
+            response = self._client.get("/v1/models")
+            _check(response)
+            names = [str(entry["id"]) for entry in response.json()["data"]]
+        if not names:
+            raise BadRequest("the server serves no model; check its deployment")
+        return names
+
+    def _known(self, model: str) -> str:
+        if model in self._names:
+            return model
+        names = ", ".join(self._names[:_MAX_NAMES])
+        raise BadRequest(f"the server does not serve {model}; it has {names}")
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            reason = " ".join(str(error).split())[:120] or type(error).__name__
+            raise BadRequest(
+                f"{self._client.base_url} does not answer as a chat server does ({reason}); check"
+                " the address"
+            ) from None
+
+    def answer(self, messages: Sequence[Message], ways: Ways) -> Iterator[Token]:
+        self.figures = None
+        body = {
+            "model": self.name,
+            "messages": list(messages),
+            "max_tokens": ways.max_tokens,
+            "temperature": ways.temperature,
+            "seed": ways.seed,
+            "speculative": ways.speculate,
+            "stream": True,
+            "stream_options": {"include_usage": True, "include_origins": True},
+        }
+        with self._asking(), self._client.stream("POST", "/v1/chat/completions", json=body) as got:
+            if got.is_error:
+                got.read()
+            _check(got)
+            for line in got.iter_lines():
+                if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
+                    yield from self._tokens(json.loads(data))
+
+    def _tokens(self, chunk: dict[str, Any]) -> Iterator[Token]:
+        if "error" in chunk:
+            raise BadRequest(str(chunk["error"].get("message", "the server failed"))[:300])
+        if "speculative" in chunk:
+            self.figures = _figures(chunk)
+        for choice in chunk.get("choices", ()):
+            text = choice.get("delta", {}).get("content") or ""
+            if "origins" in choice:
+                yield from (Token(t["text"], Origin(t["origin"])) for t in choice["origins"])
+            elif text:
+                yield Token(text, None)
+
+    def change(self, model: str) -> None:
+        self._names = self._models()
+        self.name = self._known(model)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _figures(chunk: Mapping[str, Any]) -> Figures:
+    told, timings = chunk["speculative"], chunk.get("timings") or {}
+    return Figures(
+        n_tokens=int(told.get("generated", 0)),
+        tokens_per_second=timings.get("predicted_per_second"),
+        ttft_ms=told.get("ttft_ms"),
+        speculation=told,
+        speedup=told.get("speedup"),
+        exact=told.get("exact"),
+    )
+
+
+def _check(response: httpx.Response) -> None:
+    if not response.is_error:
+        return
+    if response.status_code == 401:
+        raise BadRequest("the server asks for an API key; set PARLAY_API_KEY")
+    try:
+        message = str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = f"HTTP {response.status_code}"
+    raise BadRequest(f"the server refused: {message[:300]}")
