@@ -127,6 +127,14 @@ def test_the_budget_is_kept_and_the_rest_interpolated() -> None:
     assert found.curve(100, 1).steady[17] > found.curve(100, 1).steady[1]
 
 
+def test_a_machine_too_slow_for_the_budget_still_prices_target_and_drafter() -> None:
+    clock = Clock()
+    target = Stopwatch(SlowModel(clock, lambda rows, _: 5.0 * rows), clock)
+    drafter = SlowModel(clock, lambda rows, _: 1.0 * rows)
+    found = measure(target, drafter, max_window=8, clock=clock, budget_s=1.0)
+    assert found.drafter is not None and found.drafter.draft_s(1) > 0
+
+
 def test_progress_is_told() -> None:
     clock, told = Clock(), list[tuple[float, str]]()
     target = Stopwatch(SlowModel(clock, linear), clock)

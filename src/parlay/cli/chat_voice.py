@@ -15,6 +15,7 @@ import httpx
 
 from parlay.decoding.verdict import Origin
 from parlay.errors import BadRequest, ParlayError
+from parlay.hub.resolving import resolve_model
 from parlay.parlay import Parlay
 from parlay.runtime.answer import Answer
 
@@ -136,7 +137,8 @@ class LocalVoice:
         return round(counts.n_generated * plain_s / seconds, 4)
 
     def change(self, model: str) -> None:
-        """The old one is freed first: two may not fit."""
+        """The old one is freed first, once the new one is here: two may not fit."""
+        resolve_model(model)
         self._parlay.close()
         try:
             self._parlay = self._open(model)

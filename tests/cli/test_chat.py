@@ -1,0 +1,175 @@
+"""`parlay chat`: the conversation, its commands, a model here and a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from parlay.cli.chat import blocks, history_file, newest
+from parlay.cli.chat_session import Leave, Session, brief
+from parlay.cli.chat_voice import Figures, Message, RemoteVoice, Token, Ways
+from parlay.cli.main import app
+from parlay.decoding.verdict import Origin
+from parlay.errors import BadRequest
+from tests.server.running import Running
+
+TOLD = {
+    "drafted": 6, "accepted": 4, "rounds": 6, "acceptance_length": 1.67, "token_acceptance": 0.66,
+    "proposers": {"suffix": 3}, "fallbacks": {"no_draft": 2},
+}  # fmt: skip
+
+
+class Scripted:
+    """Answers with what it was asked, word by word."""
+
+    def __init__(self) -> None:
+        self.name = "scripted"
+        self.figures: Figures | None = None
+        self.asked: list[tuple[list[Message], Ways]] = []
+
+    def answer(self, messages: Sequence[Message], ways: Ways) -> Iterator[Token]:
+        self.asked.append((list(messages), ways))
+        if messages[-1]["content"] == "fail":
+            raise BadRequest("no room")
+        for word in str(messages[-1]["content"]).split():
+            yield Token(f"{word} ", Origin.ACCEPTED)
+        self.figures = Figures(10, 50.0, 20.0, TOLD, 1.5, True)
+
+    def change(self, model: str) -> None:
+        if model == "none":
+            raise BadRequest("no such model")
+        self.name = model
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session(Scripted(), Ways())
+
+
+def said(session: Session, text: str) -> str:
+    return "".join(token.text for token in session.say(text))
+
+
+def test_the_conversation_goes_on_with_what_was_said(session: Session) -> None:
+    session.command("/system Be brief")
+    assert said(session, "one two") == "one two "
+    said(session, "three")
+    assert [m["role"] for m in session.messages] == [
+        "system", "user", "assistant", "user", "assistant",
+    ]  # fmt: skip
+    assert brief(session.figures) if session.figures else False
+
+
+def test_an_answer_that_is_broken_off_stays_as_far_as_it_came(session: Session) -> None:
+    stream = session.say("one two three")
+    next(stream)
+    stream.close()
+    assert session.turns[-1] == {"role": "assistant", "content": "one "}
+
+
+def test_a_question_that_could_not_be_asked_is_taken_back(session: Session) -> None:
+    with pytest.raises(BadRequest):
+        said(session, "fail")
+    assert session.turns == []
+
+
+def test_why_says_what_was_drafted_and_gained(session: Session) -> None:
+    assert session.command("/why") == "nothing has been answered yet"
+    said(session, "one")
+    why = session.command("/why")
+    assert "4 of 10 tokens were guessed right" in why and "1.50x" in why
+    assert "suffix 3" in why and "no_draft 2" in why and "byte for byte" in why
+
+
+def test_speculation_is_switched_and_asked_for(session: Session) -> None:
+    voice = session.voice
+    assert isinstance(voice, Scripted)
+    assert session.command("/speculation off") == "speculation is off"
+    said(session, "one")
+    assert not voice.asked[-1][1].speculate
+    with pytest.raises(BadRequest, match="on or"):
+        session.command("/speculation maybe")
+
+
+def test_a_model_that_cannot_be_had_leaves_the_old_one(session: Session) -> None:
+    assert session.command("/model other") == "model: other"
+    with pytest.raises(BadRequest):
+        session.command("/model none")
+    assert session.voice.name == "other"
+
+
+def test_what_was_saved_can_be_resumed(session: Session, tmp_path: Path) -> None:
+    session.command("/system Be brief")
+    said(session, "one")
+    session.command(f"/save {tmp_path / 'talk.json'}")
+    again = Session(Scripted(), Ways())
+    again.resume(tmp_path / "talk.json")
+    assert again.messages == session.messages
+    (tmp_path / "bad.json").write_text("[]")
+    with pytest.raises(BadRequest, match="no conversation"):
+        again.resume(tmp_path / "bad.json")
+
+
+def test_unknown_commands_are_told_and_quit_leaves(session: Session) -> None:
+    with pytest.raises(BadRequest, match="/help"):
+        session.command("/sing")
+    assert "/why" in session.command("/help")
+    with pytest.raises(Leave):
+        session.command("/quit")
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (["one\n", "\n", "two\n"], ["one", "two"]),
+        (['"""\n', "one\n", "\n", "two\n", '"""\n', "three\n"], ["one\n\ntwo", "three"]),
+        (['"""one\n', 'two"""\n'], ["one\ntwo"]),
+        (['"""one"""\n', "two\n"], ["one", "two"]),
+        (['"""\n', "one\n"], ["one"]),
+    ],
+)
+def test_questions_may_have_several_lines(lines: list[str], found: list[str]) -> None:
+    assert list(blocks(iter(lines))) == found
+
+
+def test_the_history_is_bounded_and_its_users_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARLAY_CONFIG", str(tmp_path))
+    path = history_file()
+    assert path.stat().st_mode & 0o077 == 0
+    path.write_bytes(b"\n# 2026\n+a question\n" * 100_000)
+    assert history_file().stat().st_size < 1 << 20
+    assert newest(path.read_bytes()).startswith(b"\n\n#") or path.read_bytes().startswith(b"\n#")
+
+
+def test_lines_from_a_pipe_are_asked_one_by_one(tiny_llama: Path) -> None:
+    arguments = ["chat", str(tiny_llama), "-n", "6", "-c", "256", "--json"]
+    done = CliRunner().invoke(app, arguments, input="one\ntwo\n")
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.exit_code == 0 and len(answers) == 2
+    assert all(0 < a["figures"]["tokens"] <= 6 for a in answers)
+
+
+def test_a_server_answers_with_origins_and_figures(server: Running) -> None:
+    voice = RemoteVoice(server.url, None, None)
+    tokens = list(voice.answer([{"role": "user", "content": "hello"}], Ways(max_tokens=8)))
+    assert tokens and all(token.origin is not None for token in tokens)
+    assert voice.figures is not None and voice.figures.n_tokens > 0
+    with pytest.raises(BadRequest, match="it has"):
+        voice.change("another")
+    voice.close()
+
+
+def test_a_server_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(BadRequest, match="does not answer"):
+        RemoteVoice("http://127.0.0.1:9", None, None)
+    with pytest.raises(BadRequest, match="no address"):
+        RemoteVoice("http://a:port", None, None)
