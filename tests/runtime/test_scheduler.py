@@ -188,6 +188,26 @@ def test_faithful_mode_uses_any_shape_and_mixes_prompts_with_rounds_where_the_ca
     assert not first.done
 
 
+def test_a_pass_that_reads_a_prompt_counts_as_nobodys_decoding_time() -> None:
+    """Or a speed-up would be told as a slow-down while somebody else's prompt is read."""
+    rig = Rig(slots=2, mode="faithful", chunk=4, context_size=512, unified=True)
+    beside = rig.add(Request(PROMPT, max_tokens=400))
+    rig.scheduler.step()
+    rig.scheduler.step()
+    before = sum(beside.counts.generated_beside.values())
+    rig.add(Request(tuple(range(1, 30)) * 8, max_tokens=1))
+    mixed = 0
+    while rig.scheduler.n_waiting or any(seq.n_pending > 1 for seq in rig.scheduler.active):
+        rig.scheduler.step()
+        mixed += 1
+    assert mixed > 5 and sum(r.reads_prompt for r in beside.rounds) >= mixed - 1
+    counted = sum(beside.counts.generated_beside.values())
+    plain_rounds = [r for r in beside.rounds if not r.reads_prompt]
+    assert counted == sum(r.n_generated for r in plain_rounds) >= before
+    spent = sum(r.timing.overhead_s for r in plain_rounds)
+    assert beside.counts.overhead_s == pytest.approx(spent)
+
+
 def test_a_long_prompt_is_read_in_chunks_while_others_go_on_decoding() -> None:
     rig = Rig(window=0, slots=2, chunk=8)
     talking = rig.add(Request(PROMPT, max_tokens=40))

@@ -43,17 +43,20 @@ class Counts:
         """Count one round; every drafted token once."""
         self.n_rounds += 1
         self.n_generated += r.n_generated
-        self.draft_s += r.timing.draft_s
-        self.verify_s += r.timing.verify_s
-        self.overhead_s += r.timing.overhead_s
         self.windows[r.n_drafted] += 1
-        if r.timing.total_s:  # the prompt's token has no round of its own
-            self.generated_beside[r.n_sequences] += r.n_generated
+        if r.timing.total_s and not r.reads_prompt:  # a prompt's token has no round of its own
+            self._observe_time(r)
         if r.fallback is not None:
             self.fallbacks[r.fallback] += 1
             self.fallback_s[r.fallback] += r.timing.total_s
         if r.n_drafted:
             self._observe_draft(r)
+
+    def _observe_time(self, r: Round) -> None:
+        self.draft_s += r.timing.draft_s
+        self.verify_s += r.timing.verify_s
+        self.overhead_s += r.timing.overhead_s
+        self.generated_beside[r.n_sequences] += r.n_generated
 
     def _observe_draft(self, r: Round) -> None:
         self.n_speculated_rounds += 1

@@ -66,3 +66,4 @@ class Round:
     reason: str = ""  # why it chose so, in its own words
     position: int = 0  # tokens generated before it
     n_padding: int = 0  # rows of the pass that only gave it its shape
+    reads_prompt: bool = False  # the pass read somebody's prompt too: its time is that prompt's

@@ -351,6 +351,7 @@ class Scheduler:
             expected_gain=bet.choice.expected_gain,
             reason=bet.choice.reason,
             position=row.seq.n_generated - len(verdict.tokens),
+            reads_prompt=not all(r.decodes for r in made.rows),
         )
 
     # -- the edges ------------------------------------------------------------

@@ -30,7 +30,9 @@ class Baseline:
         self.pass_s[n_sequences] = seconds
 
     def observe(self, rounds: Sequence[Round]) -> None:
-        """One finished pass."""
+        """One finished pass; one that read a prompt is no measure of decoding."""
+        if rounds[0].reads_prompt:
+            return
         n = len(rounds)
         spent = rounds[0].timing.total_s
         first = rounds[0]
