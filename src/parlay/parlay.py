@@ -25,6 +25,7 @@ from parlay.llama.settings import (
     RopeSettings,
     SplitMode,
 )
+from parlay.pairing.heads import find_head
 from parlay.pairing.records import find_drafter
 from parlay.runtime.answer import Answer
 from parlay.runtime.engine import Engine
@@ -38,6 +39,7 @@ from parlay.timing.measuring import Progress, quietly
 Message = Mapping[str, Any]
 
 log = logging.getLogger("parlay")
+chosen = logging.getLogger("parlay.chosen")
 _THINK_TOKENS = 8  # the mark that opens the thinking, should it be no token of its own
 
 
@@ -281,11 +283,23 @@ class Parlay:
 
 
 def known_draft(target: Path) -> tuple[str, ...]:
-    """What the manifest of pairs recommends for a target, beside the suffix proposer."""
-    found = find_drafter(target) if target.is_file() else None
-    for warning in found.warnings if found else ():
-        log.warning(warning)
-    return tuple(dict.fromkeys(("suffix", found.draft))) if found else ("suffix",)
+    """What drafts for a target beside the suffix proposer: the manifest's pair, which somebody
+    measured; else a head in the target's file or beside it. Told in a line."""
+    if not target.is_file():
+        return ("suffix",)
+    pair = find_drafter(target)
+    if pair is not None:
+        for warning in pair.warnings:
+            log.warning(warning)
+        if pair.draft in FREE_PROPOSERS:
+            return tuple(dict.fromkeys(("suffix", pair.draft)))
+        chosen.info(f"draft: suffix, and {Path(pair.draft).name} by the manifest of pairs")
+        return "suffix", pair.draft
+    head = find_head(target)
+    if head is None:
+        return ("suffix",)
+    chosen.info(f"draft: suffix, and {head.why}")
+    return "suffix", str(head.path)
 
 
 def named_draft(text: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from parlay.llama.settings import Adapter, ContextSettings, ModelSettings
 from parlay.planning.limits import Wanted, load_list
 from parlay.planning.needs import Load, check_cache_types, needs
 from parlay.planning.shape import read_shape
-from tests import tiny_models
+from tests import tiny_drafters, tiny_models
 from tests.planning import headers
 from tests.planning.dry_run import MAPPED, allocated, simulated
 from tests.tiny_adapters import write_lora
@@ -99,6 +99,19 @@ def test_overridden_tensors_are_planned_where_they_go(tmp_path: Path) -> None:
     assert found[1]["ram", "weights"] - found[0]["ram", "weights"] == 3 * sum(experts)
     # A wide pass copies experts to the GPU one tensor after another.
     assert max(experts) < found[1]["gpu", "compute"] < found[0]["gpu", "compute"] + 3 * max(experts)
+
+
+def test_a_head_is_planned_without_what_is_loaded_of_its_file(tmp_path: Path) -> None:
+    target = tiny_drafters.write_nextn(tmp_path / "target.gguf")
+    lone = tiny_drafters.write_nextn(tmp_path / "lone.gguf", only_head=True)
+    context = ContextSettings(512, threads=1)
+    _, own = load_list(Wanted(target, MAPPED, context), [Wanted(target, MAPPED, context)])
+    _, apart = load_list(Wanted(target, MAPPED, context), [Wanted(lone, MAPPED, context)])
+    assert own.shape.n_layers == apart.shape.n_layers == 1
+    assert own.shape.weight_bytes == own.shape.layers[0].n_bytes == apart.shape.layers[0].n_bytes
+    assert apart.shape.input_bytes > 0
+    cache = sum(i.n_bytes for i in needs(own) if i.what == "cache")
+    assert cache == sum(i.n_bytes for i in needs(apart) if i.what == "cache") > 0
 
 
 def test_shares_say_which_gpu_holds_what(tmp_path: Path) -> None:

@@ -135,8 +135,15 @@ class Capture:
         self.layers = tuple(layers)
         self._listener = listener
         self._views: dict[int, tuple[int, States]] = {}  # where a layer's states lie
+        self.paused = False
         _check(model, self.layers)
         self._switch(on=True)
+
+    def pause(self, paused: bool) -> None:
+        """While paused, passes cost what they did before, and nobody is told of them."""
+        if paused != self.paused:
+            self._switch(on=not paused)
+            self.paused = paused
 
     def close(self) -> None:
         """Stop: from here on passes cost what they did before."""
@@ -144,6 +151,8 @@ class Capture:
 
     def tell(self, spans: Sequence[Span], n_rows: int) -> None:
         """Hand the last pass's states over."""
+        if self.paused:
+            return
         width = self._n_embd
         rows: States = np.empty((n_rows, len(self.layers) * width), np.float32)
         for i, layer in enumerate(self.layers):

@@ -125,6 +125,11 @@ class Context:
         """The layers whose inputs are captured now."""
         return () if self._capture is None else self._capture.layers
 
+    def pause_capture(self, paused: bool) -> None:
+        """Leave states inside for a while: reading them out costs a part of every pass."""
+        if self._capture is not None:
+            self._capture.pause(paused)
+
     def release(self) -> None:
         """Capture nothing any more."""
         if self._capture is not None:

@@ -35,6 +35,12 @@ class Wanted:
     path: Path
     model: ModelSettings
     context: ContextSettings
+    head: bool = False  # only its NextN layers: the rest is loaded already
+
+    def drafts_for(self, target: Path) -> Wanted:
+        """A target that is named as its own drafter brings its NextN layers only."""
+        same = self.path.exists() and target.exists() and self.path.samefile(target)
+        return replace(self, head=same)
 
 
 def engine_contexts(
@@ -71,7 +77,9 @@ def check_fits(
 def load_list(target: Wanted, drafters: Sequence[Wanted] = (), n_features: int = 0) -> list[Load]:
     """Headers read, roles given. Drafters that read the target's layers say how many."""
     names = ["drafter", *(f"drafter {n}" for n in range(2, len(drafters) + 1))]
-    drafts = [_load(name, one) for name, one in zip(names, drafters, strict=False)]
+    drafts = [
+        _load(name, one.drafts_for(target.path)) for name, one in zip(names, drafters, strict=False)
+    ]
     n_reads = sum(load.shape.n_reads for load in drafts)
     return [_load("target", target, n_features or n_reads), *drafts]
 
@@ -99,7 +107,7 @@ def fit_here(
 
 def _load(role: str, wanted: Wanted, n_features: int = 0) -> Load:
     """As it will be loaded: weights that are copied into large pages are not mapped."""
-    model, shape = wanted.model, read_shape(wanted.path)
+    model, shape = wanted.model, read_shape(wanted.path, head=wanted.head)
     check_adapters(model.adapters, wanted.path)
     if model.all_overrides:
         check_overrides(model, shape.names, shape.name)

@@ -137,14 +137,24 @@ class Shape:
         return self.architecture in FOLLOWED
 
 
-def read_shape(path: Path) -> Shape:
-    """The shape of a model file, or of a split model given its first file."""
+def read_shape(path: Path, *, head: bool = False) -> Shape:
+    """The shape of a model file, or of a split model given its first file.
+
+    `head`: only of the NextN layers in it, which use what else is loaded of the file.
+    """
     facts = read_facts(path)
     headers = read_parts(path)
     first = _Keys(headers[0], facts.architecture)
     tensors = [tensor for header in headers for tensor in header.tensors]
     by_name = {tensor.name: tensor for tensor in tensors}
-    layers = _layers(first, tensors, facts.n_layers, facts.recurrent)
+    lone = head or not any(_LAYER.match(name) and name.startswith("blk.0.") for name in by_name)
+    n_heads = first.count("nextn_predict_layers") if lone else 0
+    state = None if n_heads else facts.recurrent
+    layers = _layers(first, tensors, facts.n_layers + n_heads, state)
+    if n_heads:
+        layers = layers[facts.n_layers :]
+    if head:
+        tensors = []
     outside = [t for t in tensors if not _LAYER.match(t.name) and t.name not in _INPUT]
     embeddings = by_name.get("token_embd.weight")
     tied = "output.weight" not in by_name and embeddings is not None
@@ -166,9 +176,9 @@ def read_shape(path: Path) -> Shape:
         layers=layers,
         input_bytes=inputs,
         outputs=tuple(Weight(t.name, t.n_bytes) for t in outside),
-        tied_bytes=embeddings.n_bytes if tied and embeddings is not None else 0,
+        tied_bytes=embeddings.n_bytes if tied and embeddings is not None and not head else 0,
         n_inner=first.count("ssm.inner_size"),
-        n_reads=first.length("target_layers"),
+        n_reads=first.length("target_layers") or min(1, n_heads),
     )
 
 

@@ -127,6 +127,10 @@ class Follower(ABC):
             slot = self._slots[seq_id] = Followed()
         return slot
 
+    def start_over(self) -> None:
+        """Forget every sequence: passes went by that it was not told of."""
+        self._reset()
+
     def _reset(self) -> None:
         for seq_id in self._slots:
             self._model.clear(seq_id)

@@ -42,6 +42,7 @@ from parlay.runtime.loading import (
 from parlay.runtime.padding import Padding
 from parlay.runtime.prompt_cache import PromptCache
 from parlay.runtime.request import Mode, Request
+from parlay.runtime.resting import Resting, bits_stay
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence, Sink
 from parlay.runtime.slots import Slots
@@ -81,6 +82,7 @@ class Engine:
         self._drafter_closing: Closing = []
         self._worker: Worker | None = None
         self._learned: Callable[[], None] | None = None
+        self._resting: Resting | None = None
         try:
             self._worker = Worker(lambda: self._open(settings, controller))
         except BaseException:
@@ -143,6 +145,7 @@ class Engine:
             chunk=chunk,
             n_batch=n_batch,
         )
+        self._watch(proposers.get(MODEL))
         self._progress(1.0, "ready")
         return self._scheduler
 
@@ -249,6 +252,7 @@ class Engine:
             self._attach(made)
             self.bets.absent.pop(MODEL, None)
             self.bets.proposers[MODEL] = made
+            self._watch(made)
             if self.prices is not None:
                 self.prices.drafter = drafter_cost(made)
 
@@ -260,8 +264,9 @@ class Engine:
         """Give the draft model up before the next round; its rounds will say why."""
 
         def drop() -> None:
+            rested = self._watch(None)
             self.bets.absent[MODEL] = reason
-            if self.bets.proposers.pop(MODEL, None) is not None:
+            if self.bets.proposers.pop(MODEL, None) is not None or rested:
                 self._free_drafter()
 
         self.call(drop)
@@ -275,6 +280,27 @@ class Engine:
         """Let a drafter that reads hidden states follow the target; others cost it nothing."""
         if isinstance(drafter, Follower):
             self.target.capture(drafter.layers, drafter.follow)
+
+    def _watch(self, drafter: Proposer | None) -> bool:
+        """Let a drafter rest where it does not pay; whether the one before was at rest.
+
+        In exact mode only where that changes no bit, which cannot be probed while answers run.
+        """
+        before, self._resting = self._resting, None
+        if before is not None:
+            self.bets.listeners.remove(before)
+        if isinstance(drafter, Follower) and (self.mode == "faithful" or self._bits_stay()):
+            self._resting = Resting(self.bets, self.target, drafter)
+            self.bets.listeners.append(self._resting)
+        return before is not None and before.resting
+
+    def _bits_stay(self) -> bool:
+        """Whether states may be left inside; the probe takes the first slot."""
+        if self.active:
+            return False
+        self.slots.keep(0, 0)
+        self.slots.release(0, ())
+        return bits_stay(self.target)
 
     def __enter__(self) -> Engine:
         return self

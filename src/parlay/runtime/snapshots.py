@@ -11,6 +11,7 @@ from pathlib import Path
 
 from parlay import store
 from parlay.control.cost import CostTable
+from parlay.errors import ParlayError
 from parlay.llama import library
 from parlay.llama.context import Context
 from parlay.llama.undo import Rollback
@@ -87,5 +88,15 @@ def wanted_files(settings: EngineSettings) -> tuple[Wanted, list[Wanted]]:
     types = (settings.drafter_cache_type_k, settings.drafter_cache_type_v)
     ours, own = engine_contexts(settings.context, settings.widest, types)
     paths = [Path(name) for name in settings.draft if name not in FREE_PROPOSERS]
+    if settings.drafter_later:  # whoever loads it says what is wrong with it
+        paths = [path for path in paths if _is_readable(path)]
     drafters = [Wanted(path, settings.drafter_model, own) for path in paths]
     return Wanted(settings.target, settings.model, ours), drafters
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        read_shape(path)
+    except ParlayError:
+        return False
+    return True

@@ -217,7 +217,7 @@ def _wanted(deployment: Deployment, drafter: Path) -> tuple[Wanted, Wanted]:
     types = (settings.drafter_cache_type_k, settings.drafter_cache_type_v)
     context, own = engine_contexts(settings.context, settings.widest, types)
     target = Wanted(settings.target, settings.model, context)
-    return target, Wanted(drafter, settings.drafter_model, own)
+    return target, Wanted(drafter, settings.drafter_model, own).drafts_for(settings.target)
 
 
 # -- the tokenizer ----------------------------------------------------------------------------

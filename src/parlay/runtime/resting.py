@@ -1,0 +1,107 @@
+"""Lets a drafter that reads hidden states rest where it does not pay: reading them costs passes.
+
+Hears rounds; takes the drafter off the table and puts it back. Knows nothing of prices: whether it
+paid is read from what the controller chose.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from parlay.decoding.round import Fallback, Round
+from parlay.decoding.span import Span
+from parlay.llama.context import Context
+from parlay.proposers.follower import Follower
+from parlay.runtime.bets import Bets
+from parlay.timing.probe_text import real_tokens
+
+log = logging.getLogger("parlay.runtime")
+
+# Out of so many rounds in which it could have been chosen, fewer than the share below is too few.
+_N_ROUNDS, _SHARE = 256, 1 / 32
+# After so many answers it is tried again, then after twice as many; work changes between answers.
+_MIN_ANSWERS, _MAX_ANSWERS = 4, 64
+# Rounds that say nothing of what a drafter is worth: somebody else decided.
+_DECIDED = frozenset(
+    {Fallback.REQUEST, Fallback.POLICY, Fallback.GRAMMAR, Fallback.REASONING, Fallback.PROMPT_HEAVY}
+)
+_N_PREFIX = 24
+
+
+class Resting:
+    """One drafter that follows the target, awake or at rest."""
+
+    def __init__(self, bets: Bets, target: Context, drafter: Follower) -> None:
+        self._bets = bets
+        self._target = target
+        self._drafter = drafter
+        self._chosen: deque[bool] = deque(maxlen=_N_ROUNDS)
+        self._wait = _MIN_ANSWERS
+        self._n_answers = 0
+        self.resting = False
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """The rounds of one pass, on the worker's thread."""
+        if self.resting:
+            self._n_answers += sum(r.position == 0 for r in rounds)
+            if self._n_answers >= self._wait:
+                self._wake()
+            return
+        for r in rounds:
+            if r.fallback not in _DECIDED:
+                self._chosen.append(r.source == self._drafter.name and r.reason == "profit")
+        n_chosen = sum(self._chosen)
+        if n_chosen >= _SHARE * _N_ROUNDS:
+            self._wait = _MIN_ANSWERS
+        elif len(self._chosen) == _N_ROUNDS:
+            self._rest(n_chosen)
+
+    def _rest(self, n_chosen: int) -> None:
+        name = self._drafter.name
+        if self._bets.proposers.pop(name, None) is None:
+            return
+        self._bets.absent[name] = Fallback.UNPROFITABLE
+        self._target.pause_capture(True)
+        self.resting, self._n_answers = True, 0
+        self._chosen.clear()
+        log.info(
+            "the drafter %s rests: %d of the last %d rounds paid with it; it comes back after %d"
+            " answers", name, n_chosen, _N_ROUNDS, self._wait,
+        )  # fmt: skip
+
+    def _wake(self) -> None:
+        name = self._drafter.name
+        self.resting = False
+        self._wait = min(2 * self._wait, _MAX_ANSWERS)
+        self._drafter.start_over()
+        self._target.pause_capture(False)
+        self._bets.absent.pop(name, None)
+        self._bets.proposers[name] = self._drafter
+
+
+def bits_stay(target: Context) -> bool:
+    """Whether a pass gives the same logits, bit for bit, with and without states read out.
+
+    Takes the first sequence, which must be free.
+    """
+    tokens = real_tokens(target, _N_PREFIX + 8)
+    found: list[list[bytes]] = []
+    try:
+        for paused in (False, True):
+            target.pause_capture(paused)
+            found.append([_logits(target, tokens, rows) for rows in (1, 2, 5, 8)])
+    finally:
+        target.pause_capture(False)
+        target.clear(0)
+    return found[0] == found[1]
+
+
+def _logits(target: Context, tokens: Sequence[int], rows: int) -> bytes:
+    target.clear(0)
+    target.decode([Span(0, 0, tokens[:_N_PREFIX], 0)])
+    (read,) = target.decode([Span(0, _N_PREFIX, tokens[_N_PREFIX : _N_PREFIX + rows], rows)])
+    return np.ascontiguousarray(read).tobytes()

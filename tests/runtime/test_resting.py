@@ -1,0 +1,106 @@
+"""A drafter of states at rest: passes cost what they did, the text stays, and it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from parlay import Parlay
+from parlay.decoding.round import Fallback, Round, Timing
+from parlay.proposers.follower import Follower
+from parlay.runtime.resting import Resting, bits_stay
+from tests import tiny_drafters, tiny_models
+
+
+@pytest.fixture(scope="module")
+def parlay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parlay]:
+    folder: Path = tmp_path_factory.mktemp("resting")
+    target = tiny_drafters.few_words(tiny_models.write_llama(folder / "target.gguf"))
+    drafter = tiny_drafters.write_dflash(folder / "drafter.gguf")
+    with Parlay(target, draft=str(drafter), window=3, context_size=256, threads=1) as made:
+        yield made
+
+
+def resting(parlay: Parlay) -> Resting:
+    engine = parlay.engine
+    (found,) = (one for one in engine.bets.listeners if isinstance(one, Resting))
+    return found
+
+
+def a_round(*, chosen: bool = False, position: int = 9, fallback: Fallback | None = None) -> Round:
+    return Round(
+        seq_id=0,
+        source="model" if chosen else "none",
+        window=3 if chosen else 0,
+        n_drafted=3 if chosen else 0,
+        n_accepted=0,
+        n_generated=1,
+        confidence=(),
+        n_rows=1,
+        n_sequences=1,
+        n_pass_rows=1,
+        n_context=64,
+        timing=Timing(),
+        fallback=fallback,
+        reason="profit" if chosen else "",
+        position=position,
+    )
+
+
+def test_reading_states_out_changes_no_bit_here(parlay: Parlay) -> None:
+    assert bits_stay(parlay.engine.target)
+
+
+def test_a_drafter_that_does_not_pay_rests_and_comes_back_with_other_answers(
+    parlay: Parlay,
+) -> None:
+    watch, engine = resting(parlay), parlay.engine
+    before = parlay.generate("abc def", max_tokens=40, raw=True)
+    assert before.speculation.n_drafted > 0
+    for _ in range(400):
+        watch.observe([a_round(fallback=Fallback.UNPROFITABLE)])
+    assert watch.resting
+    assert engine.bets.absent == {"model": Fallback.UNPROFITABLE}
+    plain = parlay.generate("abc def", max_tokens=40, raw=True)
+    assert plain.text == before.text
+    assert plain.speculation.n_drafted == 0
+    assert plain.speculation.fallbacks[Fallback.UNPROFITABLE] > 0
+    for _ in range(8):
+        watch.observe([a_round(position=0, fallback=Fallback.UNPROFITABLE)])
+    again = parlay.generate("another text", max_tokens=40, raw=True)
+    assert again.speculation.n_drafted > 0
+    assert engine.bets.absent == {}
+
+
+def test_a_drafter_that_pays_now_and_then_stays(parlay: Parlay) -> None:
+    watch = resting(parlay)
+    for i in range(600):
+        watch.observe([a_round(chosen=i % 20 == 0)])
+    assert not watch.resting
+
+
+def test_rounds_that_others_decided_say_nothing(parlay: Parlay) -> None:
+    watch = resting(parlay)
+    for _ in range(600):
+        watch.observe([a_round(fallback=Fallback.REQUEST)])
+    assert not watch.resting
+
+
+def test_a_drafter_is_dropped_while_it_rests(tmp_path: Path) -> None:
+    target = tiny_models.write_llama(tmp_path / "target.gguf")
+    drafter = tiny_drafters.write_dflash(tmp_path / "drafter.gguf")
+    with Parlay(target, draft="suffix", window=3, context_size=128, threads=1) as parlay:
+        engine = parlay.engine
+        engine.load_drafter(drafter)
+        parlay.generate("abc", max_tokens=4, raw=True)
+        watch = resting(parlay)
+        for _ in range(300):
+            watch.observe([a_round(fallback=Fallback.UNPROFITABLE)])
+        assert watch.resting
+        engine.drop_drafter(Fallback.MEMORY)
+        parlay.generate("abc", max_tokens=4, raw=True)
+        assert engine.bets.absent == {"model": Fallback.MEMORY}
+        assert engine.target.captured == ()
+        assert isinstance(watch._drafter, Follower)
