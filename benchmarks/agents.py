@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -28,7 +29,7 @@ from benchmarks import served
 ASK = "Say hello in one word."
 AGAIN = "And once more."
 MODEL = "parlay"
-LIMIT_S = 240
+LIMIT_S = 400
 
 
 @dataclass(frozen=True)
@@ -271,7 +272,7 @@ def parlay(folder: Path, context: int, threads: int) -> Iterator[tuple[str, Path
 def drive(agent: Agent, folder: Path, url: str, log: Path) -> Outcome:
     started, before = time.perf_counter(), _lines(log)
     codes, output = [], ""
-    with TemporaryDirectory() as home, TemporaryDirectory() as work:
+    with _folder() as home, _folder() as work:
         for turn in agent.turns(Place(folder, Path(home), url)):
             code, text = _turn(turn, Path(home), Path(work))
             codes.append(code)
@@ -279,6 +280,11 @@ def drive(agent: Agent, folder: Path, url: str, log: Path) -> Outcome:
     requests = _lines(log)[len(before) :]
     version = version_of(agent, folder)
     return Outcome(agent.name, version, codes, requests, time.perf_counter() - started, output)
+
+
+def _folder() -> TemporaryDirectory[str]:
+    """What an agent left running may still write there."""
+    return TemporaryDirectory(ignore_cleanup_errors=True)
 
 
 def _turn(turn: Turn, home: Path, work: Path) -> tuple[int, str]:
@@ -291,20 +297,22 @@ def _turn(turn: Turn, home: Path, work: Path) -> tuple[int, str]:
         "TERM": "dumb",
         "XDG_CONFIG_HOME": str(home),
     }
-    try:
-        done = subprocess.run(
-            turn.command,
-            check=False,
-            env=env | turn.env,
-            cwd=work,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=LIMIT_S,
-        )
-    except subprocess.TimeoutExpired as late:
-        return 124, (late.stdout or b"").decode("utf-8", "replace")
-    return done.returncode, done.stdout.decode("utf-8", "replace")
+    with subprocess.Popen(
+        turn.command,
+        env=env | turn.env,
+        cwd=work,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # so that what it started can be ended with it
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            return 124, output.decode("utf-8", "replace")
+    return process.returncode, output.decode("utf-8", "replace")
 
 
 def _lines(log: Path) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ Knows addresses, names and bounds; asks nobody. The gateway acts on it.
 
 from __future__ import annotations
 
+from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
@@ -24,6 +25,8 @@ class Pool(BaseModel):
     api_key: SecretStr | None = None
     api_key_file: str | None = None
     health: str = Field("/health", pattern=r"^/[^\s?#]*$")
+    # Doors the engines have themselves; requests through others are put in chat's words.
+    doors: tuple[Literal["messages", "responses"], ...] = ()
     max_concurrent: int = Field(64, ge=1, le=65536)  # of each server; what is over waits here
 
     @field_validator("urls")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx
 import pytest
 
 from parlay.deployment import Deployment, GatewaySection
@@ -78,8 +77,7 @@ def test_no_name_and_no_value_escapes_the_longest_answer(
     upstreams = [{"name": "a", "urls": ["http://127.0.0.1:1"]}]
     content = {"engine": "endpoints", "upstreams": upstreams, "server": {"max_answer_tokens": 50}}
     asking = Asking(Deployment.model_validate(content), Ratio())
-    raw = httpx.Request("POST", "http://x", json={"prompt": "x", **body}).content
-    found = asking.understand("completions", raw, {}).body
+    found = asking.understand("completions", {"prompt": "x", **body}, {}).body
     assert {name: found.get(name) for name in sent} == sent
     assert {name for name in found if name.startswith(("max_", "n_"))} == set(sent)
 

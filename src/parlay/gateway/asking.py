@@ -17,10 +17,14 @@ from parlay.errors import BadRequest
 from parlay.reading import answers
 from parlay.routing import Endpoint, Facts, Rule, first_match
 from parlay.web import failures
-from parlay.web.bodies import NOT_JSON
 from parlay.web.schema import Speculative
 
-PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+PATHS: dict[Endpoint, str] = {
+    "chat": "/v1/chat/completions",
+    "completions": "/v1/completions",
+    "messages": "/v1/messages",
+    "responses": "/v1/responses",
+}
 _LENGTHS = ("max_completion_tokens", "max_tokens", "n_predict")
 _MAX_NAME = 512
 _UNSAID = 4096  # tokens an answer may have where neither client nor deployment says
@@ -40,9 +44,17 @@ class Asked:
     route: str
     plain: str | None  # the reason for which it must not speculate
     wants: bool | None  # the client's own choice
+    # What came through another door, as it came: for engines that have that door themselves.
+    original: dict[str, Any] | None = None
 
-    def body_for(self, model: str | None) -> dict[str, Any]:
-        return self.body if model is None else {**self.body, "model": model}
+    def body_for(self, model: str | None, *, native: bool = False) -> dict[str, Any]:
+        body = self.original if native and self.original is not None else self.body
+        return body if model is None else {**body, "model": model}
+
+    def path(self, *, native: bool) -> str:
+        """Where it goes; other doors' requests go to chat, in chat's words."""
+        translated = self.original is not None and not native
+        return PATHS["chat" if translated else self.endpoint]
 
 
 class Ratio:
@@ -67,11 +79,14 @@ class Asking:
         self._deployment = deployment
         self._ratio = ratio
 
-    def understand(self, endpoint: Endpoint, raw: bytes, headers: Mapping[str, str]) -> Asked:
-        """A request, or the reason why it is none."""
-        body = answers.object_of(raw)
-        if not body:
-            raise NOT_JSON
+    def understand(
+        self,
+        endpoint: Endpoint,
+        body: dict[str, Any],
+        headers: Mapping[str, str],
+        original: dict[str, Any] | None = None,
+    ) -> Asked:
+        """A request, or the reason why it is none; `original`: what chat's words stand for."""
         self._check(endpoint, body)
         wants, policy = _speculative(body.pop("speculative", None))
         stream = body.get("stream") is True
@@ -92,10 +107,20 @@ class Asking:
             # Routes that say `auto` leave it to whoever measures, and a gateway does.
             plain=rule.reason.value if rule.policy == "plain" and not rule.auto else None,
             wants=wants,
+            original=self._capped(endpoint, original),
         )
 
+    def _capped(self, endpoint: Endpoint, original: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The longest answer holds for engines that are asked in another door's words, too."""
+        limit = self._deployment.server.max_answer_tokens
+        if original is None or limit is None:
+            return original
+        name = "max_tokens" if endpoint == "messages" else "max_output_tokens"
+        given = original.get(name)
+        return {**original, name: min(given, limit) if isinstance(given, int) else limit}
+
     def _check(self, endpoint: Endpoint, body: Mapping[str, Any]) -> None:
-        needed = "messages" if endpoint == "chat" else "prompt"
+        needed = "prompt" if endpoint == "completions" else "messages"
         if not body.get(needed):
             raise failures.Failure(400, f"{needed} is missing", param=needed)
         if len(answers.string(body.get("model")) or "") > _MAX_NAME:

@@ -23,16 +23,21 @@ from parlay.gateway.relay import Attempt, Piece, UpstreamFailed
 from parlay.gateway.service import Gateway
 from parlay.gateway.upstream import Upstream
 from parlay.reading import answers
+from parlay.reading.typed_answers import ENDS
 from parlay.web import failures, visits
 from parlay.web import streaming as sse
+from parlay.web.doors.door import End, Writer
 
 
 class Exchange:
     """One request being answered, streamed or whole."""
 
-    def __init__(self, gateway: Gateway, asked: Asked) -> None:
+    def __init__(self, gateway: Gateway, asked: Asked, writer: Writer | None = None) -> None:
+        """`writer`: of another door than chat's, for engines that have chat only."""
         self._gateway = gateway
         self._asked = asked
+        self._writer = writer
+        self._begun = False
         visits.settle()  # counted by the pools from here on
         self._watch = Watch(perf_counter())
         self._deadline = self._watch.arrived + gateway.deployment.server.request_timeout_s
@@ -60,11 +65,14 @@ class Exchange:
             beginning.result()
         except failures.Failure as failure:
             self._end(failure.status, None, error=failure.code)
-            return JSONResponse(failure.body, failure.status, failure.headers)
+            body = failure.body_for(request.url.path)
+            return JSONResponse(body, failure.status, failure.headers)
         finally:
             await _stop(beginning, leaving)
         if self._asked.stream:
-            return LimitedStream(self._frames(), self._leave, self._headers, self._limit_s)
+            native = self._attempt is not None and self._attempt.native
+            frames = self._native() if native else self._frames()
+            return LimitedStream(frames, self._leave, self._headers, self._limit_s)
         return await self._whole()
 
     async def _begin(self) -> None:
@@ -153,7 +161,19 @@ class Exchange:
         numbers = self._numbers()
         headers = self._headers
         self._end(200, numbers)
+        if self._writer is not None and not self._attempt.native:
+            return JSONResponse(self._translated(piece, numbers), headers=headers)
         return JSONResponse({**self._named(piece.chunk), "speculative": numbers}, headers=headers)
+
+    def _translated(self, piece: Piece, numbers: dict[str, Any]) -> dict[str, Any]:
+        """A whole answer of chat's in another door's format."""
+        assert self._writer is not None
+        self._writer.push({"delta": _indexed(_choice(piece.chunk).get("message"))})
+        return self._writer.whole(self._how_it_ended(piece.chunk, numbers))
+
+    def _how_it_ended(self, usage: dict[str, Any], numbers: dict[str, Any]) -> End:
+        reason = self._watch.finish_reason or "stop"
+        return End(reason, answers.mapping(usage.get("usage")), {"speculative": numbers})
 
     async def _frames(self) -> AsyncIterator[bytes]:
         """The stream, a piece behind at its end: the last choice carries the numbers."""
@@ -173,7 +193,7 @@ class Exchange:
                     last = chunk if self._ends_a_choice(chunk) else None
                     frames += [] if last is not None else [self._without_usage(chunk)]
                 if frames:
-                    yield sse.frame(*frames)
+                    yield self._sent(*frames)
             yield self._finish(last, usage)
         except UpstreamFailed as failed:
             if last is not None and not self._unfinished:  # only the farewell is missing
@@ -182,7 +202,49 @@ class Exchange:
             self._gateway.failed(self._up, failed)
             failure = failed.answer or _broken()
             self._end(failure.status, None, error=failure.code)
-            yield sse.frame(*([] if last is None else [last]), failure.body) + sse.DONE
+            rest = b"" if last is None else self._sent(last)
+            yield rest + self._told(failure)
+
+    def _sent(self, *chunks: dict[str, Any]) -> bytes:
+        """Chunks in the format of the door the client came through."""
+        if self._writer is None:
+            return sse.frame(*chunks)
+        begun = "" if self._begun else self._writer.begin(0, 0)
+        self._begun = True
+        parts = [self._writer.push(_choice(chunk)) for chunk in chunks]
+        return (begun + "".join(parts)).encode()
+
+    def _told(self, failure: failures.Failure) -> bytes:
+        if self._writer is None:
+            return sse.frame(failure.body) + sse.DONE
+        return self._sent() + self._writer.failed(failure).encode()
+
+    async def _native(self) -> AsyncIterator[bytes]:
+        """The stream of an engine that has the client's own door: passed on as it comes."""
+        assert self._attempt is not None
+        try:
+            async for pieces in self._pieces(self._attempt):
+                for piece in pieces:
+                    self._see(piece)
+                    last = piece.chunk.get("type") in ENDS
+                    yield self._last_event(piece.chunk) if last else _event(piece.chunk)
+            if not self._attempt.done:
+                raise UpstreamFailed("cut")
+        except UpstreamFailed as failed:
+            self._gateway.failed(self._up, failed)
+            failure = failed.answer or _broken()
+            self._end(failure.status, None, error=failure.code)
+            yield self._told(failure)
+
+    def _last_event(self, chunk: dict[str, Any]) -> bytes:
+        """With the numbers, and logged before its bytes go out."""
+        self._watch.ended = perf_counter()
+        numbers = self._numbers()
+        self._end(200, numbers)
+        response = answers.mapping(chunk.get("response"))
+        if response:
+            return _event({**chunk, "response": {**response, "speculative": numbers}})
+        return _event({**chunk, "speculative": numbers})
 
     async def _pieces(self, attempt: Attempt) -> AsyncIterator[list[Piece]]:
         yield attempt.opening
@@ -202,6 +264,9 @@ class Exchange:
         self._watch.ended = perf_counter()
         numbers = self._numbers()
         self._end(200, numbers)
+        if self._writer is not None:
+            end = self._how_it_ended(usage, numbers)
+            return self._sent(last) + self._writer.end(end).encode()
         if not self._asked.wants_usage:
             # Engines put their figures beside the usage; the client gets them all the same.
             last = {**_figures(usage), **self._without_usage(last)}
@@ -214,7 +279,9 @@ class Exchange:
     def _end_of_stream(self, reason: str) -> dict[str, Any]:
         """For a stream without an end of its own, mostly by the time limit."""
         self._watch.finish_reason = reason
-        empty: dict[str, Any] = {"delta": {}} if self._asked.endpoint == "chat" else {"text": ""}
+        empty: dict[str, Any] = (
+            {"text": ""} if self._asked.endpoint == "completions" else {"delta": {}}
+        )
         assert self._attempt is not None
         head = {k: v for k, v in self._attempt.opening[0].chunk.items() if k != "choices"}
         choices = [
@@ -315,6 +382,24 @@ async def _stop(*tasks: asyncio.Task[None]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _choice(chunk: dict[str, Any]) -> dict[str, Any]:
+    return answers.first(chunk.get("choices"))
+
+
+def _indexed(message: object) -> dict[str, Any]:
+    """A whole message as one delta."""
+    found = answers.mapping(message)
+    calls = [
+        {"index": i, **answers.mapping(call)}
+        for i, call in enumerate(answers.listed(found.get("tool_calls")))
+    ]
+    return {**found, "tool_calls": calls}
+
+
+def _event(chunk: dict[str, Any]) -> bytes:
+    return sse.event(str(chunk.get("type")), chunk)
 
 
 def _figures(chunk: dict[str, Any]) -> dict[str, Any]:

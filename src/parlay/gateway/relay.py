@@ -15,10 +15,12 @@ from typing import Any
 
 import httpx
 
-from parlay.gateway.asking import PATHS, Asked
+from parlay.gateway.asking import Asked
 from parlay.gateway.upstream import Upstream
 from parlay.reading import answers
 from parlay.reading.answers import Event
+from parlay.reading.typed_answers import ENDS, is_typed
+from parlay.reading.typed_answers import event_of as typed_event
 from parlay.web import failures
 
 MAX_LINE = 4_000_000
@@ -59,6 +61,8 @@ class Attempt:
         self._pieces: AsyncIterator[list[Piece]] | None = None
         self.opening: list[Piece] = []
         self.done = False  # the end mark came
+        # The engine has the door the client came through: nothing is translated.
+        self.native = asked.original is not None and asked.endpoint in up.pool.doors
 
     async def begin(self, left_s: float) -> None:
         """Returns when it answers: the first text of a stream, or all of a whole answer."""
@@ -85,10 +89,9 @@ class Attempt:
     async def _send(self, silence: float) -> None:
         http = self.up.http
         timeout = httpx.Timeout(silence, connect=http.timeout.connect, pool=silence)
-        body = self._asked.body_for(self.up.model)
-        request = http.build_request(
-            "POST", PATHS[self._asked.endpoint], json=body, timeout=timeout
-        )
+        body = self._asked.body_for(self.up.model, native=self.native)
+        path = self._asked.path(native=self.native)
+        request = http.build_request("POST", path, json=body, timeout=timeout)
         self._response = await http.send(request, stream=True)
         if self._response.status_code != 200:
             raise _refusal(self._response, await self._text(MAX_LINE))
@@ -104,9 +107,12 @@ class Attempt:
 
     async def _whole(self) -> Piece:
         chunk = answers.object_of(await self._text(self._max_bytes))
-        if not chunk or "choices" not in chunk:
+        if not chunk or not ("choices" in chunk or (self.native and is_typed(chunk))):
             raise UpstreamFailed("garbled")
-        return Piece(chunk, answers.event_of(chunk))
+        return Piece(chunk, self._event(chunk))
+
+    def _event(self, chunk: dict[str, Any]) -> Event:
+        return typed_event(chunk) if self.native else answers.event_of(chunk)
 
     async def _open(self) -> None:
         """Hold everything back until there is text: until then another server could take over."""
@@ -171,10 +177,13 @@ class Attempt:
             chunk = answers.object_of(data)
             if chunk is None:
                 raise UpstreamFailed("garbled")
-            event = answers.event_of(chunk)
+            event = self._event(chunk)
+            self.done = self.native and chunk.get("type") in ENDS
             if event.error is not None:
                 raise UpstreamFailed("error", answer=_told(chunk, event.error))
             found.append(Piece(chunk, event))
+            if self.done:
+                break
         return found
 
     async def close(self) -> None:

@@ -6,17 +6,36 @@ Knows HTTP and the gateway; never shows a prompt, and addresses only to those wi
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, ValidationError
 from starlette.responses import JSONResponse, Response
 
 from parlay.gateway.exchange import Exchange
 from parlay.gateway.service import Gateway
 from parlay.gateway.upstream import Upstream
+from parlay.reading import answers
 from parlay.routing import Endpoint
 from parlay.web import failures
+from parlay.web.bodies import NOT_JSON
+from parlay.web.doors import messages_body, responses_body
+from parlay.web.doors.door import Translated, Writer
+from parlay.web.doors.messages_answer import MessageWriter
+from parlay.web.doors.messages_body import MessagesRequest
+from parlay.web.doors.responses_answer import ResponseWriter
+from parlay.web.doors.responses_body import ResponsesRequest
+
+Kind = TypeVar("Kind", bound=BaseModel)
+_ELSEWHERE = (
+    "/v1/embeddings",
+    "/v1/messages/count_tokens",
+    "/tokenize",
+    "/detokenize",
+    "/infill",
+    "/apply-template",
+)
 
 
 def gateway_of(request: Request) -> Gateway:
@@ -29,12 +48,14 @@ def router(metrics_endpoint: str) -> APIRouter:
     found = APIRouter()
     found.post("/v1/chat/completions", response_model=None)(chat_completions)
     found.post("/v1/completions", response_model=None)(completions)
+    found.post("/v1/messages", response_model=None)(messages)
+    found.post("/v1/responses", response_model=None)(responses)
     found.get("/v1/models")(models)
     found.get("/health")(health)
     found.get("/v1/health", include_in_schema=False)(health)
     found.get("/metrics", response_class=Response)(metrics)
     found.get("/slots")(slots)
-    for path in ("/v1/embeddings", "/tokenize", "/detokenize"):
+    for path in _ELSEWHERE:
         found.post(path, status_code=501, response_model=None)(not_here)
     found.get(metrics_endpoint)(speculative_metrics)
     return found
@@ -50,10 +71,58 @@ async def completions(request: Request) -> Response:
     return await _answer(request, "completions")
 
 
+async def messages(request: Request) -> Response:
+    """Anthropic's messages."""
+    gateway, original = gateway_of(request), await _object(request)
+    body = _valid(MessagesRequest, original)
+    writer = MessageWriter(body.model or gateway.model_name)
+    return await _through(request, "messages", original, messages_body.to_chat(body), writer)
+
+
+async def responses(request: Request) -> Response:
+    """OpenAI's responses."""
+    gateway, original = gateway_of(request), await _object(request)
+    body = _valid(ResponsesRequest, original)
+    translated = responses_body.to_chat(body)
+    model = body.model or gateway.model_name
+    writer = ResponseWriter(body, model, custom_tools=translated.custom_tools)
+    return await _through(request, "responses", original, translated, writer)
+
+
+async def _through(
+    request: Request,
+    endpoint: Endpoint,
+    original: dict[str, Any],
+    translated: Translated,
+    writer: Writer,
+) -> Response:
+    """Another door than chat's. What the door does not know the engine may, and is passed on."""
+    gateway = gateway_of(request)
+    extra = {name: original[name] for name in translated.unknown if name in original}
+    chat = {**translated.chat, **extra}
+    original = {name: value for name, value in original.items() if name != "speculative"}
+    asked = gateway.understand(endpoint, chat, dict(request.headers), original)
+    return await Exchange(gateway, asked, writer).respond(request)
+
+
 async def _answer(request: Request, endpoint: Endpoint) -> Response:
     gateway = gateway_of(request)
-    asked = gateway.understand(endpoint, await request.body(), dict(request.headers))
+    asked = gateway.understand(endpoint, await _object(request), dict(request.headers))
     return await Exchange(gateway, asked).respond(request)
+
+
+async def _object(request: Request) -> dict[str, Any]:
+    body = answers.object_of(await request.body())
+    if not body:
+        raise NOT_JSON
+    return body
+
+
+def _valid(kind: type[Kind], body: dict[str, Any]) -> Kind:
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        raise failures.of_validation(error.errors(), sorted(kind.model_fields)) from None
 
 
 async def models(request: Request) -> dict[str, Any]:

@@ -87,10 +87,16 @@ class Gateway:
         """Before a body is read: whether it could be sent on, or wait."""
         return self.pools.full(self.door.n_coming)
 
-    def understand(self, endpoint: Endpoint, raw: bytes, headers: Mapping[str, str]) -> Asked:
+    def understand(
+        self,
+        endpoint: Endpoint,
+        body: dict[str, Any],
+        headers: Mapping[str, str],
+        original: dict[str, Any] | None = None,
+    ) -> Asked:
         if self.draining:
             raise failures.unavailable("the server is shutting down", "shutting_down")
-        return self.asking.understand(endpoint, raw, headers)
+        return self.asking.understand(endpoint, body, headers, original)
 
     def route(self, asked: Asked) -> Route:
         """What is known of a route; whole answers are timed otherwise than streams."""

@@ -42,7 +42,7 @@ def event_of(chunk: dict[str, Any]) -> Event:
     choice = first(chunk.get("choices"))
     usage = mapping(chunk.get("usage"))
     details = mapping(usage.get("prompt_tokens_details"))
-    decode_s, told = _told(chunk)
+    decode_s, spoken = told(chunk)
     return Event(
         text=_text_of(choice),
         finish_reason=string(choice.get("finish_reason")),
@@ -50,7 +50,7 @@ def event_of(chunk: dict[str, Any]) -> Event:
         n_prompt=count(usage.get("prompt_tokens")),
         n_cached=count(details.get("cached_tokens")),
         server_decode_s=decode_s,
-        speculation=told,
+        speculation=spoken,
         error=error_of(chunk),
     )
 
@@ -67,7 +67,7 @@ def error_of(chunk: dict[str, Any]) -> str | None:
 # -- per engine ---------------------------------------------------------------------------------
 
 
-def _told(chunk: dict[str, Any]) -> tuple[float | None, Speculation | None]:
+def told(chunk: dict[str, Any]) -> tuple[float | None, Speculation | None]:
     """The engine's own decoding time, and what it says about drafts."""
     timings, metrics = mapping(chunk.get("timings")), mapping(chunk.get("metrics"))
     stats = mapping(chunk.get("stats"))
@@ -76,13 +76,13 @@ def _told(chunk: dict[str, Any]) -> tuple[float | None, Speculation | None]:
         or seconds(metrics.get("generation_time_ms"), 1e3)
         or seconds(stats.get("generation_time"), 1.0)
     )
-    told = (
+    found = (
         _own(mapping(chunk.get("speculative")))
         or _vllm(mapping(metrics.get("speculative_decoding")))
         or _llama_cpp(timings)
         or _lm_studio(stats)
     )
-    return decode_s, told
+    return decode_s, found
 
 
 def _own(told: dict[str, Any]) -> Speculation | None:
