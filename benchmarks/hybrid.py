@@ -211,7 +211,7 @@ def rounds(model: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
     with Engine(settings(model, args, "suffix")) as engine:
         n_vocab = engine.target.n_vocab
         texts = prompts(engine)[:2]
-        _say(f"rollback {engine.target.rollback.value}, {engine.target.max_rollback} tokens")
+        _say(f"rollback {engine.target.rollback.value}, {engine.target.free_rollback} tokens")
         recorded = [ask(engine, p, 2 * args.tokens, window=0).tokens for p in texts]
         for window in WINDOWS:
             pass_s = on_worker(engine, lambda w=window: _pass_s(engine, w + 1))  # type: ignore[misc]

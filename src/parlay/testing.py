@@ -49,6 +49,7 @@ class ScriptedModel:
 
     steady = False
     can_shift = True
+    free_rollback = 1 << 20
     busy_s = 0.0
 
     def __init__(self, logits: Logits, n_vocab: int = 32, context_size: int = 128) -> None:

@@ -81,7 +81,9 @@ def test_the_kind_of_rollback_is_found_by_trying(architecture: str, open_context
     kinds = dict.fromkeys(BOUNDED, Rollback.BOUNDED) | {"mamba": Rollback.CHECKPOINT}
     context = open_context(architecture, n_snapshots=3)
     assert context.rollback is kinds.get(architecture, Rollback.PARTIAL)
-    assert context.max_rollback == (3 if architecture in BOUNDED else context.context_size)
+    free = {"mamba": 0} | dict.fromkeys(BOUNDED, 3)
+    assert context.free_rollback == free.get(architecture, context.context_size)
+    assert context.max_rollback == context.context_size
 
 
 @pytest.mark.parametrize("architecture", RECURRENT)
@@ -352,8 +354,6 @@ def _round(
     context: Context, texts: dict[int, list[int]], drafts: list[tuple[int, list[int], int]]
 ) -> None:
     """One pass: the first token of each draft holds, and so many of the others."""
-    most = context.max_rollback
-    drafts = [(s, tokens[: most + 1], n) for s, tokens, n in drafts]
     context.decode([Span(s, len(texts[s]), tokens, len(tokens)) for s, tokens, _ in drafts])
     for s, tokens, n in drafts:
         held = tokens[: 1 + min(n, len(tokens) - 1)]

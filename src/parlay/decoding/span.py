@@ -70,6 +70,10 @@ class Passes(Protocol):
         """Whether a pass costs more when its shape differs from the last one (GPU graphs)."""
 
     @property
+    def free_rollback(self) -> int:
+        """Tokens of a draft that are taken back at no cost; beyond, it takes copies and passes."""
+
+    @property
     def can_shift(self) -> bool:
         """Whether `shift` works; without it, what is left of a text must be read again."""
 

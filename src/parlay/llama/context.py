@@ -48,6 +48,7 @@ class Context:
         self._max_outputs = _max_outputs(settings)
         self._view: NDArray[np.float32] = np.empty((0, self.n_vocab), np.float32)
         self._view_address = 0
+        self._copies = True  # whether what cannot be cut can be copied and put back
         self._undo: Undo | None = None  # for sequences that cannot be cut by position
         self._reach: dict[int, int] = {}  # cells that a sequence spanned before it slid
         # Sequences with sliding layers that came back from a copy: that holds just the window,
@@ -204,11 +205,18 @@ class Context:
         return self.model.facts.sliding_window is not None
 
     @property
-    def max_rollback(self) -> int:
-        """How many tokens of a draft can be taken back."""
-        if self.rollback is Rollback.BOUNDED and self._undo is not None:
+    def free_rollback(self) -> int:
+        """How many tokens of a draft are taken back at no cost."""
+        if self._undo is not None:
             return self._undo.n_snapshots
-        return 0 if self.rollback is Rollback.NONE else self.context_size
+        return self.context_size if self.rollback is Rollback.PARTIAL else 0
+
+    @property
+    def max_rollback(self) -> int:
+        """How many tokens of a draft can be taken back, at whatever cost."""
+        if self.rollback is Rollback.NONE:
+            return 0
+        return self.context_size if self._copies else self.free_rollback
 
     def clear(self, seq_id: int) -> None:
         """Forget a sequence."""
@@ -264,9 +272,12 @@ class Context:
         try:
             if n_snapshots == 0 and self._cuts_anywhere():
                 return Rollback.PARTIAL
-            for n in sorted({n_snapshots, 0}, reverse=True):
-                if self._comes_back(self._make_undo(n)):
-                    return Rollback.BOUNDED if n else Rollback.CHECKPOINT
+            self._copies = self._comes_back(self._make_undo(0))
+            if n_snapshots and self._comes_back(self._make_undo(n_snapshots)):
+                return Rollback.BOUNDED
+            if self._copies:
+                self._undo = self._make_undo(0)
+                return Rollback.CHECKPOINT
         except DecodeError as error:
             library.log.info("no rollback on this model: %s", error)
         finally:

@@ -35,8 +35,8 @@ _N_PREFIX = 24
 _N_SAMPLES, _N_SAMPLES_WIDE, _SMALL_ROWS = 3, 2, 5
 # Every shape up to here is measured, then those where kernels are known to switch.
 _DENSE_ROWS = 9
-# Drafts whose rejection is timed have so many tokens.
-_N_REJECTED = 3
+# Drafts whose rejection is timed have more tokens than this.
+_N_REJECTED = 2
 _N_CHANGES = 2
 _SPARSE_ROWS = (12, 16, 17, 24, 32)
 _N_STEPS = 8
@@ -112,6 +112,10 @@ class Stopwatch:
     @property
     def steady(self) -> bool:
         return self._passes.steady
+
+    @property
+    def free_rollback(self) -> int:
+        return self._passes.free_rollback
 
     @property
     def can_shift(self) -> bool:
@@ -221,8 +225,8 @@ def tasks(
     yield "single tokens", partial(_time_shape, target, 1, _N_STEPS)
     if drafter is not None:
         yield "drafter", partial(_time_drafter, drafter)
-    if max_window:
-        yield "rejected drafts", partial(_time_rollback, target, min(max_window, _N_REJECTED) + 1)
+    if max_window > target.free_rollback:
+        yield "rejected drafts", partial(_time_rollback, target)
     widest = max_window + 1
     shapes = [b for b in (*range(2, _DENSE_ROWS + 1), *_SPARSE_ROWS) if b < widest]
     for b in (*shapes, widest):
@@ -260,8 +264,9 @@ def _time_shape(passes: Stopwatch, rows: int, n_wanted: int) -> None:
         passes.decode([Span(0, _N_PREFIX, real_tokens(passes, n, place=i + 1), n)])
 
 
-def _time_rollback(passes: Stopwatch, rows: int) -> None:
-    """Drafts of which the first token holds."""
+def _time_rollback(passes: Stopwatch) -> None:
+    """Drafts that are not taken back for nothing, of which the first token holds."""
+    rows = max(passes.free_rollback, _N_REJECTED) + 2
     if passes.rollbacks or 2 * (_N_PREFIX + rows) > passes.context_size:
         return
     tokens = real_tokens(passes, _N_PREFIX + rows)
@@ -342,11 +347,12 @@ def _drafter_cost(drafter: Stopwatch, choice_s: float) -> DrafterCost:
 def _curve(
     passes: Stopwatch, n_sequences: int, fixed_s: float, choice_s: float, rollback_s: float = 0.0
 ) -> Curve:
-    """`rollback_s`: what a rejection costs beyond its pass; most drafts end in one, so all pay."""
+    """`rollback_s`: what the rejection of a draft costs that is not taken back for nothing; most
+    drafts end in one, so all of those pay."""
 
     def price(seconds: list[float], rows: int) -> float:
-        drafted = rows > n_sequences
-        return median(seconds) + fixed_s + rows * choice_s + (rollback_s if drafted else 0.0)
+        dear = -(-rows // n_sequences) - 1 > passes.free_rollback
+        return median(seconds) + fixed_s + rows * choice_s + (rollback_s if dear else 0.0)
 
     prices: dict[bool, dict[int, float]] = {False: {}, True: {}}
     for (n, rows, changed), seconds in passes.samples.items():
