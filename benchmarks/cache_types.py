@@ -16,7 +16,7 @@ from parlay.hub.resolving import resolve_model
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.runtime.exactness import probe
+from parlay.runtime.class_probe import probe
 
 TYPES = (("f16", "f16"), ("bf16", "f16"), ("q8_0", "f16"), ("f16", "bf16"), ("q8_0", "q8_0"))
 LENGTHS = (64, 300, 1200, 1900)
@@ -49,7 +49,8 @@ def main() -> None:
     }
     for types, context in contexts.items():
         print(
-            f"K {types[0]:5} V {types[1]:5} exact rows: {sorted(probe(context, 17, 1).shapes.rows)}"
+            f"K {types[0]:5} V {types[1]:5} classes:",
+            *(found.name for found in probe(context, 17, 1).classes),
         )
     for length in LENGTHS:
         for context in contexts.values():

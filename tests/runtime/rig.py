@@ -9,7 +9,8 @@ from parlay.control.cutting import Cutting
 from parlay.decoding.constraint import Constraint
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
-from parlay.runtime.exactness import ExactShapes
+from parlay.runtime.composition import Composition
+from parlay.runtime.exactness import ExactClass
 from parlay.runtime.padding import Padding
 from parlay.runtime.request import Mode, Request
 from parlay.runtime.scheduler import Scheduler
@@ -19,7 +20,26 @@ from parlay.testing import ScriptedModel, ScriptedProposer, hashed_logits
 
 N_VOCAB = 32
 LOGITS = hashed_logits(N_VOCAB)
-ALL_EXACT = ExactShapes(frozenset(range(1, 65)), concurrent=True)
+
+
+def exact_class(
+    *widths: int, together: Iterable[tuple[int, int]] = (), prompts: bool = False
+) -> ExactClass:
+    """A class that was probed at any length."""
+    shapes, bands = frozenset(together), range(16)
+    company = frozenset((n, b) for n, _ in shapes for b in bands)
+    return ExactClass(
+        frozenset(widths), shapes, prompts=prompts, bands=frozenset(bands), company=company
+    )
+
+
+def whole_class(most: int) -> ExactClass:
+    """Every pass with up to so many rows."""
+    shapes = [(n, rows) for n in range(2, most + 1) for rows in range(1, most // n + 1)]
+    return exact_class(*range(1, most + 1), together=shapes, prompts=True)
+
+
+ALL_EXACT = whole_class(64)
 
 
 class Letters:
@@ -44,7 +64,7 @@ class Rig:
         slots: int = 1,
         context_size: int = 128,
         ends: frozenset[int] = frozenset(),
-        exact: ExactShapes = ALL_EXACT,
+        exact: ExactClass = ALL_EXACT,
         mode: Mode = "exact",
         chunk: int = 8,
         unified: bool = False,
@@ -56,13 +76,13 @@ class Rig:
         if proposers is None:
             proposers = {"scripted": ScriptedProposer(LOGITS, script)}
         self.controller = controller or FixedWindow(window)
-        self.bets = Bets(self.controller, proposers, free, exact, context_size, 16, most_rows)
-        places = Slots(self.target, slots)
+        self.bets = Bets(self.controller, proposers, free, context_size, 16, most_rows)
+        places = Slots(self.target, slots, step=1 if exact.prompts else chunk)
         self.scheduler = Scheduler(
             self.target,
             places,
             self.bets,
-            exact,
+            Composition(exact, context_size),
             Padding(self.target, places, Cutting(unified)),
             mode=mode,
             ends=ends,

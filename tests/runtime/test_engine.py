@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
 from parlay.decoding.verdict import Origin
@@ -27,16 +26,17 @@ from parlay.llama.library import C
 from parlay.llama.settings import ContextSettings
 from parlay.llama.undo import Rollback
 from parlay.parlay import Stream
+from parlay.runtime.class_choice import Valuation
+from parlay.runtime.class_probe import probe
 from parlay.runtime.engine import Engine
 from parlay.runtime.engine_settings import EngineSettings
-from parlay.runtime.exactness import probe
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Piece
 from parlay.runtime.sequence import Sequence as Answering
 from tests import tiny_models
 
 SOON = 60.0
-PROBE = "parlay.runtime.calibration.probe"
+PROBE = "parlay.runtime.class_calibration.probe"
 rng = np.random.default_rng(7)
 PROMPTS = [tuple(int(t) for t in rng.integers(3, 250, 12 + i)) for i in range(4)]
 
@@ -148,27 +148,26 @@ REQUESTS = [Request(prompt, max_tokens=40) for prompt in PROMPTS]
 # -- exactness ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ftype", "limit"), [("q8_0", 17), ("q4_k_m", None), ("q6_k", None), ("f16", 1)]
-)
-def test_windows_stay_inside_the_probed_set_and_the_text_is_plain_decodings(
-    ftype: str, limit: int | None, files: Callable[[str], Path], drafter_for: Callable[..., Path]
+@pytest.mark.parametrize("ftype", ["q8_0", "q4_k_m", "q6_k", "f16"])
+def test_in_every_class_the_text_is_the_same_with_drafts_and_without(
+    ftype: str, files: Callable[[str], Path], drafter_for: Callable[..., Path]
 ) -> None:
     target = files(ftype)
-    with Engine(settings(target, drafter_for(target), mode="exact", window=16)) as engine:
-        rows = engine.exact.rows
-        shapes = watch(engine)
-        sequences = [seq for request in REQUESTS for seq in run(engine, request)]
-    # Which kernels a processor has decides the K-quants' sets; that they are smaller is certain.
-    assert engine.exact.limit == limit or (limit is None and 1 < engine.exact.limit < 17)
-    assert {shape[0] for shape in shapes} <= rows
-    assert max(shape[0] for shape in shapes) > 1 or ftype == "f16"
-    assert all(seq.exact for seq in sequences)
-    assert [seq.tokens for seq in sequences] == plain(target, REQUESTS)
-    if ftype == "f16":
-        assert sequences[0].counts.fallbacks[Fallback.EXACT] > 0
-    else:
-        assert sum(seq.counts.n_accepted for seq in sequences) > 0
+    with Engine(settings(target, "suffix")) as engine:
+        names = [found.name for found in engine.chosen.classes]
+    # Which kernels a processor has decides; that formats without K-quants are one class is certain.
+    assert names == ["1-17"] if ftype == "q8_0" else len(names) > 1
+    for name in names:
+        pinned: dict[str, Any] = {"mode": "exact", "exact_class": name}
+        with Engine(settings(target, drafter_for(target), window=16, **pinned)) as engine:
+            shapes = watch(engine)
+            sequences = [seq for request in REQUESTS for seq in run(engine, request)]
+        widths = engine.exact.widths
+        assert {shape[0] for shape in shapes} <= widths
+        assert all(seq.exact for seq in sequences)
+        assert [seq.tokens for seq in sequences] == plain(target, REQUESTS, **pinned)
+        n_accepted = sum(seq.counts.n_accepted for seq in sequences)
+        assert n_accepted > 0 if max(widths) > 1 else n_accepted == 0
 
 
 @pytest.mark.parametrize(("ftype", "slots"), [("q8_0", 4), ("q6_k", 3), ("q4_k_m", 2)])
@@ -179,27 +178,23 @@ def test_concurrent_answers_share_the_exact_rows_and_say_what_each_says_alone(
     with Engine(settings(target, drafter_for(target), mode="exact", slots=slots)) as engine:
         shapes = watch(engine)
         sequences = run(engine, *REQUESTS)
-    together = [sum(shape) for shape in shapes if len(shape) > 1]
-    assert together
-    assert max(together) <= engine.exact.limit
+    found = engine.exact
+    assert any(len(shape) > 1 for shape in shapes)
+    assert all(found.holds(shape, [20] * len(shape)) for shape in shapes)
     assert all(seq.exact for seq in sequences)
-    assert [seq.tokens for seq in sequences] == plain(target, REQUESTS)
+    alone = plain(target, REQUESTS, mode="exact", exact_class=found.name)
+    assert [seq.tokens for seq in sequences] == alone
 
 
-def test_answers_that_shared_more_rows_than_are_exact_say_so(
-    files: Callable[[str], Path],
+def test_exact_is_the_default_where_it_costs_little(
+    files: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Engine(settings(files("q4_k_m"), "suffix", mode="exact", slots=4)) as engine:
-        if engine.exact.limit >= 4:
-            pytest.skip("this processor's kernels are exact in wider passes")
-        assert not any(seq.exact for seq in run(engine, *REQUESTS))
-
-
-def test_exact_is_the_default_where_it_allows_a_useful_window(
-    files: Callable[[str], Path],
-) -> None:
-    for ftype, mode in (("q8_0", "exact"), ("f16", "faithful")):
-        with Engine(settings(files(ftype), "suffix")) as engine:
+    with Engine(settings(files("q8_0"), "suffix")) as engine:
+        assert engine.mode == "exact"
+        assert engine.chosen.cost == 0.0
+    monkeypatch.setattr(Valuation, "cost", lambda *_: 0.04)
+    for pct, mode in ((5.0, "exact"), (3.0, "faithful")):
+        with Engine(settings(files("f16"), "suffix", exact_cost_pct=pct)) as engine:
             assert engine.mode == mode
 
 

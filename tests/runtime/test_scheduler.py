@@ -16,11 +16,10 @@ from parlay.decoding.verdict import Origin
 from parlay.errors import BadRequest, DecodeError
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.proposer import Ask
-from parlay.runtime.exactness import ExactShapes
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import KEPT_ROUNDS, Sequence
 from parlay.testing import ScriptedModel, ScriptedProposer
-from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
+from tests.runtime.rig import LOGITS, N_VOCAB, Rig, exact_class, plain, whole_class
 
 PROMPT = (1, 2, 3, 4, 5)
 SAMPLINGS = st.sampled_from(
@@ -152,33 +151,32 @@ def test_an_accepted_end_of_text_ends_the_answer_and_leaves_later_positions_unco
     assert seq.counts.n_drafted == seq.counts.n_accepted
 
 
-def test_windows_stay_inside_the_exact_shapes() -> None:
-    rig = Rig(window=8, exact=ExactShapes(frozenset({1, 2, 3}), concurrent=True))
+def test_windows_stay_inside_the_exact_class() -> None:
+    rig = Rig(window=8, exact=exact_class(1, 2, 3))
     (seq,) = rig.run(Request(PROMPT, max_tokens=20))
     assert max(shape[0] for shape in rig.target.shapes[1:]) == 3
     assert seq.exact
 
 
 def test_two_sequences_share_the_exact_rows_between_them() -> None:
-    exact = ExactShapes(frozenset({1, 2, 3, 4}), concurrent=True)
-    rig = Rig(window=8, exact=exact, slots=2)
+    rig = Rig(window=8, exact=whole_class(4), slots=2)
     sequences = rig.run(*[Request((*PROMPT, i), max_tokens=20) for i in range(2)])
     assert all(seq.exact for seq in sequences)
     assert max(sum(shape) for shape in rig.target.shapes if len(shape) > 1) == 4
 
 
-def test_an_answer_that_had_to_leave_the_exact_shapes_says_so() -> None:
-    rig = Rig(window=2, exact=ExactShapes(frozenset({1}), concurrent=False), slots=2)
-    first, second = rig.run(*[Request((*PROMPT, i), max_tokens=9) for i in range(2)])
-    assert not first.exact
-    assert not second.exact
+def test_sequences_that_cannot_share_an_exact_pass_take_turns() -> None:
+    rig = Rig(window=2, exact=exact_class(1), slots=2)
+    sequences = rig.run(*[Request((*PROMPT, i), max_tokens=9) for i in range(2)])
+    assert all(seq.exact for seq in sequences)
+    assert all(len(shape) == 1 for shape in rig.target.shapes)
 
 
 @pytest.mark.parametrize(("unified", "shapes"), [(True, [(9, 8)]), (False, [(9,), (8,)])])
 def test_faithful_mode_uses_any_shape_and_mixes_prompts_with_rounds_where_the_cache_is_one(
     unified: bool, shapes: list[tuple[int, ...]]
 ) -> None:
-    exact = ExactShapes(frozenset({1}), False)
+    exact = exact_class(1)
     rig = Rig(window=8, mode="faithful", exact=exact, slots=2, unified=unified)
     first = rig.add(Request(PROMPT, max_tokens=30))
     rig.scheduler.step()

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.span import Span
-from parlay.runtime.exactness import probe
+from parlay.runtime.class_probe import probe
 from parlay.testing import ScriptedModel, hashed_logits
 from parlay.timing.measuring import Stopwatch, measure, measure_drafter
 
@@ -56,14 +56,14 @@ def test_the_table_holds_what_passes_took() -> None:
     assert target.length(0) == 0
 
 
-def test_probe_and_table_together_stay_below_three_seconds() -> None:
+def test_probe_and_table_together_stay_below_four_seconds() -> None:
     """For a model that takes 8 ms a token and as much more per row as the default one."""
     clock = Clock()
     target = Stopwatch(SlowModel(clock, linear), clock)
     drafter = SlowModel(clock, linear)
     assert probe(target, 17, 1).complete
     found = measure(target, drafter, max_window=16, clock=clock)
-    assert clock.now < 3.0
+    assert clock.now < 4.0
     assert found.drafter is not None and found.drafter.step_s() > 0.007
 
 

@@ -32,6 +32,7 @@ class View:
     fallback: Fallback | None = None  # the request may not speculate now, and why
     n_remaining: int = 256  # tokens the request may still generate
     looked: bool = True  # whether the free proposers were asked at all
+    floor: int = 1  # rows of each sequence that the pass is padded to at least
 
 
 # Given the confidences of a finished draft: how many of its tokens are worth a row in the pass?

@@ -46,6 +46,11 @@ class Saved(Protocol):
         """How many of its first `length` tokens can be kept."""
 
 
+def pad(tokens: Sequence[int], width: int) -> list[int]:
+    """So many rows. The last token again: in a mixture it asks for no other expert's weights."""
+    return [*tokens, *[tokens[-1]] * (width - len(tokens))]
+
+
 class Passes(Protocol):
     """A model with a cache of several sequences."""
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import logging
 import os
+import re
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,7 @@ __all__ = ["C"]
 
 log = logging.getLogger("parlay.llama")
 
+_LIBRARY = re.compile(r"(llama|ggml).*\.(so|dylib|dll)")
 # ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the last line.
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
 _CONTINUED = 5
@@ -93,6 +96,22 @@ def version() -> str:
     """llama.cpp's own version string."""
     raw: bytes | None = C.llama_version()
     return raw.decode() if raw else "unknown"
+
+
+@functools.cache
+def build() -> str:
+    """A hash of the library files that are loaded: two builds of one version may round apart."""
+    folder = Path(C._lib._name).resolve().parent
+    files = [p for p in folder.iterdir() if p.is_file() and _LIBRARY.search(p.name)]
+    return hashlib.sha256("".join(sorted(set(map(_digest, files)))).encode()).hexdigest()[:24]
+
+
+def _digest(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            found.update(part)
+    return found.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from parlay.decoding.span import common_prefix
 from parlay.proposers.prediction import PREDICTION
 from parlay.proposers.proposer import Ask, Continuing, Indexing, Proposer
 from parlay.proposers.skeleton import SKELETON
-from parlay.runtime.exactness import ExactShapes
+from parlay.runtime.composition import ANY_SHAPE, Frame
 from parlay.runtime.faults import Faults
 from parlay.runtime.sequence import Sequence
 
@@ -53,7 +53,6 @@ class Bets:
         controller: Controller,
         proposers: Mapping[str, Proposer],
         free: frozenset[str],
-        exact: ExactShapes,
         context_size: int,
         max_window: int,
         most_rows: int = 0,
@@ -64,7 +63,6 @@ class Bets:
         self.proposers = dict(proposers)
         self.absent: dict[str, Fallback] = {}  # proposers that are not there now, and why
         self._free = free  # proposers that cost nothing, so that they are asked before choosing
-        self._exact = exact
         self._context_size = context_size
         self._max_window = max_window
         self._most_rows = most_rows
@@ -78,10 +76,10 @@ class Bets:
             except Exception as error:
                 self._faults.tell(f"{type(listener).__name__} failed to observe", error)
 
-    def place(self, sequences: Seq[Sequence], exact: bool) -> list[Bet]:
+    def place(self, sequences: Seq[Sequence], frame: Frame = ANY_SHAPE) -> list[Bet]:
         """One bet per sequence of the coming pass. What breaks here costs bets, never answers."""
         try:
-            return self._place(sequences, exact)
+            return self._place(sequences, frame)
         except Exception as error:
             self._faults.tell("betting failed, decoding plainly", error)
             return self.abstain(sequences)
@@ -90,11 +88,11 @@ class Bets:
         """No bet on a round that must not fail again."""
         return [Bet(plain(Fallback.DRAFT_ERROR), NO_DRAFT) for _ in sequences]
 
-    def _place(self, sequences: Seq[Sequence], exact: bool) -> list[Bet]:
+    def _place(self, sequences: Seq[Sequence], frame: Frame) -> list[Bet]:
         if not self.proposers or not sequences:
             return [Bet(plain(self._absence(seq)), NO_DRAFT) for seq in sequences]
         due = self.controller.due()
-        views = [self._view(seq, len(sequences), exact, due) for seq in sequences]
+        views = [self._view(seq, len(sequences), frame, due) for seq in sequences]
         choices = [
             self._explain(choice, seq, view)
             for choice, seq, view in zip(
@@ -134,7 +132,7 @@ class Bets:
         for proposer in self.proposers.values():
             proposer.close()
 
-    def _view(self, seq: Sequence, n_sequences: int, exact: bool, due: bool) -> View:
+    def _view(self, seq: Sequence, n_sequences: int, frame: Frame, due: bool) -> View:
         request = seq.request
         allowed = self.proposers if request.sources is None else request.sources
         room = self._context_size - seq.n_cached - 1
@@ -143,8 +141,8 @@ class Bets:
         most = max(0, min(widest, room, seq.n_remaining - 1))
         if request.window is not None:
             most = min(most, request.window)
-        if exact:
-            most = self._exact.window(most, n_sequences)
+        if frame.window is not None:
+            most = min(most, frame.window)
         sources = tuple(n for n in allowed if n in self.proposers and _can_say(n, seq))
         looked = due or request.window is not None  # a window that was asked for is kept to
         asked = sources if looked and most else ()
@@ -163,6 +161,7 @@ class Bets:
             fallback=request.fallback or (None if sources else self._absence(seq)),
             n_remaining=seq.n_remaining,
             looked=looked,
+            floor=frame.floor,
         )
 
     def _absence(self, seq: Sequence) -> Fallback:

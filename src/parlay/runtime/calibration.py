@@ -1,6 +1,6 @@
 """Calibration: what is found out about a target before it bets, once per machine, build and file.
 
-Which passes are exact and what passes cost, recalled or measured now; knows no requests.
+What passes cost, recalled or measured now; knows no requests.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from parlay import store
 from parlay.control.cost import CostTable, DrafterCost
-from parlay.decoding.span import Passes
 from parlay.llama import library
 from parlay.llama.context import Context
 from parlay.llama.model import Model
@@ -21,7 +19,6 @@ from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.engine_settings import EngineSettings
-from parlay.runtime.exactness import NOTHING_EXACT, ExactShapes, probe
 from parlay.runtime.loading import behind
 from parlay.timing.measuring import (
     Progress,
@@ -32,9 +29,6 @@ from parlay.timing.measuring import (
 )
 
 log = logging.getLogger("parlay.runtime")
-
-# Rows over all sequences up to which the probe looks; beyond it no pass is called exact.
-MAX_EXACT_ROWS = 32
 
 
 class Calibration:
@@ -49,32 +43,12 @@ class Calibration:
         self._progress = progress
         self._widest = min(settings.widest, target.max_rollback)
 
-    def exact_shapes(self, target: Passes) -> ExactShapes:
-        """Probe once per machine, build, file and settings; remember it."""
-        settings = self._settings
-        if settings.mode == "faithful" or not settings.draft or settings.context.unified:
-            return NOTHING_EXACT
-        n = settings.context.n_sequences
-        widest = self._widest + 1
-        rows = widest if n == 1 else max(widest, MAX_EXACT_ROWS)
-        key = self._probe_key(rows)
-        known = None if settings.measure_again else store.read("exact", key, _shapes)
-        if known is not None:
-            return known
-        self._progress(0.0, "which passes are exact")
-        probed = probe(target, rows, n)
-        found = probed.shapes
-        if probed.complete:
-            record = {"rows": sorted(found.rows), "concurrent": found.concurrent}
-            store.save("exact", key, record)
-        return found
-
-    def _probe_key(self, rows: int) -> str:
+    def _target_key(self, rows: int) -> str:
         settings = self._settings
         devices = [(d.name, d.description) for d in library.devices()]
         return store.fingerprint(
             store.file_identity(settings.target),
-            library.version(),
+            library.build(),
             devices,
             settings.model,
             [store.file_identity(adapter.path) for adapter in settings.model.adapters],
@@ -87,8 +61,7 @@ class Calibration:
 
     def costs(self, key: str, target: Stopwatch, drafter: Proposer | None) -> CostTable:
         """Measured once per machine, build, pair and settings; a busy machine is not believed."""
-        again = self._settings.measure_again
-        known = None if again else store.read("costs", key, CostTable.from_dict)
+        known = self.known_costs(key)
         if known is not None:
             return known
         inner = behind(drafter)
@@ -109,10 +82,15 @@ class Calibration:
             log.info("the machine is busy: what passes cost here will be measured again")
         return found
 
+    def known_costs(self, key: str) -> CostTable | None:
+        """What an earlier run measured."""
+        again = self._settings.measure_again
+        return None if again else store.read("costs", key, CostTable.from_dict)
+
     def pair_key(self, drafters: Iterable[Path]) -> str:
         """Under what prices and what was learned of these drafters are kept."""
         identities = [store.file_identity(path) for path in drafters]
-        return store.fingerprint(self._probe_key(self._settings.widest), identities)
+        return store.fingerprint(self._target_key(self._settings.widest), identities)
 
     @property
     def _threads(self) -> int:
@@ -125,10 +103,3 @@ def drafter_cost(drafter: Proposer) -> DrafterCost | None:
     if isinstance(inner, DraftModel):
         return measure_drafter(inner.passes)
     return measure_follower(drafter) if isinstance(drafter, Follower) else None
-
-
-def _shapes(record: dict[str, Any]) -> ExactShapes:
-    rows = frozenset(int(n) for n in record["rows"])
-    if 1 not in rows or min(rows) < 1:
-        raise ValueError("a pass of one row is always exact")
-    return ExactShapes(rows, bool(record["concurrent"]))

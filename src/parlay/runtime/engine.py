@@ -27,8 +27,11 @@ from parlay.planning.limits import check_fits
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
-from parlay.runtime.calibration import MAX_EXACT_ROWS, Calibration, drafter_cost
+from parlay.runtime.calibration import Calibration, drafter_cost
+from parlay.runtime.class_calibration import MAX_EXACT_ROWS, ClassCalibration
+from parlay.runtime.composition import Composition
 from parlay.runtime.engine_settings import EngineSettings
+from parlay.runtime.exactness import SINGLE, ExactClass, Inexact
 from parlay.runtime.learned import keep_learned, learned_controller
 from parlay.runtime.loading import (
     FREE,
@@ -110,41 +113,43 @@ class Engine:
         self._loader = Loader(settings, self.model, self.target)
         self._calibration = Calibration(settings, self.model, self.target, self._progress)
         proposers = self._loader.proposers(self._closing)
-        self._attach(proposers.get(MODEL))  # before the probe: captured passes are probed as such
         self.watched = Stopwatch(self.target)  # the probe's passes also tell what passes cost
-        self.exact = self._calibration.exact_shapes(self.watched)
+        n_batch = settings.context.n_batch
+        default = n_batch if self.model.on_gpu else min(_CHUNK, n_batch)
+        chunk = settings.prompt_chunk or default
+        self._classes = ClassCalibration(settings, self.target, self.threads, chunk)
+        known = self._calibration.known_costs(self._pair_key)
+        self.chosen = self._classes.choose(self.watched, known, self._progress)
+        self.mode: Mode = settings.mode or self._default_mode()
+        self._attach(proposers.get(MODEL))
         if self.model.facts.n_experts:  # but a mixture's depend on the text, and the probe has none
             self.watched.forget()
-        # Without drafts a single sequence is plain decoding itself.
-        exact = (self.exact.useful or not settings.draft) and not settings.context.unified
-        self.mode: Mode = settings.mode or ("exact" if exact else "faithful")
-        n_batch = settings.context.n_batch
         self.bets = Bets(
             controller or self._controller(self.watched, proposers.get(MODEL)),
             proposers,
             FREE,
-            self.exact,
             self.target.context_size,
             self.widest,
             min(settings.most_rows, self.target.max_rollback + 1),
         )
         if settings.drafter_later:
             self.bets.absent[MODEL] = Fallback.DRAFTER_LOADING
-        default = n_batch if self.model.on_gpu else min(_CHUNK, n_batch)
-        chunk = settings.prompt_chunk or default
         cache = PromptCache(self._cache_bytes())
-        self.slots = Slots(self.target, settings.context.n_sequences, cache, worth=chunk)
+        step = 1 if self.chosen.found.prompts else chunk
+        n = settings.context.n_sequences
+        self.slots = Slots(self.target, n, cache, worth=chunk, step=step)
         self._scheduler = Scheduler(
             self.target,
             self.slots,
             self.bets,
-            self.exact,
+            Composition(self.chosen.found, self.target.context_size, self.chosen.rate),
             Padding(self.target, self.slots, self._cutting(), lambda: self.prices),
             mode=self.mode,
             ends=self.model.vocabulary.ends,
             chunk=chunk,
             n_batch=n_batch,
         )
+        self._scheduler.spoiled = self._spoiled()
         self._watch(proposers.get(MODEL))
         self._progress(1.0, "ready")
         return self._scheduler
@@ -163,6 +168,22 @@ class Engine:
         """Refuse before allocating; without a later drafter, both models count."""
         target, drafters = wanted_files(self.settings)
         check_fits(target, [] if self.settings.drafter_later else drafters, budget_gb=budget_gb)
+
+    @property
+    def exact(self) -> ExactClass:
+        """The class that exact passes stay in."""
+        return self._scheduler.composition.found
+
+    @property
+    def spoiled(self) -> Inexact | None:
+        """Why no answer is exact now, whatever its mode."""
+        return self._scheduler.spoiled
+
+    def _default_mode(self) -> Mode:
+        """Exact wherever that costs little."""
+        cost = self.chosen.cost
+        cheap = cost is not None and 100 * cost <= self.settings.exact_cost_pct
+        return "exact" if cheap and not self.settings.context.unified else "faithful"
 
     @property
     def threads(self) -> int:
@@ -250,6 +271,7 @@ class Engine:
             self._free_drafter()
             self._drafter_closing = closing
             self._attach(made)
+            self._scheduler.spoiled = self._spoiled()
             self.bets.absent.pop(MODEL, None)
             self.bets.proposers[MODEL] = made
             self._watch(made)
@@ -274,12 +296,25 @@ class Engine:
     def _free_drafter(self) -> None:
         if self._drafter_closing:
             self.target.release()
+            self._scheduler.spoiled = self._spoiled()
         close_all(self._drafter_closing)
 
     def _attach(self, drafter: Proposer | None) -> None:
         """Let a drafter that reads hidden states follow the target; others cost it nothing."""
         if isinstance(drafter, Follower):
             self.target.capture(drafter.layers, drafter.follow)
+            self.watched.forget()  # passes cost more from now on
+
+    def _spoiled(self) -> Inexact | None:
+        """Whether what a target computes depends on more than the text: where its cells lie, or
+        that its states are read out."""
+        if self.settings.context.unified:
+            return Inexact.UNIFIED
+        if not self.target.captured or self.chosen.found is SINGLE:
+            return None
+        spare = self.slots.spare()
+        same = spare is not None and self._classes.unchanged(self.exact, spare)
+        return None if same else Inexact.STATES
 
     def _watch(self, drafter: Proposer | None) -> bool:
         """Let a drafter rest where it does not pay; whether the one before was at rest.
@@ -334,12 +369,17 @@ class Engine:
         settings = self.settings
         if settings.window is not None:
             return FixedWindow(settings.window)
-        key = self.pair_key([Path(name) for name in settings.draft if name not in FREE_PROPOSERS])
+        key = self._pair_key
         costs = self._calibration.costs(key, target, drafter)
         remember_window(settings, costs, self.target)
         made = learned_controller(costs, key)
         self._learned = lambda: keep_learned(key, made)
         return made
+
+    @property
+    def _pair_key(self) -> str:
+        names = self.settings.draft
+        return self.pair_key([Path(name) for name in names if name not in FREE_PROPOSERS])
 
     def pair_key(self, drafters: Iterable[Path]) -> str:
         """Under what prices and what was learned of these drafters are kept."""

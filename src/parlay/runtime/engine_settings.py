@@ -26,7 +26,9 @@ class EngineSettings:
     # The widest window where there is room for it in a pass, as when one sequence is alone. Such
     # passes are not measured at start-up but when they first come up.
     wide_window: int = WIDE_WINDOW
-    mode: Mode | None = None  # None: exact where that allows a useful window
+    mode: Mode | None = None  # None: exact where that costs little
+    exact_class: str | None = None  # by its name or one of its widths; None: the cheapest
+    exact_cost_pct: float = 5.0  # of the speed, up to which exact is the default
     model: ModelSettings = field(default_factory=ModelSettings)
     context: ContextSettings = field(default_factory=ContextSettings)
     drafter_model: ModelSettings = field(default_factory=ModelSettings)
@@ -53,6 +55,10 @@ class EngineSettings:
             raise BadRequest(
                 "exact mode needs a cache for each sequence; leave unified_cache or use faithful"
             )
+        if self.exact_class is not None and self.mode == "faithful":
+            raise BadRequest("an exact class is for exact mode; leave it out or use mode exact")
+        if not 0 <= self.exact_cost_pct <= 100:
+            raise BadRequest(f"exact_cost_pct is {self.exact_cost_pct}; give 0 to 100")
         if self.remember_tokens < 0:
             raise BadRequest(f"{self.remember_tokens} tokens to remember; give 0 or more")
         if self.remember_tokens and "suffix" not in self.draft:

@@ -1,179 +1,181 @@
-"""Which passes give bit for bit what single-token passes give, found by trying.
+"""Classes of passes whose logits and caches agree to the bit: which there are, and what one allows.
 
-Knows only `Passes`. llama.cpp picks kernels by shape and kernels round differently; nothing but a
-probe on this build, device, file and cache type can tell which shapes agree.
+Plain data; knows no model. llama.cpp picks kernels by the shape of a pass and kernels round
+differently, so an answer is exact if every one of its passes stays in one class, whichever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter
+from enum import Enum
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from parlay.control.cutting import Cutting
+from parlay.errors import BadRequest
 
-from parlay.decoding.span import Passes, Span
-from parlay.timing.probe_text import probe_tokens, read, rewind
+# llama.cpp reads a sequence's cells in pages of so many: a pass over a cell more reads a page more.
+PAGE = 256
 
-MIN_USEFUL_WINDOW = 3
+
+class Inexact(str, Enum):
+    """Why an answer is not exact."""
+
+    FAITHFUL = "faithful"  # it was asked for, or is the default here
+    SHAPE = "shape"  # a pass left the class
+    REJECTION = "rejection"  # which tokens are drawn depends on the drafts
+    SLIDE = "slide"  # part of the text was dropped from the cache
+    COMPACTION = "compaction"  # cells were moved: their sums have another order
+    RECOVERY = "recovery"  # a pass failed, and part of the text was read again
+    UNIFIED = "unified"  # one cache for all: where a text's cells lie depends on its neighbours
+    STATES = "states"  # a drafter reads hidden states, and that changes the target's sums
 
 
 @dataclass(frozen=True, slots=True)
-class ExactShapes:
-    """Row counts of a pass whose logits and cache equal those of single-token passes."""
+class ExactClass:
+    """Shapes of passes that agree among themselves; a pass with fewer rows is padded to one."""
 
-    rows: frozenset[int]
-    concurrent: bool  # whether the same holds for passes over several sequences
+    widths: frozenset[int]  # rows of a pass over one sequence
+    # Sequences of a pass and rows of each of them, where several agree with one alone.
+    together: frozenset[tuple[int, int]] = frozenset()
+    # Whether the pages that a pass reads change its sums: then none may read another number of
+    # them than a padded plain pass at the same place does.
+    paged: bool = False
+    prompts: bool = False  # whether prompts read in chunks of any size agree with its passes
+    bands: frozenset[int] = frozenset()  # lengths of text it was probed at; see `band`
+    company: frozenset[tuple[int, int]] = frozenset()  # the same for so many sequences
+    digest: str = ""  # of a few of its logits: tells later whether this still holds
+
+    @property
+    def floor(self) -> int:
+        """Rows of a padded plain pass over one sequence."""
+        return min(self.widths)
 
     @property
     def limit(self) -> int:
-        """Every count up to this one is exact (llama.cpp may split a pass, so holes count)."""
-        n = 1
-        while n + 1 in self.rows:
+        """Every width from the floor to this one is in the class."""
+        n = self.floor
+        while n + 1 in self.widths:
             n += 1
         return n
 
     @property
-    def useful(self) -> bool:
-        return self.limit > MIN_USEFUL_WINDOW
-
-    def window(self, wanted: int, n_sequences: int) -> int:
-        """The largest window up to `wanted` that keeps a pass over so many sequences exact."""
-        if n_sequences == 1:
-            return max((k for k in range(wanted + 1) if k + 1 in self.rows), default=0)
-        return max(0, min(wanted, self.limit // n_sequences - 1))
-
-    def holds(self, n_rows: int, n_sequences: int) -> bool:
-        """Whether a pass of this shape is exact."""
-        if n_sequences == 1:
-            return n_rows in self.rows
-        return self.concurrent and n_rows <= self.limit
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What a probe found, and whether it had the time to look at everything."""
-
-    shapes: ExactShapes
-    complete: bool
-
-
-NOTHING_EXACT = ExactShapes(frozenset({1}), concurrent=False)
-
-# A shape must agree in unrelated contexts, since one can agree by chance. Attention kernels switch
-# with the length of the context too (ggml splits it past 256 cells, for single tokens only), which
-# one longer context shows.
-_SHORT, _OTHER, _LONG = 24, 9, 264
-
-
-def probe(passes: Passes, max_rows: int, n_sequences: int, budget_s: float = 60.0) -> Probe:
-    """Compare passes over 2 to `max_rows` rows with single-token ones, within a time budget."""
-    budget = _Budget(budget_s, perf_counter())
-    every = frozenset(range(2, max_rows + 1))
-    contexts = [n for n in (_SHORT, _OTHER, _LONG) if n + max_rows <= passes.context_size]
-    rows, complete = every if contexts else frozenset(), True
-    for n_prefix in contexts:
-        tried = rows if n_prefix == _SHORT or rows != every else _few(n_prefix, max_rows)
-        agreed, in_time = _probe_after(passes, n_prefix, tried, budget)
-        if agreed != tried and tried != rows:  # a few no longer stand for all
-            agreed, in_time = _probe_after(passes, n_prefix, rows, budget)
-            tried = rows
-        rows -= tried - agreed
-        complete &= in_time
-    rows |= {1}
-    limit = ExactShapes(rows, concurrent=True).limit
-    concurrent = n_sequences > 1 and limit > 1 and _probe_concurrent(passes, n_sequences, limit)
-    return Probe(ExactShapes(rows, concurrent), complete)
-
-
-def _few(n_prefix: int, max_rows: int) -> frozenset[int]:
-    """Shapes that stand for all of them, once all of them agreed in one context."""
-    small = 8 if n_prefix == _OTHER else 3
-    return frozenset({*range(2, min(small, max_rows) + 1), max_rows})
-
-
-@dataclass(slots=True)
-class _Budget:
-    """Time for the probe. On a busy machine it counts rows at the speed of the fastest single pass
-    seen, which makes the probe slower, not blinder; a model that is slow by itself gets fewer."""
-
-    seconds: float
-    started: float
-    fastest_s: float = float("inf")
-    n_rows: int = 0
+    def name(self) -> str:
+        """Its widths, as people and settings write them: 1, 3-4, 8,12,16."""
+        return ",".join(_runs(sorted(self.widths)))
 
     @property
-    def spent(self) -> bool:
-        return min(perf_counter() - self.started, self.n_rows * self.fastest_s) > self.seconds
+    def concurrent(self) -> bool:
+        """Whether any pass over several sequences is in it."""
+        return bool(self.together)
 
+    def rows_for(self, n_sequences: int) -> list[int]:
+        """How many rows each of so many sequences may have, all of them the same; ascending."""
+        if n_sequences == 1:
+            return sorted(self.widths)
+        return sorted(rows for n, rows in self.together if n == n_sequences)
 
-def _probe_after(
-    passes: Passes, n_prefix: int, shapes: frozenset[int], budget: _Budget
-) -> tuple[frozenset[int], bool]:
-    """The shapes that agree after a prefix, and whether there was time for all of them."""
-    if not shapes:
-        return shapes, True
-    tokens = probe_tokens(n_prefix + max(shapes), passes.n_vocab, offset=n_prefix)
-    prefix, rest = tokens[:n_prefix], tokens[n_prefix:]
-    agreed: set[int] = set()
-    try:
-        read(passes, prefix)
-        single = _singles(passes, 0, n_prefix, rest, budget)
-        budget.n_rows += len(tokens)
-        for b in sorted(shapes):
-            budget.n_rows += b
-            if budget.spent:
-                return frozenset(agreed), False
-            if _agrees(passes, prefix, rest[:b], single):
-                agreed.add(b)
-        return frozenset(agreed), True
-    finally:
-        passes.clear(0)
-
-
-def _singles(
-    passes: Passes, seq_id: int, start: int, tokens: Sequence[int], budget: _Budget
-) -> list[NDArray[np.float32]]:
-    rows = []
-    for i, token in enumerate(tokens):
-        started = perf_counter()
-        rows.append(passes.decode([Span(seq_id, start + i, [token], 1)])[0][0].copy())
-        budget.fastest_s = min(budget.fastest_s, perf_counter() - started)
-    return rows
-
-
-def _agrees(
-    passes: Passes,
-    prefix: Sequence[int],
-    tokens: Sequence[int],
-    single: Sequence[NDArray[np.float32]],
-) -> bool:
-    """One pass over all tokens; each row also reads what the pass wrote to the cache before it."""
-    rewind(passes, prefix)
-    rows = passes.decode([Span(0, len(prefix), tokens, len(tokens))])[0]
-    return all(np.array_equal(row, one) for row, one in zip(rows, single, strict=False))
-
-
-def _probe_concurrent(passes: Passes, n_sequences: int, limit: int) -> bool:
-    """All sequences in one pass, as many rows each as stay within the limit."""
-    n = max(1, min(limit // n_sequences, 4))
-    start = 8
-    texts = [probe_tokens(start + n, passes.n_vocab, offset=s + 1) for s in range(n_sequences)]
-    single = []
-    try:
-        for s, text in enumerate(texts):
-            passes.decode([Span(s, 0, text[:start], 0)])
-            single.append(_singles(passes, s, start, text[start:], _Budget(0, 0)))
-            passes.clear(s)
-            passes.decode([Span(s, 0, text[:start], 0)])
-        spans = [Span(s, start, text[start:], n) for s, text in enumerate(texts)]
-        together = passes.decode(spans)
+    def holds(self, rows: Sequence[int], lengths: Sequence[int]) -> bool:
+        """Whether a pass with so many rows of each sequence, after texts so long, is in it."""
+        if len(rows) == 1 and rows[0] == self.floor:
+            return True  # the padded plain pass, which the others are compared with
+        if self.paged and not (len(set(rows)) == 1 and self._same_pages(rows[0], lengths)):
+            return False
+        # llama.cpp cuts a pass with more rows for some in parts with as many for each.
+        parts = Cutting().parts(dict(enumerate(rows)))
         return all(
-            np.array_equal(rows[i], single[s][i])
-            for s, rows in enumerate(together)
-            for i in range(n)
+            part.n_rows // part.n_sequences in self.rows_for(part.n_sequences)
+            and self.is_probed(part.n_sequences, lengths)
+            for part in parts
         )
-    finally:
-        for s in range(n_sequences):
-            passes.clear(s)
+
+    def is_probed(self, n_sequences: int, lengths: Iterable[int]) -> bool:
+        """Whether its shapes were tried on so many sequences after texts about so long."""
+        if n_sequences == 1:
+            return self.bands.issuperset(map(band, lengths))
+        return all((n_sequences, band(length)) in self.company for length in lengths)
+
+    def _same_pages(self, rows: int, lengths: Sequence[int]) -> bool:
+        alone = {n_pages(length + self.floor) for length in lengths}
+        return len(alone) == 1 and alone == {n_pages(max(lengths) + rows)}
+
+    def fitting(self, lengths: Sequence[int]) -> list[int]:
+        """The rows that each sequence of a pass may have, after texts so long; ascending."""
+        n = len(lengths)
+        return [rows for rows in self.rows_for(n) if self.holds([rows] * n, lengths)]
+
+    def real_rows(self, lengths: Sequence[int]) -> int:
+        """The most rows that may be real: each reads the pages of a plain pass at its place."""
+        if not self.paged:
+            return max(self.widths)
+        return n_pages(max(lengths) + self.floor) * PAGE - self.floor - max(lengths) + 1
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "widths": sorted(self.widths),
+            "together": sorted(map(list, self.together)),
+            "paged": self.paged,
+            "prompts": self.prompts,
+            "bands": sorted(self.bands),
+            "company": sorted(map(list, self.company)),
+            "digest": self.digest,
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> ExactClass:
+        """From the JSON form; raises BadRequest where it is none."""
+        try:
+            made = cls(
+                _counts(record["widths"]),
+                frozenset((_count(n), _count(rows)) for n, rows in record["together"]),
+                bool(record["paged"]),
+                bool(record["prompts"]),
+                frozenset(int(n) for n in record["bands"]),
+                frozenset((_count(n), int(length)) for n, length in record["company"]),
+                str(record["digest"]),
+            )
+        except (LookupError, TypeError, ValueError) as error:
+            raise BadRequest(f"not a class of passes: {error!r}") from None
+        if not made.widths:
+            raise BadRequest("not a class of passes: it has no widths")
+        return made
+
+
+# What needs no probe: passes over one row, one sequence at a time.
+SINGLE = ExactClass(frozenset({1}))
+
+
+def band(length: int) -> int:
+    """Texts are told apart by powers of two from a page on: kernels switch with the length too."""
+    return max(0, (length // PAGE).bit_length())
+
+
+def n_pages(n_cells: int) -> int:
+    return -(-n_cells // PAGE)
+
+
+def pinned(classes: Iterable[ExactClass], name: str) -> ExactClass:
+    """The class of this name, or the one that has this width."""
+    every = tuple(classes)
+    for found in every:
+        if name.strip() == found.name or (name.isdigit() and int(name) in found.widths):
+            return found
+    known = ", ".join(found.name for found in every) or "none"
+    raise BadRequest(f"there is no exact class {name!r} here; there are: {known}")
+
+
+def _runs(widths: Sequence[int]) -> list[str]:
+    """Neighbours joined: 3, 4, 5, 8 become 3-5 and 8."""
+    starts = [w for w in widths if w - 1 not in widths]
+    ends = [w for w in widths if w + 1 not in widths]
+    return [str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True)]
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{value!r} is not a number of rows")
+    return value
+
+
+def _counts(values: Iterable[object]) -> frozenset[int]:
+    return frozenset(map(_count, values))

@@ -18,14 +18,26 @@ class Kept:
     owner: str
     tokens: list[int]
     saved: Saved
+    n_firm: int = 0  # of the tokens, cached as they would be whoever had read them
 
-    def shared(self, prompt: list[int], owner: str) -> int:
+    def shared(self, prompt: list[int], owner: str, step: int | None = None) -> int:
         """How much of a prompt it can stand for; what others said is of no use."""
         if owner != self.owner:
             return 0
-        # At least the last token must be read again: its logits begin the answer.
-        n = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
-        return self.saved.reusable(n)
+        n = reusable(common_prefix(self.tokens, prompt), len(prompt), self.n_firm, step)
+        kept = self.saved.reusable(n)
+        return 0 if step is not None and kept % step else kept
+
+
+def reusable(n_shared: int, n_prompt: int, n_firm: int, step: int | None) -> int:
+    """Of a prompt's shared tokens those that need not be read again; with a step only what is
+    firm, up to a multiple of it."""
+    # At least the last token must be read again: its logits begin the answer.
+    n = min(n_shared, n_prompt - 1)
+    if step is None:
+        return n
+    n = min(n, n_firm)
+    return n - n % step
 
 
 class PromptCache:
@@ -53,10 +65,12 @@ class PromptCache:
         while self.n_bytes > self._limit:
             del self._kept[0]
 
-    def best(self, prompt: Seq[int], owner: str) -> tuple[Kept | None, int]:
+    def best(
+        self, prompt: Seq[int], owner: str, step: int | None = None
+    ) -> tuple[Kept | None, int]:
         """The one that shares most with a prompt, and how much that is."""
         wanted = list(prompt)
-        shared = [kept.shared(wanted, owner) for kept in self._kept]
+        shared = [kept.shared(wanted, owner, step) for kept in self._kept]
         n = max(shared, default=0)
         return (self._kept[shared.index(n)], n) if n else (None, 0)
 

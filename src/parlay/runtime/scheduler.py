@@ -22,12 +22,13 @@ from parlay.control.controller import plain
 from parlay.decoding.draft import NO_DRAFT
 from parlay.decoding.logprobs import TokenLogprob, token_logprob
 from parlay.decoding.round import Fallback, Round, Timing
-from parlay.decoding.span import Span, Target
+from parlay.decoding.span import Span, Target, pad
 from parlay.decoding.verdict import Verdict
 from parlay.decoding.verification import VERIFICATIONS
 from parlay.errors import NothingFollows, ParlayError
 from parlay.runtime.bets import Bet, Bets
-from parlay.runtime.exactness import ExactShapes
+from parlay.runtime.composition import ANY_SHAPE, Composition
+from parlay.runtime.exactness import Inexact
 from parlay.runtime.faults import Faults, as_parlay
 from parlay.runtime.padding import Padding
 from parlay.runtime.request import Mode
@@ -53,6 +54,17 @@ class _Row:
         """Whether this is a round, and not the reading of a prompt."""
         return self.bet is not _PROMPT
 
+    @property
+    def n_real(self) -> int:
+        """Its rows that are not padding."""
+        return 1 + len(self.bet.draft.tokens) if self.decodes else len(self.span.tokens)
+
+    def padded(self, width: int) -> _Row:
+        span = self.span
+        if width == len(span.tokens):
+            return self
+        return replace(self, span=Span(span.seq_id, span.start, pad(span.tokens, width), width))
+
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
@@ -67,7 +79,7 @@ class _Pass:
 
     @property
     def n_padding(self) -> int:
-        return sum(span.n_padding for span in self.spans)
+        return self.n_rows - sum(row.n_real for row in self.rows)
 
 
 class Scheduler:
@@ -78,7 +90,7 @@ class Scheduler:
         target: Target,
         slots: Slots,
         bets: Bets,
-        exact: ExactShapes,
+        composition: Composition,
         padding: Padding,
         *,
         mode: Mode,
@@ -88,7 +100,8 @@ class Scheduler:
     ) -> None:
         self.target = target
         self.bets = bets
-        self.exact = exact
+        self.composition = composition
+        self.spoiled: Inexact | None = None  # why no pass is exact now
         self.mode: Mode = mode
         self._slots = slots
         self._padding = padding
@@ -130,13 +143,16 @@ class Scheduler:
     def _admit(self) -> None:
         while self._waiting:
             seq = self._waiting[0]
-            place = self._slots.take(seq.request.prompt, seq.request.owner)
+            firm = self._is_exact([seq])
+            place = self._slots.take(seq.request.prompt, seq.request.owner, firm=firm)
             if place is None:
                 return
             self._waiting.popleft()
-            seq.seq_id, seq.n_cached = place
+            seq.seq_id, seq.n_cached, seq.n_firm = place
             seq.n_reused = seq.n_cached
             self._mark_turn(seq)
+            if seq.request.verification == "rejection" and not seq.request.sampling.greedy:
+                seq.spoil(Inexact.REJECTION)
             seq.started = perf_counter()
             self._active.append(seq)
             self.bets.begin(seq)
@@ -156,7 +172,7 @@ class Scheduler:
     def _retire(self) -> None:
         for seq in [seq for seq in self._active if seq.done]:
             self._active.remove(seq)
-            self._slots.release(seq.seq_id, seq.tokens[: seq.n_cached])
+            self._slots.release(seq.seq_id, seq.tokens[: seq.n_cached], seq.n_firm)
             seq.retire()
             self.bets.finish(seq)  # last: should a proposer fail, nobody waits for this answer
 
@@ -164,16 +180,17 @@ class Scheduler:
         """The passes of one step. Prompts are read apart where exactness asks for one shape."""
         reading = [seq for seq in self._active if seq.n_pending > 1]
         decoding = [seq for seq in self._active if seq.n_pending == 1]
-        if any(self._mode_of(seq) == "exact" for seq in self._active):
-            groups = [reading[:1], decoding]
+        if self._is_exact(self._active):
+            groups = [reading[:1], *self.composition.groups(decoding)]
         elif self._padding.cutting.unified:
             groups = [decoding + reading]
         else:  # one pass over both would be cut in two, and its rounds would have another shape
             groups = [decoding, reading]
         return [group for group in groups if group]
 
-    def _mode_of(self, seq: Sequence) -> Mode:
-        return seq.request.mode or self.mode
+    def _is_exact(self, sequences: Seq[Sequence]) -> bool:
+        """Whether any of them is to be exact: then all their passes are."""
+        return any((seq.request.mode or self.mode) == "exact" for seq in sequences)
 
     # -- one pass -------------------------------------------------------------
 
@@ -227,8 +244,9 @@ class Scheduler:
     def _propose(self, sequences: Seq[Sequence], betting: bool) -> _Pass:
         """Controller sets the windows, proposers fill them; prompts go on by a chunk."""
         decoding = [seq for seq in sequences if seq.n_pending == 1]
-        exact = any(self._mode_of(seq) == "exact" for seq in sequences)
-        placed = self.bets.place(decoding, exact) if betting else self.bets.abstain(decoding)
+        exact = self._is_exact(sequences)
+        frame = self.composition.frame(decoding) if exact and decoding else ANY_SHAPE
+        placed = self.bets.place(decoding, frame) if betting else self.bets.abstain(decoding)
         rows = [self._row(s, bet) for s, bet in zip(decoding, placed, strict=True)]
         room = self._n_batch - sum(len(row.span.tokens) for row in rows)
         for seq in (seq for seq in sequences if seq.n_pending > 1):
@@ -238,7 +256,17 @@ class Scheduler:
                 room -= n
         # llama.cpp batches neighbouring sequences only if their ids come in order.
         rows.sort(key=lambda row: row.seq.seq_id)
-        return _Pass(rows, [row.span for row in rows]) if exact else self._padded(rows)
+        return self._in_class(rows) if exact else self._padded(rows)
+
+    def _in_class(self, rows: Seq[_Row]) -> _Pass:
+        """As many rows for each as keep the pass in its class; a prompt's chunk is alone, and as
+        it is. Padding goes as rejected drafts do, and its logits are asked for: how many are
+        shapes the last layer."""
+        if rows and rows[0].decodes:
+            sizes = [len(row.span.tokens) for row in rows]
+            widths = self.composition.widths(sizes, [row.span.start for row in rows])
+            rows = [row.padded(n) for row, n in zip(rows, widths, strict=True)]
+        return _Pass(rows, [row.span for row in rows])
 
     def _padded(self, rows: Seq[_Row]) -> _Pass:
         """With rows that nobody reads, where the pass would be cut into dearer parts without."""
@@ -271,7 +299,7 @@ class Scheduler:
         if row.decodes or seq.n_pending <= 1 or seq.n_cached - seq.n_reused < self._chunk:
             return
         lasting = seq.n_cached // far > row.span.start // far
-        exact = self._mode_of(seq) == "exact"
+        exact = self._is_exact([seq])
         if lasting or self._n_to_read(seq, exact, self._n_batch) == seq.n_pending:
             self.target.mark(seq.seq_id, lasting=lasting)
 
@@ -284,7 +312,7 @@ class Scheduler:
     def _settle(self, row: _Row, p: NDArray[np.float32]) -> tuple[_Row, Verdict]:
         """Verify one draft, commit what holds, and cut the cache back to all but the last token."""
         seq, draft = row.seq, row.bet.draft
-        request = seq.request
+        request, p = seq.request, p[: 1 + len(draft.tokens)]  # what follows is padding
         allowed = p if seq.constraint is None else seq.constraint.mask(p, draft.tokens)
         verdict = VERIFICATIONS[request.verification](
             draft, allowed, request.sampling, seq.tokens, seq.n_generated, self._ends
@@ -308,11 +336,14 @@ class Scheduler:
         return [token_logprob(p[j], token, n_top) for j, token in enumerate(verdict.tokens)]
 
     def _observe(self, made: _Pass, settled: Seq[tuple[_Row, Verdict]], timing: Timing) -> None:
-        exact = self._is_exact(made)
+        lost = self._lost(made)
+        for row in made.rows:
+            self._firm_up(row, exact=lost is None)
+            if lost is not None:
+                row.seq.spoil(lost)
         rounds = []
         for row, verdict in settled:
-            row.seq.exact &= exact or not row.decodes
-            found = self._round(row, verdict, made, timing, exact)
+            found = self._round(row, verdict, made, timing, lost is None)
             row.seq.counts.observe(found)
             if row.decodes:
                 row.seq.rounds.append(found)
@@ -320,10 +351,25 @@ class Scheduler:
         if rounds:
             self.bets.observe(rounds)
 
-    def _is_exact(self, made: _Pass) -> bool:
-        """A prompt read alone is exact by definition: plain decoding reads it the same way."""
-        n_decoding = sum(row.decodes for row in made.rows)
-        return not n_decoding or self.exact.holds(made.n_rows, n_decoding)
+    def _lost(self, made: _Pass) -> Inexact | None:
+        """Why a pass was not exact. A prompt's chunk read alone is: it is always read like that."""
+        if self.spoiled is not None:
+            return self.spoiled
+        if len(made.spans) == 1 and not made.rows[0].decodes:
+            return None
+        sizes, lengths = [len(s.tokens) for s in made.spans], [s.start for s in made.spans]
+        read = all(s.n_logits == len(s.tokens) for s in made.spans)  # else a prompt shared it
+        return None if read and self.composition.found.holds(sizes, lengths) else Inexact.SHAPE
+
+    def _firm_up(self, row: _Row, *, exact: bool) -> None:
+        """What the cache holds of a text is firm if it would hold the same whoever had read it:
+        whole chunks of prompts; where chunks agree with the class, everything."""
+        seq, start = row.seq, row.span.start
+        whole = not row.decodes and start % self._chunk == 0
+        whole = whole and len(row.span.tokens) == self._chunk
+        if exact and seq.n_firm == start and (whole or self.composition.found.prompts):
+            seq.n_firm = seq.n_cached
+        seq.n_firm = min(seq.n_firm, seq.n_cached)
 
     def _round(
         self, row: _Row, verdict: Verdict, made: _Pass, timing: Timing, exact: bool
@@ -337,7 +383,7 @@ class Scheduler:
             n_accepted=verdict.n_accepted,
             n_generated=len(verdict.tokens),
             confidence=bet.draft.confidence,
-            n_rows=len(row.span.tokens) - row.span.n_padding,
+            n_rows=row.n_real,
             n_sequences=len(made.rows),
             n_pass_rows=made.n_rows,
             n_padding=made.n_padding,
@@ -359,7 +405,7 @@ class Scheduler:
     def _make_room(self) -> None:
         """A full context ends the answer, or slides: the oldest half after the prompt goes."""
         for seq in self._active:
-            if seq.n_pending != 1 or seq.n_cached < self.target.context_size:
+            if seq.n_pending != 1 or not self._is_full(seq):
                 continue
             with self._alone(seq):
                 if seq.request.context_full == "stop":
@@ -368,8 +414,14 @@ class Scheduler:
                     self._slide(seq)
         self._retire()
 
+    def _is_full(self, seq: Sequence) -> bool:
+        if self._is_exact([seq]):
+            return self.composition.is_full(seq.n_cached)
+        return seq.n_cached >= self.target.context_size
+
     def _slide(self, seq: Sequence) -> None:
         size = self.target.context_size
+        seq.spoil(Inexact.SLIDE)
         keep = min(len(seq.request.prompt), size // 2)
         discard = max(1, (size - keep) // 2)
         if self.target.can_shift:
@@ -379,6 +431,7 @@ class Scheduler:
             seq.n_cached = self._slots.keep(seq.seq_id, keep)
         self.bets.shift(seq.seq_id, keep, discard)
         del seq.tokens[keep : keep + discard]
+        seq.n_firm = min(seq.n_firm, keep)
 
     def _recover(self, rows: Seq[_Row], error: Exception) -> None:
         """A pass broke: each sequence goes on alone and without a draft, and ends if that breaks
@@ -390,7 +443,8 @@ class Scheduler:
                 if len(rows) == 1 and not row.bet.draft.tokens:
                     raise error
                 row.seq.n_cached = self._slots.keep(row.seq.seq_id, row.span.start)
-                row.seq.exact &= row.seq.n_cached == row.span.start
+                if row.seq.n_cached != row.span.start:
+                    row.seq.spoil(Inexact.RECOVERY)
                 self._run([row.seq], betting=False)
 
     @contextmanager

@@ -21,6 +21,7 @@ from parlay.decoding.round import Round
 from parlay.decoding.stop import StopStrings
 from parlay.decoding.verdict import Origin, Verdict
 from parlay.errors import ParlayError
+from parlay.runtime.exactness import Inexact
 from parlay.runtime.request import Request
 
 log = logging.getLogger("parlay.runtime")
@@ -72,7 +73,8 @@ class Sequence:
         self.seq_id = -1  # the slot, once it has one
         self.counts = Counts()
         self.rounds: deque[Round] = deque(maxlen=KEPT_ROUNDS)
-        self.exact = True
+        self.n_firm = 0  # of the cached tokens, those whose cache depends on the text alone
+        self.inexact: Inexact | None = None
         self.finish_reason: str | None = None
         self.error: ParlayError | None = None
         self.cancelled = False  # set from any thread; read once a round
@@ -93,6 +95,15 @@ class Sequence:
     def n_pending(self) -> int:
         """Committed tokens that the target has not read yet: 1 while decoding, more in prefill."""
         return len(self.tokens) - self.n_cached
+
+    @property
+    def exact(self) -> bool:
+        """Whether it depends on model, build, device, settings, prompt and seed alone."""
+        return self.inexact is None
+
+    def spoil(self, reason: Inexact) -> None:
+        """It is not exact any more; the first reason stays."""
+        self.inexact = self.inexact or reason
 
     @property
     def n_remaining(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from parlay.decoding.span import Passes, common_prefix
 from parlay.errors import BadRequest, DecodeError
-from parlay.runtime.prompt_cache import Kept, PromptCache
+from parlay.runtime.prompt_cache import Kept, PromptCache, reusable
 
 # Tokens of a prompt that may be read again to spare one idle slot between the busy ones: that is a
 # row of padding in each round, or a pass cut in two.
@@ -23,6 +23,7 @@ class Slot:
 
     seq_id: int
     tokens: list[int] = field(default_factory=list)  # what the target's cache holds
+    n_firm: int = 0  # of these, cached as they would be whoever had read them
     busy: bool = False
     last_used: int = 0
     owner: str = ""  # whose tokens they are
@@ -32,10 +33,17 @@ class Slots:
     """Gives a new prompt the free slot that shares most with it."""
 
     def __init__(
-        self, target: Passes, n: int, cache: PromptCache | None = None, worth: int = 0
+        self,
+        target: Passes,
+        n: int,
+        cache: PromptCache | None = None,
+        worth: int = 0,
+        step: int = 1,
     ) -> None:
-        """`worth`: tokens from which on putting a conversation away beats reading it again."""
+        """`worth`: tokens from which on putting a conversation away beats reading it again;
+        `step`: where a prompt goes on from what is firm, that is at a multiple of it."""
         self._target = target
+        self._step = step
         self.cache = PromptCache(0) if cache is None else cache
         self._worth = worth
         self._slots = [Slot(i) for i in range(n)]
@@ -54,8 +62,11 @@ class Slots:
     def all(self) -> tuple[Slot, ...]:
         return tuple(self._slots)
 
-    def take(self, prompt: Seq[int], owner: str = "") -> tuple[int, int] | None:
-        """The slot for a prompt and how much of it is cached there; None if all are busy.
+    def take(
+        self, prompt: Seq[int], owner: str = "", *, firm: bool = False
+    ) -> tuple[int, int, int] | None:
+        """The slot for a prompt, how much of it is cached there, and how much of that is firm;
+        None if all are busy. `firm`: nothing else is reused.
 
         What others' prompts left is of no use: how much is cached would tell what they said.
         """
@@ -64,26 +75,35 @@ class Slots:
             return None
         wanted = list(prompt)  # lists are compared block by block, with tuples they are not
         shared = {
-            slot.seq_id: common_prefix(slot.tokens, wanted) if slot.owner == owner else 0
+            slot.seq_id: self._shared(slot, wanted, firm) if slot.owner == owner else 0
             for slot in free
         }
         # Most shared first, but for the gaps that passes pay for in every round; then the slot
         # idle for longest, so that useful prefixes live on.
         worth = {id_: n - _GAP_TOKENS * self._gaps(id_) for id_, n in shared.items()}
         best = max(free, key=lambda slot: (worth[slot.seq_id], -slot.last_used))
-        # At least the last token must be read again: its logits begin the answer.
-        n = self._exchange(best, prompt, owner, min(shared[best.seq_id], len(prompt) - 1))
+        step = self._step if firm else None
+        n = self._exchange(best, prompt, owner, shared[best.seq_id], step)
         best.busy, best.owner = True, owner
-        return best.seq_id, self.keep(best.seq_id, n)
+        kept = self.keep(best.seq_id, n)
+        if step is not None and kept % step:
+            kept = self.keep(best.seq_id, 0)
+        return best.seq_id, kept, min(best.n_firm, kept)
 
-    def _exchange(self, slot: Slot, prompt: Seq[int], owner: str, n: int) -> int:
+    def _shared(self, slot: Slot, prompt: list[int], firm: bool) -> int:
+        """How much of a prompt a slot's cache can stand for."""
+        n = common_prefix(slot.tokens, prompt)
+        return reusable(n, len(prompt), slot.n_firm, self._step if firm else None)
+
+    def _exchange(self, slot: Slot, prompt: Seq[int], owner: str, n: int, step: int | None) -> int:
         """Put away what would be lost with all but n tokens, fetch what serves the prompt better;
         how many of its tokens the slot holds then."""
-        found, n_found = self.cache.best(prompt, owner)
+        found, n_found = self.cache.best(prompt, owner, step)
         if found is not None and n_found >= n + max(1, self._worth):
             self.cache.pop(found)
             self._put_away(slot)
             self._target.restore(slot.seq_id, found.saved)
+            slot.n_firm = found.n_firm
             return n_found
         if 2 * n < len(slot.tokens):
             self._put_away(slot)
@@ -93,7 +113,7 @@ class Slots:
         """Keep a slot's conversation where it is worth it."""
         if self.cache.limit and len(slot.tokens) >= max(1, self._worth):
             saved = self._target.save(slot.seq_id)
-            self.cache.put(Kept(slot.owner, slot.tokens, saved))
+            self.cache.put(Kept(slot.owner, slot.tokens, saved, slot.n_firm))
 
     def _gaps(self, seq_id: int) -> int:
         """Idle slots between the busy ones, were this one busy too."""
@@ -142,10 +162,20 @@ class Slots:
             raise BadRequest(f"slot {seq_id} is making an answer; try again when it is idle")
         return self._slots[seq_id]
 
-    def release(self, seq_id: int, tokens: Seq[int]) -> None:
+    def spare(self) -> int | None:
+        """A free slot to try something in; what it held is lost. None: all are busy."""
+        free = [slot for slot in self._slots if not slot.busy]
+        if not free:
+            return None
+        spare = min(free, key=lambda slot: slot.last_used)
+        spare.tokens, spare.n_firm = [], 0
+        return spare.seq_id
+
+    def release(self, seq_id: int, tokens: Seq[int], n_firm: int = 0) -> None:
         """The sequence ended; the cache keeps `tokens` for the next turn."""
         slot = self._slots[seq_id]
         slot.tokens = list(tokens)
+        slot.n_firm = min(n_firm, len(slot.tokens))
         slot.busy = False
         self._clock += 1
         slot.last_used = self._clock

@@ -16,6 +16,7 @@ from parlay.decoding.span import Span
 from parlay.errors import DecodeError
 from parlay.llama.context import Context
 from parlay.runtime.engine import Engine
+from parlay.runtime.exactness import Inexact
 from parlay.runtime.sequence import Sequence
 
 log = logging.getLogger("parlay.server")
@@ -75,7 +76,8 @@ class CacheCare:
             seq.n_cached = 0
             return
         self.n_compactions += 1
-        seq.exact = False  # other cells, other rounding than an answer left alone
+        seq.spoil(Inexact.COMPACTION)  # other cells, other rounding than an answer left alone
+        seq.n_firm = 0
         pays = self.last.pays(interval)
         self._patience = 1 if pays else min(2 * self._patience, _MAX_PATIENCE)
 

@@ -69,8 +69,16 @@ async def speculative_metrics(request: Request) -> dict[str, Any]:
 
 
 def _exact(service: Service) -> dict[str, Any]:
-    shapes = service.engine.exact
-    return {"rows": sorted(shapes.rows), "concurrent": shapes.concurrent}
+    engine = service.engine
+    found, cost = engine.exact, engine.chosen.cost
+    return {
+        "class": found.name,
+        "classes": [other.name for other in engine.chosen.classes],
+        "rows": sorted(found.widths),
+        "concurrent": found.concurrent,
+        "cost_percent": None if cost is None else round(100 * cost, 2),
+        "reason": None if engine.spoiled is None else engine.spoiled.value,
+    }
 
 
 def _drafter(service: Service) -> dict[str, Any]:

@@ -1,0 +1,195 @@
+"""The exact class of an engine: probed once, chosen once by price, kept, and checked at each start.
+
+Knows the target and what is on disk; knows no requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from parlay import store
+from parlay.control.cost import CostTable
+from parlay.decoding.span import Passes
+from parlay.errors import BadRequest
+from parlay.llama import library
+from parlay.llama.context import Context
+from parlay.llama.undo import Rollback
+from parlay.runtime.class_choice import Price, Valuation, Worth
+from parlay.runtime.class_probe import probe, still_holds
+from parlay.runtime.composition import Rate
+from parlay.runtime.engine_settings import EngineSettings
+from parlay.runtime.exactness import SINGLE, ExactClass, pinned
+from parlay.runtime.loading import FREE_PROPOSERS
+from parlay.timing import measuring
+from parlay.timing.measuring import Progress, Stopwatch
+
+log = logging.getLogger("parlay.runtime")
+# Rows of a pass over one sequence, and over several, up to which the probe looks.
+MAX_EXACT_ROWS = 32
+_MIN_WIDTHS = 17
+_MIN_CHUNK = 16  # of the probe's texts: any batch holds it
+_FORMAT = 2  # of the records; others are probed again
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The class an engine runs in, and what is known of the others."""
+
+    found: ExactClass
+    classes: tuple[ExactClass, ...]
+    cost: float | None  # the part of the speed it costs; None: nobody measured
+    rate: Rate = float  # of so many sequences in one pass
+
+
+class ClassCalibration:
+    """Finds and keeps the classes of one target."""
+
+    def __init__(self, settings: EngineSettings, target: Context, threads: int, chunk: int) -> None:
+        self._settings = settings
+        self._target = target
+        self._threads = threads
+        self._chunk = max(chunk, _MIN_CHUNK)
+
+    def choose(self, target: Stopwatch, known: CostTable | None, progress: Progress) -> Chosen:
+        """The pinned class, the one chosen at an earlier start, or the cheapest by these prices."""
+        if self._needs_no_probe:
+            return Chosen(SINGLE, (SINGLE,), cost=0.0)
+        classes = self._recalled()
+        if classes:
+            chosen = self._priced(classes, known or self._prices(target, progress))
+            if still_holds(self._target, chosen.found, self._chunk):
+                return chosen
+            log.info("passes round differently than they did: looking again which are exact")
+        classes = self._probed(target, progress)
+        return self._priced(classes, known or self._prices(target, progress))
+
+    @property
+    def _needs_no_probe(self) -> bool:
+        """Single rows of one sequence at a time agree with themselves."""
+        settings = self._settings
+        alone = not settings.draft and settings.context.n_sequences == 1
+        unasked = settings.exact_class is None and store.load("exact-class", self._key) is None
+        return settings.mode == "faithful" or settings.context.unified or (alone and unasked)
+
+    def keep(self, found: ExactClass) -> None:
+        """A class was found to reach further: its record says so from now on."""
+        self._save([found if c.widths == found.widths else c for c in self._recalled()])
+
+    def unchanged(self, found: ExactClass, seq_id: int) -> bool:
+        """Whether the target still gives what it gave when the class was probed."""
+        return still_holds(self._target, found, self._chunk, seq_id)
+
+    # -- what is kept ---------------------------------------------------------
+
+    @cached_property
+    def _key(self) -> str:
+        """All that kernels depend on, and nothing that says who drafts."""
+        settings = self._settings
+        return store.fingerprint(
+            store.file_identity(settings.target),
+            library.build(),
+            [(d.name, d.description) for d in library.devices()],
+            settings.model,
+            [store.file_identity(adapter.path) for adapter in settings.model.adapters],
+            self._target.settings.n_snapshots,
+            replace(settings.context, threads=self._threads),
+            self._target.cache_types,
+            self._n_widths,
+            self._chunk,
+        )
+
+    @property
+    def _n_widths(self) -> int:
+        wanted = max(self._settings.widest + 1, _MIN_WIDTHS)
+        return min(wanted, self._settings.context.n_batch, self._target.max_rollback + 1)
+
+    def _recalled(self) -> tuple[ExactClass, ...]:
+        """The classes as far as a record tells; a bad one tells nothing."""
+        again = self._settings.measure_again
+        return (None if again else store.read("exact", self._key, _read)) or ()
+
+    def _kept(self, classes: Sequence[ExactClass]) -> ExactClass | None:
+        """The pinned class, or the one an earlier start chose."""
+        if self._settings.exact_class is not None:
+            return pinned(self._possible(classes), self._settings.exact_class)
+        record = None if self._settings.measure_again else store.load("exact-class", self._key)
+        named = [c for c in classes if record is not None and c.name == record.get("class")]
+        return named[0] if named else None
+
+    def _save(self, classes: Iterable[ExactClass]) -> None:
+        record = {"format": _FORMAT, "classes": [found.to_dict() for found in classes]}
+        store.save("exact", self._key, record)
+
+    def _probed(self, target: Passes, progress: Progress) -> tuple[ExactClass, ...]:
+        progress(0.0, "which passes are exact")
+        found = probe(target, self._n_widths, self._settings.context.n_sequences, self._chunk)
+        if found.complete:
+            self._save(found.classes)
+        names = " | ".join(c.name for c in found.classes)
+        log.info("passes that agree to the bit, by rows: %s", names)
+        return found.classes
+
+    # -- what it costs --------------------------------------------------------
+
+    def _possible(self, classes: Sequence[ExactClass]) -> list[ExactClass]:
+        """A cache that cannot cut a few tokens off at little cost cannot have padding each pass."""
+        if self._target.rollback in (Rollback.PARTIAL, Rollback.BOUNDED):
+            return list(classes)
+        return [found for found in classes if found.floor == 1]
+
+    def _priced(self, classes: tuple[ExactClass, ...], table: CostTable) -> Chosen:
+        n_slots = self._settings.context.n_sequences
+        value = Valuation(_price_of(table), self._worth(table))
+        found = self._kept(classes) or value.best(self._possible(classes) or [SINGLE], n_slots)
+        cost = value.cost(found, n_slots)
+        log.info("exact class %s costs %.1f %% of the speed", found.name, 100 * cost)
+        if self._settings.draft:
+            store.save("exact-class", self._key, {"class": found.name})
+        return Chosen(found, classes, cost, lambda n: value.rate(found, n))
+
+    def _worth(self, table: CostTable) -> Worth:
+        names = self._settings.draft
+        model = any(name not in FREE_PROPOSERS for name in names)
+        plain_s = table.plain_s(1, 1)
+        step_s = table.drafter.step_s() if table.drafter is not None else _UNKNOWN_STEP * plain_s
+        return Worth.of(free=bool(names), model=model, step_s=step_s)
+
+    def _prices(self, target: Stopwatch, progress: Progress) -> CostTable:
+        """What the probe's passes took, now or when it was made; else some are made now."""
+        if target.samples[1, 1, False]:
+            return self._keep_prices(measuring.table(target))
+        known = store.read("exact-costs", self._key, CostTable.from_dict)
+        if known is not None and not self._settings.measure_again:
+            return known
+        context, widest = self._settings.context, self._n_widths - 1
+        return self._keep_prices(
+            measuring.measure(
+                target,
+                None,
+                max_window=widest,
+                n_sequences=context.n_sequences,
+                progress=progress,
+            )
+        )
+
+    def _keep_prices(self, found: CostTable) -> CostTable:
+        store.save("exact-costs", self._key, found.to_dict())
+        return found
+
+
+# A drafted token, over a plain pass, of a drafter that nobody has timed yet.
+_UNKNOWN_STEP = 0.1
+
+
+def _read(record: dict[str, Any]) -> tuple[ExactClass, ...]:
+    if record["format"] != _FORMAT or not record["classes"]:
+        raise BadRequest("it was written by another version")
+    return tuple(ExactClass.from_dict(each) for each in record["classes"])
+
+
+def _price_of(table: CostTable) -> Price:
+    return lambda n, rows: table.curve(1, n).steady[rows]

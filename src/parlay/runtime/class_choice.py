@@ -1,0 +1,84 @@
+"""Which exact class an engine should run in: the one that costs least speed, by measured prices.
+
+Pure arithmetic over prices and what proposers are worth; knows no model. A class costs twice: plain
+passes are padded, and windows end where the class does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from parlay.runtime.exactness import ExactClass
+
+# Seconds of a pass over so many sequences, with so many rows of all of them together.
+Price = Callable[[int, int], float]
+
+# How often drafts are right before any was seen, and in which share of rounds there is one.
+_RATE = 0.75
+_MODEL_SHARE, _FREE_SHARE = 1.0, 0.25
+_ROWS = range(1, 18)  # that a pass without a class may have for each sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What the proposers are expected to bring."""
+
+    share: float  # of the rounds in which one has a draft
+    rate: float  # of its tokens that hold
+    step_s: float = 0.0  # seconds that a drafted token takes
+
+    @classmethod
+    def of(cls, *, free: bool, model: bool, step_s: float = 0.0) -> Worth:
+        if model:
+            return cls(_MODEL_SHARE, _RATE, step_s)
+        return cls(_FREE_SHARE if free else 0.0, _RATE)
+
+    def tokens(self, window: int) -> float:
+        """Of a round with a draft of this length."""
+        return sum(self.rate**i for i in range(window + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Valuation:
+    """How fast a machine decodes, inside a class and without one."""
+
+    price: Price
+    worth: Worth
+
+    def rate(self, found: ExactClass, n_sequences: int) -> float:
+        """Tokens per second of so many sequences in one pass of the class; 0: they cannot share."""
+        return self._rate(found.rows_for(n_sequences), n_sequences)
+
+    def cost(self, found: ExactClass, n_slots: int) -> float:
+        """The part of the speed that the class costs: of one stream, and of a full machine."""
+        streams = {1, n_slots}
+        ratios = [self._exact(found, n) / self._rate(_ROWS, n) for n in streams]
+        return max(0.0, 1.0 - mean(ratios))
+
+    def best(self, classes: Iterable[ExactClass], n_slots: int) -> ExactClass:
+        """The class that costs least; of equals the one with the cheapest plain pass."""
+        return min(classes, key=lambda c: (round(self.cost(c, n_slots), 3), c.floor))
+
+    def _exact(self, found: ExactClass, n: int) -> float:
+        """Tokens per second of n sequences, parted into passes of the class."""
+        left, seconds = n, 0.0
+        while left:
+            size = max(range(1, left + 1), key=lambda m: self.rate(found, m))
+            seconds += size / self.rate(found, size)
+            left -= size
+        return n / seconds
+
+    def _rate(self, rows: Sequence[int], n: int) -> float:
+        """At the best window these rows allow; rounds without a draft have as few as there are."""
+        if not rows:
+            return 0.0
+        share, worth = self.worth.share, self.worth
+        plain_s = self.price(n, n * rows[0])
+        rates = [n / plain_s]
+        for r in rows if share else ():
+            seconds = self.price(n, n * r) + (r - 1) * worth.step_s
+            tokens = share * worth.tokens(r - 1) + 1.0 - share
+            rates.append(n * tokens / (share * seconds + (1.0 - share) * plain_s))
+        return max(rates)

@@ -1,0 +1,97 @@
+"""Composes passes: who shares one, and how many rows each has so that all stay in the exact class.
+
+Knows lengths, rows and prices; nothing of drafts or models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from parlay.runtime.exactness import ExactClass
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a pass leaves to those who bet on it."""
+
+    window: int | None = None  # the largest; None: any
+    floor: int = 1  # rows of each sequence that it is padded to at least
+
+
+ANY_SHAPE = Frame()
+
+
+class Placed(Protocol):
+    """Something with a place in the cache."""
+
+    @property
+    def seq_id(self) -> int: ...
+
+    @property
+    def n_cached(self) -> int: ...
+
+
+AnyPlaced = TypeVar("AnyPlaced", bound=Placed)
+# How fast so many sequences decode when they share a pass, in any unit.
+Rate = Callable[[int], float]
+
+
+class Composition:
+    """The passes of one engine, inside one class."""
+
+    def __init__(self, found: ExactClass, context_size: int, rate: Rate = float) -> None:
+        self.found = found
+        self._size = context_size
+        self._rate = rate  # until prices are known, the more in a pass the better
+
+    def is_full(self, length: int) -> bool:
+        """Whether not even a padded plain pass fits after a text of this length."""
+        return length + self.found.floor > self._size
+
+    def groups(self, placed: Sequence[AnyPlaced]) -> list[list[AnyPlaced]]:
+        """Those who decode, parted into passes of the class."""
+        left = sorted(placed, key=lambda one: one.seq_id)
+        found = []
+        while left:
+            n = self._n_first(left)
+            found.append(left[:n])
+            left = left[n:]
+        return found
+
+    def _n_first(self, left: Sequence[Placed]) -> int:
+        """How many of the first ones share a pass: as many as decode fastest."""
+        counts = [n for n in range(2, _n_neighbours(left) + 1) if self.rows(left[:n])]
+        return max([1, *counts], key=self._rate)
+
+    def rows(self, placed: Sequence[Placed]) -> list[int]:
+        """How many rows each of them may have in one pass; ascending, none: they cannot share."""
+        return self._fitting([one.n_cached for one in placed])
+
+    def _fitting(self, lengths: Sequence[int]) -> list[int]:
+        room = self._size - max(lengths)
+        return [rows for rows in self.found.fitting(lengths) if rows <= room]
+
+    def frame(self, placed: Sequence[Placed]) -> Frame:
+        """What a pass over them allows."""
+        rows = self.rows(placed) or [1]
+        real = self.found.real_rows([one.n_cached for one in placed])
+        return Frame(max(0, min(rows[-1], real) - 1), rows[0])
+
+    def widths(self, rows: Sequence[int], lengths: Sequence[int]) -> Sequence[int]:
+        """The rows to pad the sequences of a pass to; as they are where that is in the class, or
+        where no padding helps."""
+        if self.found.holds(rows, lengths):
+            return rows
+        least = max(rows)
+        width = next((n for n in self._fitting(lengths) if n >= least), None)
+        return rows if width is None else [width] * len(rows)
+
+
+def _n_neighbours(left: Sequence[Placed]) -> int:
+    """Of those with the lowest ids, how many follow each other: llama.cpp joins no others."""
+    n = 1
+    while n < len(left) and left[n].seq_id == left[n - 1].seq_id + 1:
+        n += 1
+    return n
