@@ -12,6 +12,7 @@ from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any, Literal
 
+from parlay.decoding.constraint import Constraint
 from parlay.decoding.reasoning import OPEN
 from parlay.decoding.sampling import Sampling
 from parlay.errors import BadRequest
@@ -31,6 +32,8 @@ from parlay.runtime.answer import Answer
 from parlay.runtime.engine import Engine
 from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.fitting import fit_engine
+from parlay.runtime.grammar import Grammars
+from parlay.runtime.guide import Guide, Rules
 from parlay.runtime.loading import FREE_PROPOSERS
 from parlay.runtime.request import ContextFull, Mode, Request, Verification
 from parlay.runtime.sequence import Piece, Sequence
@@ -191,6 +194,7 @@ class Parlay:
         fitted = fit_engine(settings, context=context_size == "auto", layers=gpu_layers == "auto")
         self.engine = Engine(fitted, progress=progress)
         self.template = self.engine.model.chat_template()
+        self._grammars = Grammars(self.engine.model.vocabulary)
 
     def generate(self, prompt: str | Seq[Message], **options: Any) -> Answer:
         """The whole answer to a prompt or a conversation. Options as for `stream`."""
@@ -201,7 +205,8 @@ class Parlay:
 
         Options: `max_tokens`, `stop`, `draft` (loaded proposers, or none), `window`, `mode`,
         `verification`, `context_full`, `logprobs`, `raw` (the prompt goes in as it is, without the
-        chat template), `tools`, `prediction` (the answer that is expected: drafted from, never
+        chat template), `tools`, `json_schema` (a schema the answer obeys), `grammar` (GBNF),
+        `prediction` (the answer that is expected: drafted from, never
         believed), and the fields of `Sampling`.
         """
         return self._start(prompt, whole=False, **options)
@@ -227,6 +232,8 @@ class Parlay:
         raw: bool = False,
         tools: Seq[Message] = (),
         prediction: str = "",
+        json_schema: Mapping[str, Any] | None = None,
+        grammar: str | None = None,
         **sampling: Any,
     ) -> Stream:
         try:
@@ -249,8 +256,27 @@ class Parlay:
             logprobs=logprobs,
         )
         stream = Stream(mode or self.engine.mode, whole)
-        stream.sequence = self.engine.submit(request, stream._take)
+        constraint = self._constraint(json_schema, grammar, bool(request.thinking))
+        stream.sequence = self.engine.submit(request, stream._take, constraint)
         return stream
+
+    def _constraint(
+        self, json_schema: Mapping[str, Any] | None, grammar: str | None, thinking: bool
+    ) -> Constraint | None:
+        """What the answer must keep to; thinking comes before it."""
+        if json_schema is None and grammar is None:
+            return None
+        if json_schema is not None and grammar is not None:
+            raise BadRequest("give one of json_schema and grammar, not both")
+        made = self._grammars
+        if json_schema is not None:
+            held = made.json_schema(dict(json_schema))
+        else:
+            held = made.gbnf(grammar or "")
+        if not thinking:
+            return made.constraint(held)
+        rules = Rules(self.engine.model.vocabulary, made, frozenset(), afterwards=held)
+        return Guide(rules, thinking=True)
 
     def _opens_thinking(self, tokens: list[int]) -> bool:
         """Whether the template's last words let the answer begin inside its thinking."""

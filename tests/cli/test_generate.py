@@ -378,3 +378,30 @@ def test_a_closed_pipe_ends_the_command_quietly(
         assert process.wait(60) in (0, 1)
     assert "Traceback" not in said
     assert "Broken pipe" not in said
+
+
+# -- structured output ---------------------------------------------------------------------------
+
+
+def test_an_answer_obeys_the_schema_in_a_file(generate: Run, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text(
+        '{"type": "object", "properties": {"n": {"enum": [1, 22]}}, "required": ["n"]}'
+    )
+    done = generate(PROMPT, "--json-schema", schema, "--max-tokens", 200)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["n"] in (1, 22)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "cannot read"), ("[1]", "one object"), ("{", "is not JSON")]
+)
+def test_a_schema_that_is_none_is_refused_in_one_line(
+    generate: Run, tmp_path: Path, content: str | None, words: str
+) -> None:
+    schema = tmp_path / "schema.json"
+    if content is not None:
+        schema.write_text(content)
+    done = generate(PROMPT, "--json-schema", schema)
+    assert done.returncode == 2
+    assert words in done.stderr and done.stderr.count("\n") == 1

@@ -10,7 +10,7 @@ import sys
 from contextlib import nullcontext
 from enum import Enum
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -96,6 +96,12 @@ def generate(
         list[str] | None, typer.Option(help="TOKEN_ID=BIAS; may be repeated.")
     ] = None,
     logprobs: Annotated[int | None, typer.Option(min=0, help="Best tokens to score.")] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="A file with a JSON schema that the answer obeys.")
+    ] = None,
+    grammar: Annotated[
+        Path | None, typer.Option(help="A file with a GBNF grammar that the answer obeys.")
+    ] = None,
     context_size: Annotated[
         str, typer.Option("--context-size", "-c", help="Tokens; auto: the longest that fits.")
     ] = "4096",
@@ -132,6 +138,7 @@ def generate(
 ) -> None:
     """Answer one prompt."""
     biases = _parse_biases(logit_bias or [])
+    schema = None if json_schema is None else _read_schema(json_schema)
     text = _read_stdin() if prompt == "-" else prompt
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": text})
@@ -175,6 +182,8 @@ def generate(
             verification=verification.value,
             context_full=context_full.value,
             logprobs=logprobs,
+            json_schema=schema,
+            grammar=None if grammar is None else _read_file("--grammar", grammar),
             seed=seed,
             temperature=temperature,
             top_k=top_k,
@@ -206,6 +215,25 @@ def _open_trace(path: Path) -> IO[str]:
         return path.open("w", encoding="utf-8", buffering=1)  # a line that was written stays
     except OSError as error:
         raise BadRequest(f"--trace: cannot write {path}: {error.strerror}") from None
+
+
+def _read_file(option: str, path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise BadRequest(f"{option}: cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadRequest(f"{option}: {path} is not text in UTF-8") from None
+
+
+def _read_schema(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(_read_file("--json-schema", path))
+    except ValueError as error:
+        raise BadRequest(f"--json-schema: {path} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadRequest(f"--json-schema: {path} must hold one object")
+    return found
 
 
 def _read_stdin() -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parlay.server.api.grammar import bounded
+from parlay.runtime.grammar import bounded
 from parlay.server.api.tool_formats import PYTHON_TAG, ToolFormat
 from parlay.server.api.tools import Function
 

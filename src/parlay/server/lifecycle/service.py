@@ -19,10 +19,10 @@ from parlay.deployment import Deployment
 from parlay.errors import BadRequest
 from parlay.routing import Endpoint
 from parlay.runtime.engine import Engine
+from parlay.runtime.grammar import Grammars
 from parlay.runtime.pricing import Pricing
 from parlay.server.api import answer_statistics as statistics
 from parlay.server.api.conversation import Conversation
-from parlay.server.api.grammar import Grammars
 from parlay.server.api.job import Event, Job
 from parlay.server.api.mailbox import Mailbox
 from parlay.server.api.planner import Plan, Planner

@@ -12,7 +12,7 @@ from typing import Any
 from parlay.decoding.grammar_constraint import Alphabet, GrammarConstraint
 from parlay.errors import BadRequest
 from parlay.llama.vocabulary import Vocabulary
-from parlay.server.api.grammar_check import one_line, read_apart, read_here
+from parlay.runtime.grammar_check import one_line, read_apart, read_here
 
 MAX_GRAMMAR = 1 << 20
 _SMALL = 1 << 13  # characters: from three times as many on, some have ended the process
@@ -97,7 +97,7 @@ def _guidance() -> None:
         import llguidance  # noqa: F401
     except ImportError:
         raise BadRequest(
-            "this server was installed without structured output; install parlay[structured]"
+            "parlay was installed without structured output; install parlay[structured]"
         ) from None
 
 

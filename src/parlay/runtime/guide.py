@@ -18,7 +18,7 @@ from parlay.decoding.grammar_constraint import GrammarConstraint
 from parlay.decoding.reasoning import Marks
 from parlay.decoding.spacing import Spacing
 from parlay.llama.vocabulary import Vocabulary
-from parlay.server.api.grammar import Grammars
+from parlay.runtime.grammar import Grammars
 
 Allowed = NDArray[np.bool_]
 

@@ -1,6 +1,6 @@
 """Reads a grammar in a process of its own: one that never ends or breaks the reader ends alone.
 
-Run as `python -m parlay.server.api.grammar_check KIND`, the grammar on stdin; what llguidance makes
+Run as `python -m parlay.runtime.grammar_check KIND`, the grammar on stdin; what llguidance makes
 of it comes out. Knows no vocabulary and no server.
 """
 
@@ -20,7 +20,7 @@ _STACK = 3 << 20
 
 def read_apart(kind: str, text: str) -> str:
     """The grammar in llguidance's own form."""
-    command = [sys.executable, "-m", "parlay.server.api.grammar_check", kind]
+    command = [sys.executable, "-m", "parlay.runtime.grammar_check", kind]
     with _AT_ONCE:
         try:
             done = subprocess.run(

@@ -12,8 +12,8 @@ import pytest
 from parlay.errors import BadRequest
 from parlay.llama.model import Model
 from parlay.llama.settings import ModelSettings
-from parlay.server.api import grammar_check
-from parlay.server.api.grammar import Grammars
+from parlay.runtime import grammar_check
+from parlay.runtime.grammar import Grammars
 
 
 @pytest.fixture(scope="module")
