@@ -37,8 +37,8 @@ _Tokens = Annotated[int, Field(ge=16)] | Literal["auto"]
 _CHOICE = re.compile(
     r"(constrained-)?int|literal\[.*\]"
 )  # pydantic's name for one of several types
-# Names that stand for something else than a model.
-_NAMES = frozenset({*SHIPPED_DRAFTERS, "auto", "suffix", "ngram", "none"})
+# Words of `model.drafter` that are no model's name.
+KEPT_NAMES = frozenset({*SHIPPED_DRAFTERS, "auto", "suffix", "ngram", "none"})
 _USUAL_CONTEXT = 4096
 _FIXED_WINDOW = 4  # of a fixed controller that is given none
 _MODELS = ("model.target", "model.drafter")
@@ -372,7 +372,7 @@ def _resolve(content: dict[str, Any], folder: Path) -> None:
 
 def _model(name: str, folder: Path) -> str:
     """A model's name stays one; its file is looked for when it is loaded."""
-    return name if name in _NAMES or is_name(name, folder) else _absolute(name, folder)
+    return name if name in KEPT_NAMES or is_name(name, folder) else _absolute(name, folder)
 
 
 def _absolute(name: str, folder: Path) -> str:

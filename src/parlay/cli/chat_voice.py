@@ -97,7 +97,8 @@ class LocalVoice:
 
     @property
     def name(self) -> str:
-        return self._parlay.engine.settings.target.stem
+        stem = self._parlay.engine.settings.target.stem
+        return self._model if stem.startswith("sha256-") else stem  # Ollama's files are hashes
 
     def answer(self, messages: Sequence[Message], ways: Ways) -> Iterator[Token]:
         self.figures = None

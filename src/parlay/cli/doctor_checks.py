@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from parlay import store
-from parlay.deployment import Deployment
+from parlay.deployment import KEPT_NAMES, Deployment
 from parlay.errors import ParlayError
-from parlay.hub.resolving import resolve_model
+from parlay.hub.resolving import missing_model, resolve_model
 from parlay.llama import library
 from parlay.llama.cpu import features
 from parlay.llama.facts import read_facts
@@ -24,7 +24,7 @@ from parlay.pairing import tokenizer_file
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.baseline import load_baseline
 from parlay.pairing.tokenizer import read_tokenizer
-from parlay.parlay import known_draft, named_draft
+from parlay.parlay import known_draft, named_draft, parse_draft
 from parlay.planning.devices import GIB, pools
 from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here, proposals_for
 from parlay.planning.needs import Load
@@ -65,6 +65,10 @@ Examined = TypeVar("Examined")
 
 def examine(deployment: Deployment) -> list[Finding]:
     """Run every check; one that cannot be run is a failure of its item, not of the list."""
+    for name in (deployment.model.target, *parse_draft(deployment.model.drafter)):
+        if name not in KEPT_NAMES and (missing := missing_model(name)) is not None:
+            told = f"{missing} is not on this machine"
+            return [Finding("files", "fail", told, f"parlay pull {missing}")]
     try:
         target = resolve_model(deployment.model.target)
     except ParlayError as error:

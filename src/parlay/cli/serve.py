@@ -18,13 +18,17 @@ from parlay.cli.machine_options import (
     with_machine_options,
 )
 from parlay.cli.settings import settings
-from parlay.deployment import Deployment, DeploymentError, load_deployment
-from parlay.errors import LoadError
+from parlay.deployment import KEPT_NAMES, Deployment, DeploymentError, load_deployment
+from parlay.errors import BadRequest, LoadError, ModelUnavailable
+from parlay.hub.resolving import missing_model
+from parlay.parlay import parse_draft
 
 EXAMPLE = """
 Example: parlay serve speculative-deploy.yaml --port 8080 --set runtime.slots=8
 
-Without a file: the default model on 127.0.0.1:8080. Every key can also be set by a variable such
+Example: parlay serve bartowski/Qwen2.5-7B-Instruct-GGUF:Q4_K_M
+
+Without either: the default model on 127.0.0.1:8080. Every key can also be set by a variable such
 as PARLAY_RUNTIME_SLOTS. SIGTERM drains, SIGHUP reads the file again.
 """
 
@@ -37,8 +41,11 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    deployment: Annotated[Path | None, typer.Argument(help="speculative-deploy.yaml")] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="GGUF file.")] = None,
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="[DEPLOYMENT|MODEL]", help="speculative-deploy.yaml, or a model."),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="File or name.")] = None,
     draft: Annotated[str | None, typer.Option(help="none, ngram, suffix, PATH; several.")] = None,
     window: Annotated[int | None, typer.Option("--window", "-k", min=0)] = None,
     host: Annotated[str | None, typer.Option(help="Default: 127.0.0.1.")] = None,
@@ -64,8 +71,11 @@ def serve(
     machine: MachineOptions = NO_MACHINE_OPTIONS,
 ) -> None:
     """Serve a model."""
+    deployment = deployment_file(what)
+    if what is not None and deployment is None and model is not None:
+        raise DeploymentError(f"two models, {what} and {model}; name one")
     given = {
-        "model.target": model,
+        "model.target": model if what is None or deployment is not None else what,
         "model.drafter": draft,
         "runtime.speculative_window": window,
         "runtime.controller": None if window is None else "fixed",  # a command is kept to
@@ -90,6 +100,20 @@ def serve(
         _check(read(), json_output)
         return
     _serve(read, json_output)
+
+
+def deployment_file(what: str | None) -> Path | None:
+    """A deployment by its ending, or a file that is no model; None: a model, or nothing."""
+    if what is None:
+        return None
+    path = Path(what)
+    is_file = path.is_file() and path.suffix.lower() != ".gguf" and not _is_gguf(path)
+    return path if path.suffix.lower() in (".yaml", ".yml") or is_file else None
+
+
+def _is_gguf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
 
 
 def _serve(read: Any, json_output: bool) -> None:
@@ -156,13 +180,14 @@ def _check(deployment: Deployment, json_output: bool) -> None:
         for pool in deployment.upstreams:
             key_headers(pool)
         if deployment.engine == "local":
+            _refuse_missing(deployment)
             check_files(deployment)
             deployment = with_fit(with_known_drafter(deployment))
             check_memory(deployment)
             path = drafter_path(deployment)
             if path is not None and not path.is_file():
                 problem = f"model.drafter: no file at {path}; the server would decode plainly"
-    except (DeploymentError, LoadError) as error:
+    except (BadRequest, LoadError, ModelUnavailable) as error:
         problem = error.message
     if json_output:
         typer.echo(json.dumps({"ok": problem is None, "problem": problem}))
@@ -170,3 +195,10 @@ def _check(deployment: Deployment, json_output: bool) -> None:
         typer.echo(problem or "the deployment can be served", err=problem is not None)
     if problem is not None:
         raise typer.Exit(1)
+
+
+def _refuse_missing(deployment: Deployment) -> None:
+    """A check fetches nothing."""
+    for name in (deployment.model.target, *parse_draft(deployment.model.drafter)):
+        if name not in KEPT_NAMES and (missing := missing_model(name)) is not None:
+            raise ModelUnavailable(f"{missing} is not on this machine; parlay pull {missing}")

@@ -85,6 +85,11 @@ async def one_request(request: Request, request_id: str) -> dict[str, Any]:
     raise Failure(404, "no such request among the last ones", code="not_found")
 
 
+@router.get("/models", summary="None: models are where the engines are")
+async def models() -> list[dict[str, Any]]:
+    return []
+
+
 @router.get("/costs", summary="Refused", status_code=501)
 @router.get("/bench", summary="Refused", status_code=501)
 @router.post("/bench", summary="Refused", status_code=501)

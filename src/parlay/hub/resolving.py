@@ -39,6 +39,13 @@ def resolve_model(name_or_path: str, say: Say | None = None) -> Path:
             return _by_short_name(text)
 
 
+def missing_model(name_or_path: str) -> str | None:
+    """A repository of the hub that would have to be fetched; None: what is named is here, or is
+    no such name."""
+    name = parse_name(name_or_path)
+    return str(name) if isinstance(name, HubName) and _here(name) is None else None
+
+
 def resolve_drafter(name_or_path: str, say: Say | None = None) -> Path:
     """A shipped drafter by its name, the default model itself for "smollm2", else a model."""
     return models.SHIPPED_DRAFTERS.get(name_or_path) or resolve_model(name_or_path, say)

@@ -13,10 +13,12 @@ from starlette.responses import HTMLResponse, Response
 
 from parlay.server.api.openai_routes import service_of
 from parlay.server.figures.live_figures import Watching
+from parlay.server.figures.local_models import local_models
 from parlay.server.figures.quick_ab import BenchOptions
 from parlay.server.figures.recent_answers import Answered, decisions
 from parlay.web import streaming as sse
 from parlay.web.failures import Failure
+from parlay.web.memory import process_bytes
 
 router = APIRouter(prefix="/live")
 _COLUMNS = (
@@ -64,6 +66,13 @@ async def one_request(request: Request, request_id: str) -> dict[str, Any]:
 @router.get("/costs", summary="What passes cost here, and when guessing pays")
 async def costs(request: Request) -> dict[str, Any]:
     return watching_of(request).costs()
+
+
+@router.get("/models", summary="Models on this machine, and which fit; told at this machine only")
+async def models(request: Request) -> list[dict[str, Any]]:
+    service = service_of(request)
+    serving = service.engine.settings.target
+    return await asyncio.to_thread(local_models, service.deployment, serving, process_bytes())
 
 
 @router.get("/bench", summary="The quick A/B: how far it is, what came of it")

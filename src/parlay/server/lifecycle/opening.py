@@ -13,6 +13,7 @@ from parlay.control.controller import FixedWindow
 from parlay.control.guard import Guarded, Limits, OnAlert
 from parlay.deployment import Deployment, DeploymentError
 from parlay.errors import LoadError
+from parlay.hub.name import OllamaName, parse_name
 from parlay.hub.resolving import resolve_model
 from parlay.llama.model import Model
 from parlay.llama.settings import (
@@ -121,6 +122,16 @@ def with_known_drafter(deployment: Deployment) -> Deployment:
     names = known_draft(resolve_model(deployment.model.target))
     model = deployment.model.model_copy(update={"drafter": ",".join(names)})
     return deployment.model_copy(update={"model": model})
+
+
+def with_name(deployment: Deployment) -> Deployment:
+    """A model of Ollama's is called by its name: its file is called after a hash."""
+    model = deployment.model
+    name = parse_name(model.target)
+    if model.alias or not isinstance(name, OllamaName):
+        return deployment
+    named = model.model_copy(update={"alias": (f"{name.model}:{name.tag}",)})
+    return deployment.model_copy(update={"model": named})
 
 
 def with_fit(deployment: Deployment) -> Deployment:

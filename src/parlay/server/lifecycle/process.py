@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from parlay import __version__
 from parlay.deployment import Deployment
 from parlay.server.lifecycle.app import create_app
-from parlay.server.lifecycle.opening import open_engine, with_fit, with_known_drafter
+from parlay.server.lifecycle.opening import open_engine, with_fit, with_known_drafter, with_name
 from parlay.server.lifecycle.reload import reload
 from parlay.server.lifecycle.service import Service
 from parlay.server.lifecycle.supervision import Watch
@@ -30,7 +30,7 @@ class Process(Host[Service]):
     """One deployment on an engine of our own."""
 
     def __init__(self, read: Callable[[], Deployment], ready: Ready[Service] | None = None) -> None:
-        super().__init__(lambda: with_known_drafter(read()), ready)
+        super().__init__(lambda: with_name(with_known_drafter(read())), ready)
 
     def open(self, deployment: Deployment) -> Service:
         deployment = with_fit(deployment)

@@ -1,0 +1,50 @@
+"""`parlay serve`: a deployment file, a model by its name, or nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from parlay.cli.main import app
+from parlay.cli.serve import deployment_file
+
+
+def check(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["serve", *map(str, arguments), "--check", "--json"])
+
+
+def test_a_model_may_be_named_where_a_deployment_may(tiny_llama: Path) -> None:
+    assert json.loads(check(tiny_llama, "-c", 256, "--draft", "suffix").stdout)["ok"]
+
+
+def test_a_deployment_is_still_a_deployment(tiny_llama: Path, tmp_path: Path) -> None:
+    file = tmp_path / "deploy"
+    file.write_text(f"model: {{target: {tiny_llama}, drafter: suffix}}")
+    assert json.loads(check(file, "-c", 256).stdout)["ok"]
+
+
+def test_two_models_are_one_too_many(tiny_llama: Path) -> None:
+    assert "name one" in str(check(tiny_llama, "-m", tiny_llama).exception)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_file"),
+    [("deploy.yaml", True), ("d.yml", True), ("m.gguf", False), ("org/repo:Q4_0", False)],
+)
+def test_what_is_meant_is_told_by_its_ending(text: str, is_file: bool) -> None:
+    assert (deployment_file(text) is not None) == is_file
+
+
+def test_a_name_that_nobody_knows_is_one_line() -> None:
+    found = json.loads(check("nobody-has-this").stdout)
+    assert not found["ok"] and "parlay models --find" in found["problem"]
+
+
+def test_a_check_fetches_nothing() -> None:
+    found = json.loads(check("acme/Tiny-GGUF:Q4_0").stdout)
+    assert found["problem"] == (
+        "acme/Tiny-GGUF:Q4_0 is not on this machine; parlay pull acme/Tiny-GGUF:Q4_0"
+    )
