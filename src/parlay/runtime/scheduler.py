@@ -281,7 +281,10 @@ class Scheduler:
             n = min(seq.n_pending, self._chunk - seq.n_cached % self._chunk)
             return n if n <= room else 0
         others = any(each.n_pending == 1 for each in self._active)
-        return min(seq.n_pending, room, self._chunk if others else self._n_batch)
+        n = min(seq.n_pending, room, self._chunk if others else self._n_batch)
+        if n == seq.n_pending > self._chunk and self._padding.cutting.recurrent:
+            n -= 1 + (seq.n_cached + n - 1) % self._chunk  # stop where it can be gone on from
+        return n
 
     def _row(self, seq: Sequence, bet: Bet) -> _Row:
         tokens = [seq.tokens[-1], *bet.draft.tokens]

@@ -366,6 +366,12 @@ class TokenizeRequest(Own):
     with_pieces: bool = False
 
 
+class SlotRequest(Own):
+    """POST /slots/{id}?action=save|restore|erase"""
+
+    filename: str = Field("", max_length=128)
+
+
 class DetokenizeRequest(Own):
     """POST /detokenize"""
 

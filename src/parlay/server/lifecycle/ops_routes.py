@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -16,9 +16,11 @@ from starlette.responses import JSONResponse, Response
 from parlay.llama.vocabulary import Vocabulary
 from parlay.server.api.openai_routes import service_of
 from parlay.server.lifecycle.service import Service
-from parlay.web.schema import DetokenizeRequest, TokenizeRequest
+from parlay.web.schema import DetokenizeRequest, SlotRequest, TokenizeRequest
+from parlay.web.security import given_key
 
 router = APIRouter()
+SlotAction = Literal["save", "restore", "erase"]
 
 
 @router.get("/health", summary="Whether requests are taken")
@@ -110,6 +112,19 @@ async def slots(request: Request) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+@router.post("/slots/{slot}", summary="Save, restore or erase what a slot holds")
+async def slot_action(
+    request: Request, slot: int, action: SlotAction, body: SlotRequest | None = None
+) -> dict[str, Any]:
+    service, name = service_of(request), "" if body is None else body.filename
+    owner = service.owner_of(given_key(dict(request.scope["headers"])))
+    if action == "save":
+        return await service.slot_files.save(slot, name, owner)
+    if action == "restore":
+        return await service.slot_files.restore(slot, name, owner)
+    return await service.slot_files.erase(slot, owner)
 
 
 @router.post("/tokenize", summary="Text to tokens", response_model=None)

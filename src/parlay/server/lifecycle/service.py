@@ -32,6 +32,7 @@ from parlay.server.figures.recent_answers import Key, Ledger
 from parlay.server.lifecycle.cache_care import CacheCare
 from parlay.server.lifecycle.drafter_care import DrafterCare
 from parlay.server.lifecycle.opening import check_drafter, drafter_path, guarded
+from parlay.server.lifecycle.slot_files import SlotFiles
 from parlay.server.lifecycle.warmup import WarmUp
 from parlay.web import failures, visits
 from parlay.web.alerts import Alerts
@@ -191,6 +192,16 @@ class Service:
         self._jobs.add(job)
         self.ledger.begin(job, Key(plan.policy, self._known_name(model)))
         return job
+
+    def owner_of(self, key: str) -> str:
+        """Whose cached prompts a request may use, by the key it showed."""
+        return "" if self.deployment.server.share_prompt_cache else self.keys.owner(key)
+
+    @property
+    def slot_files(self) -> SlotFiles:
+        server = self.deployment.server
+        folder = None if server.slot_save_path is None else Path(server.slot_save_path)
+        return SlotFiles(self.engine, folder, server.slot_save_mb << 20)
 
     def _known_name(self, model: str) -> str:
         """One of our names: what clients make up is no label."""

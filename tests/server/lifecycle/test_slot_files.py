@@ -1,0 +1,121 @@
+"""Slots saved, restored and erased by name over HTTP, on a hybrid and on a plain model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests import tiny_models
+from tests.server.running import Running, running
+
+PROMPT = "the cat sat on the mat and the " * 12
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen35"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("slots")
+    path = tiny_models.WRITERS[request.param](folder / "model.gguf", ftype="q8_0")
+    (folder / "saved").mkdir()
+    keys = {"server__api_keys": ("one", "two"), "server__slot_save_path": str(folder / "saved")}
+    with running(path, runtime__slots=1, runtime__mode="faithful", **keys) as found:
+        yield found
+
+
+def post(server: Running, path: str, body: Any = None, key: str = "one") -> httpx.Response:
+    headers = {"Authorization": f"Bearer {key}"}
+    return httpx.post(f"{server.url}{path}", json=body, headers=headers, timeout=60)
+
+
+def complete(server: Running, prompt: str = PROMPT, key: str = "one") -> tuple[str, int]:
+    body = {"prompt": prompt, "max_tokens": 8, "temperature": 0}
+    found = post(server, "/v1/completions", body, key).json()
+    return found["choices"][0]["text"], found["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_a_saved_conversation_goes_on_after_the_slot_was_erased(server: Running) -> None:
+    post(server, "/slots/0?action=erase")
+    text, cached = complete(server)
+    assert cached == 0
+    saved = post(server, "/slots/0?action=save", {"filename": "talk.bin"}).json()
+    assert saved["id_slot"] == 0 and saved["filename"] == "talk.bin"
+    assert saved["n_saved"] > 100 and saved["n_written"] > 1000
+    assert post(server, "/slots/0?action=erase").json() == {
+        "id_slot": 0,
+        "n_erased": saved["n_saved"],
+    }
+    restored = post(server, "/slots/0?action=restore", {"filename": "talk.bin"}).json()
+    assert restored["n_restored"] == saved["n_saved"]
+    assert restored["n_read"] == saved["n_written"]
+    _, cached = complete(server, PROMPT + text + " he")
+    assert cached >= 128  # the end may be cut into other tokens; a chunk is surely there
+
+
+def test_what_one_key_saved_is_not_anothers(server: Running) -> None:
+    complete(server)
+    post(server, "/slots/0?action=save", {"filename": "mine.bin"})
+    for action, said in (("restore", "another's"), ("save", "another's")):
+        refused = post(server, f"/slots/0?action={action}", {"filename": "mine.bin"}, "two")
+        assert refused.status_code == 400
+        assert said in refused.json()["error"]["message"]
+    assert post(server, "/slots/0?action=erase", key="two").json()["n_erased"] == 0
+    refused = post(server, "/slots/0?action=save", {"filename": "other.bin"}, "two")
+    assert "nothing of yours" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/slots/0?action=restore", {"filename": "never.bin"}, "nothing was saved as never.bin"),
+        ("/slots/0?action=save", {"filename": "../x"}, "may have letters"),
+        ("/slots/0?action=save", {"filename": ".hidden"}, "may have letters"),
+        ("/slots/0?action=save", {}, "may have letters"),
+        ("/slots/7?action=erase", None, "there is no slot 7"),
+    ],
+)
+def test_a_wrong_name_or_slot_is_told_in_one_line(
+    server: Running, path: str, body: Any, said: str
+) -> None:
+    answer = post(server, path, body)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]
+
+
+def test_an_unknown_action_is_refused(server: Running) -> None:
+    assert post(server, "/slots/0?action=burn", {}).status_code in (400, 422)
+
+
+def test_a_damaged_file_is_told_and_the_slot_stays(server: Running) -> None:
+    complete(server)
+    post(server, "/slots/0?action=save", {"filename": "damaged.bin"})
+    folder = Path(str(server.service.deployment.server.slot_save_path))
+    path = folder / "damaged.bin"
+    data = bytearray(path.read_bytes())
+    data[-40] ^= 255
+    path.write_bytes(data)
+    answer = post(server, "/slots/0?action=restore", {"filename": "damaged.bin"})
+    assert "damaged" in answer.json()["error"]["message"]
+    path.write_bytes(bytes(data[: len(data) // 2]))
+    answer = post(server, "/slots/0?action=restore", {"filename": "damaged.bin"})
+    assert "damaged" in answer.json()["error"]["message"]
+    assert complete(server)[1] > 0
+
+
+def test_saved_slots_are_bounded(server: Running) -> None:
+    complete(server)
+    files = server.service.slot_files
+    files._most_bytes = 100
+    with pytest.raises(Exception, match="raise server"):
+        files._check_room(Path(str(files._folder)) / "new.bin", 101)
+
+
+def test_without_a_folder_nothing_is_saved(tiny_llama: Path) -> None:
+    with running(tiny_llama, runtime__slots=1) as server:
+        answer = post(server, "/slots/0?action=save", {"filename": "talk.bin"})
+    assert answer.status_code == 400
+    assert "server.slot_save_path" in answer.json()["error"]["message"]
