@@ -330,7 +330,8 @@ def known_draft(target: Path) -> tuple[str, ...]:
 
 def named_draft(text: str) -> tuple[str, ...]:
     """What is to be loaded: names of proposers, and files by their paths."""
-    names = parse_draft(text)
+    # Where nothing is known of the target yet, auto is what is always there.
+    names = ("suffix" if name == "auto" else name for name in parse_draft(text))
     return tuple(n if n in FREE_PROPOSERS else str(resolve_drafter(n)) for n in names)
 
 

@@ -219,7 +219,9 @@ def needed_gb(deployment: Deployment, drafter: Path | None = None) -> float:
     """What the models will take of the GPU, or of RAM where there is none, by the planner."""
     target, second = _wanted(deployment, drafter or Path())
     plan = plan_here(load_list(target, [second] if drafter else []))
-    return (plan.on_gpu if plan.has_gpu else plan.in_ram) / GIB
+    # Prompts are kept only in what is left.
+    spare = sum(item.n_bytes for item in plan.items if item.what == "prompt cache")
+    return (plan.on_gpu if plan.has_gpu else plan.in_ram - spare) / GIB
 
 
 def _wanted(deployment: Deployment, drafter: Path) -> tuple[Wanted, Wanted]:
