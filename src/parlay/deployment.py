@@ -193,6 +193,7 @@ class ServerSection(Section):
     request_timeout_s: float = Field(600, gt=0)
     drain_s: float = Field(30, ge=0)
     max_connections: int = Field(512, ge=1)
+    max_restarts: int = Field(5, ge=0)  # of an engine that died, in ten minutes; 0: end with it
     stall_s: float = Field(60, gt=0)  # a client that reads nothing for so long is let go
     max_body_mb: float = Field(4, gt=0)
     max_prompt_tokens: int | None = Field(None, ge=1)  # absent: what the context holds

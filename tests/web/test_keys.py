@@ -91,6 +91,7 @@ ELSEWHERE = {
     "server.request_timeout_s": "test_scheduling.py:test_a_time_limit_keeps_what_was_made",
     "server.drain_s": "test_process.py:test_sigterm_lets_the_answer_finish_and_a_second_one_ends",
     "server.max_connections": "test_bounds.py:test_connections_are_counted",
+    "server.max_restarts": "test_supervisor.py:test_an_engine_that_dies_too_often_stays_dead",
     "server.stall_s": "test_bounds.py:test_a_client_that_never_reads_is_let_go",
     "server.share_prompt_cache": (
         "test_scheduling.py:test_a_cached_prompt_is_reused_among_holders_of_one_key_only"

@@ -123,20 +123,27 @@ def _serve(read: Any, json_output: bool) -> None:
     from parlay.server.lifecycle.heap import share_heap
     from parlay.server.lifecycle.process import Process
     from parlay.server.lifecycle.service import Service
+    from parlay.web.supervised import Supervised
+    from parlay.web.supervisor import Supervisor
 
-    share_heap()
     # What happens to a server while nobody looks must be in its log.
     for name in ("parlay.server", "parlay.alerts", "parlay.runtime"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    supervised = Supervised.here()
+    if supervised is None and read().server.max_restarts:
+        raise typer.Exit(Supervisor(read).run())
+    share_heap()
 
     def ready(service: Service, port: int) -> None:
+        if supervised is not None and supervised.n_deaths:
+            return  # it was said before the first death
         url = _url(service.deployment, port)
         if json_output:
             typer.echo(json.dumps({"url": url, "model": service.model_name}))
         else:
             typer.echo(f"{service.model_name} is served at {url} (mode {service.engine.mode})")
 
-    Process(read, ready).run()
+    Process(read, ready, supervised).run()
 
 
 def _serve_gateway(read: Any, json_output: bool) -> None:

@@ -25,6 +25,7 @@ from parlay.gateway.upstream import Upstream
 from parlay.routing import Endpoint
 from parlay.web import failures, visits
 from parlay.web.alerts import Alerts
+from parlay.web.deposit import Deposit
 from parlay.web.request_log import RequestLog, timestamp
 from parlay.web.request_metrics import RequestMetrics
 from parlay.web.security import Keys, check_bind
@@ -39,6 +40,7 @@ class Gateway:
         self.started = time.time()
         self.draining = False
         self.door = visits.Door()
+        self.deposit = Deposit()  # nobody keeps anything, unless a supervisor does
         self.alerts = Alerts()
         self.ratio = Ratio()
         self.live = Live()

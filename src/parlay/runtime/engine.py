@@ -234,6 +234,11 @@ class Engine:
     def n_waiting(self) -> int:
         return self._scheduler.n_waiting
 
+    @property
+    def alive(self) -> bool:
+        """False: the worker's thread has died, and nothing will be answered any more."""
+        return self._running.alive
+
     def call(self, function: Callable[[], None]) -> None:
         """Run something on the worker's thread, between two rounds."""
         self._running.call(function)

@@ -53,6 +53,11 @@ class Worker:
                 raise Closed("the engine is closed; open a new one")
             self._inbox.put(function)
 
+    @property
+    def alive(self) -> bool:
+        """Whether it still makes answers, or was told to stop."""
+        return self._thread.is_alive() or self._closed.is_set()
+
     def close(self) -> None:
         """Stop after the current round; unfinished answers end with an error."""
         with self._door:

@@ -19,6 +19,7 @@ from parlay.deployment import Deployment
 from parlay.errors import ParlayError
 from parlay.web import failures
 from parlay.web.browsers import browsers
+from parlay.web.deposit import Deposit
 from parlay.web.reference import reference
 from parlay.web.schema import ChatRequest, CompletionRequest
 from parlay.web.security import Gate, Keys
@@ -42,6 +43,7 @@ class Behind(Protocol):
     deployment: Deployment
     keys: Keys
     door: Door
+    deposit: Deposit
 
     def full(self) -> failures.Failure | None:
         """Why nobody more is let in now."""
@@ -77,6 +79,7 @@ def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIR
         refused=lambda path, failure: service.refused(_endpoint(path), failure),
         door=service.door,
         stall_s=lambda: service.deployment.server.stall_s,
+        deposit=service.deposit,
     )
     if origins:
         app.add_middleware(

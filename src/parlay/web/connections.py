@@ -12,6 +12,8 @@ from typing import Any
 from starlette.types import Message, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from parlay.web.deposit import connection
+
 _IDLE_S = 30.0  # without a whole request; twice as long at the most
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 5\r\n"
@@ -36,6 +38,11 @@ def bounded(limit: int, idle_s: float = _IDLE_S) -> type[asyncio.Protocol]:
                 transport.close()
                 return
             self._look_again()
+
+        def data_received(self, data: bytes) -> None:
+            # What is asked here runs in a task that inherits this.
+            connection.set(self.transport.get_extra_info("socket"))
+            super().data_received(data)
 
         def _look_again(self) -> None:
             self._watch = asyncio.get_running_loop().call_later(idle_s, self._look)

@@ -22,8 +22,10 @@ from parlay.deployment import Deployment
 from parlay.errors import ParlayError
 from parlay.web.alerts import Alerts
 from parlay.web.connections import bounded
+from parlay.web.deposit import Deposit
 from parlay.web.keeping import Work, keep
 from parlay.web.security import Keys, check_bind
+from parlay.web.supervised import Supervised
 
 log = logging.getLogger("parlay.server")
 
@@ -34,6 +36,7 @@ class Served(Protocol):
     deployment: Deployment
     draining: bool
     alerts: Alerts
+    deposit: Deposit
 
     def cancel_all(self) -> None:
         """Give up the requests that are open."""
@@ -64,8 +67,15 @@ class UvicornServer(uvicorn.Server):
 class Host(ABC, Generic[S]):
     """One served deployment."""
 
-    def __init__(self, read: Callable[[], Deployment], ready: Ready[S] | None = None) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Deployment],
+        ready: Ready[S] | None = None,
+        supervised: Supervised | None = None,
+    ) -> None:
         self.read = read
+        self._supervised = supervised
+        self._listener = None if supervised is None else supervised.listener
         self._ready = ready
         self._reloads: set[asyncio.Task[bool]] = set()
         self._turn = asyncio.Lock()
@@ -94,7 +104,7 @@ class Host(ABC, Generic[S]):
         """Load, serve until told to stop, free everything."""
         deployment = self.read()
         check_bind(deployment, Keys.of(deployment))
-        listener = bind(deployment.server.host, deployment.server.port)
+        listener = self._listener or bind(deployment.server.host, deployment.server.port)
         try:
             service = self.open(deployment)
         except BaseException:
@@ -114,6 +124,9 @@ class Host(ABC, Generic[S]):
         self._on_hangup(service)
         if self._ready is not None:
             self._ready(service, listener.getsockname()[1])
+        if self._supervised is not None:
+            service.deposit.channel = self._supervised.channel
+            asyncio.get_running_loop().call_soon(self._supervised.begin, self.server)
         try:
             await self.server.serve(sockets=[listener])
         finally:

@@ -17,6 +17,7 @@ from parlay.deployment import Deployment, DeploymentError
 from parlay.web import bodies
 from parlay.web.browsers import Browsers, is_loopback
 from parlay.web.connections import Patience
+from parlay.web.deposit import Deposit
 from parlay.web.failures import Failure
 from parlay.web.visits import Door
 
@@ -98,6 +99,7 @@ class Gate:
         refused: Callable[[str, Failure], None],
         door: Door,
         stall_s: Callable[[], float],
+        deposit: Deposit,
     ) -> None:
         self._app = app
         self._keys = keys
@@ -107,6 +109,7 @@ class Gate:
         self._refused = refused
         self._door = door
         self._stall_s = stall_s
+        self._deposit = deposit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -141,7 +144,18 @@ class Gate:
             if problem is not None:
                 await self._refuse(send, problem, scope["path"])
             else:
-                await self._app(scope, bodies.replay(body, receive), send)
+                await self._keep(scope, bodies.replay(body, receive), send, body)
+
+    async def _keep(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
+        """Should the server die before it answers, the next one will."""
+        kept = self._deposit.keep(scope, body)
+        if kept is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive, kept.sending(send))
+        finally:
+            kept.done()
 
     def _refusal(self, path: str, headers: dict[bytes, bytes], limit: int) -> Failure | None:
         keys = self._keys()

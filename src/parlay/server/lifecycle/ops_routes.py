@@ -27,9 +27,9 @@ SlotAction = Literal["save", "restore", "erase"]
 @router.get("/v1/health", include_in_schema=False)
 async def health(request: Request) -> JSONResponse:
     service = service_of(request)
-    status = "draining" if service.draining else "ok"
+    status = "draining" if service.draining else "ok" if service.engine.alive else "engine_died"
     body = {"status": status, "drafter": service.drafter.state, "model": service.model_name}
-    return JSONResponse(body, status_code=503 if service.draining else 200)
+    return JSONResponse(body, status_code=200 if status == "ok" else 503)
 
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)

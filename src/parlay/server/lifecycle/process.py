@@ -21,6 +21,7 @@ from parlay.server.lifecycle.service import Service
 from parlay.server.lifecycle.supervision import Watch
 from parlay.web.hosting import Host, Ready
 from parlay.web.keeping import Work
+from parlay.web.supervised import Supervised
 
 _GRACE_S = 0.25  # a client that waited for the server asks at once
 _PATIENCE_S = 10.0
@@ -29,8 +30,13 @@ _PATIENCE_S = 10.0
 class Process(Host[Service]):
     """One deployment on an engine of our own."""
 
-    def __init__(self, read: Callable[[], Deployment], ready: Ready[Service] | None = None) -> None:
-        super().__init__(lambda: with_name(with_known_drafter(read())), ready)
+    def __init__(
+        self,
+        read: Callable[[], Deployment],
+        ready: Ready[Service] | None = None,
+        supervised: Supervised | None = None,
+    ) -> None:
+        super().__init__(lambda: with_name(with_known_drafter(read())), ready, supervised)
 
     def open(self, deployment: Deployment) -> Service:
         deployment = with_fit(deployment)

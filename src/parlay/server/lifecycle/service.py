@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ from parlay.server.lifecycle.slot_files import SlotFiles
 from parlay.server.lifecycle.warmup import WarmUp
 from parlay.web import failures, visits
 from parlay.web.alerts import Alerts
+from parlay.web.deposit import Deposit
 from parlay.web.memory import Memory, process_bytes
 from parlay.web.request_log import RequestLog, timestamp
 from parlay.web.schema import ChatRequest, CompletionRequest, InfillRequest
@@ -61,6 +63,7 @@ class Service:
         self.started = time.time()
         self.draining = False
         self.door = visits.Door()
+        self.deposit = Deposit()  # nobody keeps anything, unless a supervisor does
         self.alerts = Alerts()
         self.memory = Memory(deployment.monitoring.memory_pressure_pct)
         self.metrics = Metrics(observer, self.gauges)
@@ -229,6 +232,15 @@ class Service:
     def n_open(self) -> int:
         """Sequences in slots and in the queue."""
         return sum(job.n_open for job in self._jobs)
+
+    def die(self) -> None:
+        """The engine's thread is gone: let the supervisor start another process, if there is one.
+
+        Without one the health check fails from here on.
+        """
+        self.alerts.set("engine", "the engine's thread died; restart the server")
+        if self.deposit.channel is not None:
+            os._exit(70)
 
     def cancel_all(self) -> None:
         for job in self._jobs:

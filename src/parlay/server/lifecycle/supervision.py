@@ -14,7 +14,7 @@ INTERVAL_S = 1.0
 _MIN_DRAFTED = 100  # below, acceptance is noise
 _MIN_ROUNDS = 100
 _WEIGHT = 0.02  # of one look in the usual acceptance
-_KEEP_EVERY = 600  # looks: what was learned outlives a sudden death
+_KEEP_EVERY = 60  # looks: what was learned outlives a sudden death
 
 
 class Watch:
@@ -34,6 +34,9 @@ class Watch:
     async def look(self) -> None:
         """One look at everything."""
         self._n_looks += 1
+        if not self._service.engine.alive:
+            self._service.die()
+            return
         if self._n_looks % _KEEP_EVERY == 0:
             self._service.keep_learned()
         counts = self._service.observer.counts

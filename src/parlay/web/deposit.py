@@ -1,0 +1,144 @@
+"""Requests kept by the supervisor while the server answers them, so that none dies with the server.
+
+The server's side: it hands over a copy of a client's connection and of the request, and says how
+far the answer is. Knows sockets and HTTP as bytes; knows no engine.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import struct
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from starlette.types import Message, Scope, Send
+
+log = logging.getLogger("parlay.server")
+HEAD = struct.Struct("!II")  # bytes of the note, bytes of the request
+TRIES = b"x-parlay-tries"  # how often a request was begun before
+# The connection that a request came over; set where its bytes arrive.
+connection: ContextVar[socket.socket | None] = ContextVar("connection", default=None)
+_DROPPED = frozenset({b"content-length", b"transfer-encoding", b"expect", TRIES})
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One thing said between server and supervisor."""
+
+    kind: str  # ready, kept, headed, begun, done; adopt
+    key: int = 0
+    about: dict[str, Any] = field(default_factory=dict)
+    request: bytes = b""
+    fd: int | None = None
+
+
+def send(channel: socket.socket, note: Note) -> None:
+    """Say it; a connection travels with the first bytes."""
+    text = json.dumps([note.kind, note.key, note.about]).encode()
+    head = HEAD.pack(len(text), len(note.request))
+    if note.fd is None:
+        channel.sendall(head)
+    else:
+        socket.send_fds(channel, [head], [note.fd])
+    channel.sendall(text + note.request)
+
+
+def receive(channel: socket.socket) -> Note | None:
+    """The next note; None where nobody is there any more."""
+    try:
+        head, fds, _, _ = socket.recv_fds(channel, HEAD.size, 1)
+        head += _exactly(channel, HEAD.size - len(head)) if head else b""
+        if len(head) < HEAD.size:
+            return None
+        n_text, n_request = HEAD.unpack(head)
+        kind, key, about = json.loads(_exactly(channel, n_text))
+        return Note(kind, key, about, _exactly(channel, n_request), fds[0] if fds else None)
+    except (OSError, ValueError):
+        return None
+
+
+def _exactly(channel: socket.socket, n: int) -> bytes:
+    found = bytearray()
+    while len(found) < n:
+        part = channel.recv(min(n - len(found), 1 << 20))
+        if not part:
+            raise ConnectionError("the other side is gone")
+        found += part
+    return bytes(found)
+
+
+class Deposit:
+    """The server's end. Without a supervisor nothing is kept."""
+
+    def __init__(self, channel: socket.socket | None = None) -> None:
+        self.channel = channel
+        self._keys = count(1)
+
+    def keep(self, scope: Scope, body: bytes) -> Kept | None:
+        """Hand a request over; None where there is nobody to keep it."""
+        client = connection.get()
+        if self.channel is None or client is None or not scope["path"].startswith("/v1/"):
+            return None
+        kept = Kept(self, next(self._keys))
+        headers = dict(scope["headers"])
+        about = {"path": scope["path"], "tries": _number(headers.get(TRIES))}
+        self.tell(Note("kept", kept.key, about, written(scope, body), client.fileno()))
+        return kept
+
+    def tell(self, note: Note) -> None:
+        """A supervisor that is gone costs its help, and nobody's answer."""
+        if self.channel is None:
+            return
+        try:
+            send(self.channel, note)
+        except OSError:
+            log.error("the supervisor is gone: a crash would now end the server")
+            self.channel = None
+
+
+class Kept:
+    """One request that the supervisor would save."""
+
+    def __init__(self, deposit: Deposit, key: int) -> None:
+        self._deposit = deposit
+        self.key = key
+        self._stage = "kept"
+
+    def sending(self, send: Send) -> Send:
+        """Tell how far the answer is, as it goes by."""
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._reach("headed")
+            elif self._stage == "headed" and message.get("body"):
+                self._reach("begun")
+            await send(message)
+
+        return watched
+
+    def done(self) -> None:
+        self._reach("done")
+
+    def _reach(self, stage: str) -> None:
+        self._stage = stage
+        self._deposit.tell(Note(stage, self.key))
+
+
+def written(scope: Scope, body: bytes) -> bytes:
+    """A request as it could come over a connection."""
+    query = b"?" + scope["query_string"] if scope.get("query_string") else b""
+    target = scope.get("raw_path") or scope["path"].encode()
+    tries = _number(dict(scope["headers"]).get(TRIES)) + 1
+    headers = [(name, value) for name, value in scope["headers"] if name not in _DROPPED]
+    headers += [(b"content-length", b"%d" % len(body)), (TRIES, b"%d" % tries)]
+    lines = [scope["method"].encode() + b" " + target + query + b" HTTP/1.1"]
+    lines += [name + b": " + value for name, value in headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def _number(text: bytes | None) -> int:
+    return int(text) if text and text.isdigit() and len(text) < 4 else 0

@@ -1,0 +1,250 @@
+"""Starts the server and starts it anew when it dies; keeps what nobody has been answered yet.
+
+A small parent: it holds the address and a copy of every open request, and answers nothing itself
+but `/health` while there is no server. Knows processes and sockets; loads no model.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from parlay.deployment import Deployment
+from parlay.web import deposit
+from parlay.web.deposit import Note
+from parlay.web.failures import Failure
+from parlay.web.hosting import bind
+from parlay.web.request_log import RequestLog, timestamp
+from parlay.web.security import Keys, check_bind
+from parlay.web.supervised import CHILD
+
+log = logging.getLogger("parlay.server")
+_MAX_HELD = 512  # connections that wait for the server to come back
+_MAX_TRIES = 2  # a request that was there at so many deaths may be their cause
+_FORGIVE_S = 600.0
+_LONGEST_S = 30.0
+_ENDED = Failure(
+    500, "the engine died while it made this answer; send it again", "server_error", "engine_died"
+)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request that the server has."""
+
+    client: socket.socket
+    request: bytes
+    path: str
+    tries: int
+    stage: str = "kept"
+
+
+class Supervisor:
+    """One address, one server at a time."""
+
+    def __init__(self, read: Callable[[], Deployment]) -> None:
+        self._read = read
+        self._deployment = read()
+        check_bind(self._deployment, Keys.of(self._deployment))
+        server = self._deployment.server
+        self._listener = bind(server.host, server.port)
+        self._listener.setblocking(False)
+        self._limit = server.max_restarts
+        self._child: subprocess.Popen[bytes] | None = None
+        self._open: dict[int, _Open] = {}
+        self._held: list[tuple[socket.socket, bytes, bool]] = []  # connection, request, head sent
+        self._stopping = False
+        self._deaths: list[float] = []
+
+    def run(self) -> int:
+        """Until the server ends of its own will, or dies too often; its exit status."""
+        for name in ("SIGTERM", "SIGINT", "SIGHUP"):
+            signal.signal(getattr(signal, name), self._pass_on)
+        try:
+            while True:
+                status, was_ready = self._serve_once()
+                if self._stopping or status == 0 or not was_ready:
+                    return status if status >= 0 else 128 - status
+                if not self._may_restart(status):
+                    return 1
+        finally:
+            for client, _, _ in self._held:
+                client.close()
+            self._listener.close()
+
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        if number != signal.SIGHUP:
+            self._stopping = True
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(number)
+
+    # -- one life of the server ---------------------------------------------------
+
+    def _serve_once(self) -> tuple[int, bool]:
+        """Its exit status, and whether it ever answered."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            self._child = self._start(theirs)
+            theirs.close()
+            was_ready = self._watch(self._child, ours)
+        status = self._child.wait()
+        self._child = None
+        if status != 0:
+            self._settle()
+        return status, was_ready
+
+    def _start(self, channel: socket.socket) -> subprocess.Popen[bytes]:
+        fds = (self._listener.fileno(), channel.fileno())
+        given = ",".join(map(str, (*fds, len(self._deaths))))
+        return subprocess.Popen(
+            sys.orig_argv, env={**os.environ, CHILD: given}, pass_fds=fds, start_new_session=True
+        )
+
+    def _watch(self, child: subprocess.Popen[bytes], channel: socket.socket) -> bool:
+        """Hear what the server says until it is gone; hold who comes before it is ready."""
+        ready = False
+        with selectors.DefaultSelector() as selector:
+            selector.register(channel, selectors.EVENT_READ)
+            selector.register(self._listener, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select(1.0):
+                    if key.fileobj is self._listener:
+                        self._accept(selector)
+                    elif key.fileobj is not channel:
+                        self._look_at(key.fileobj, selector)  # type: ignore[arg-type]
+                    elif (note := deposit.receive(channel)) is None:
+                        return ready
+                    elif note.kind == "ready":
+                        ready = True
+                        selector.unregister(self._listener)
+                        self._hand_over(channel)
+                    else:
+                        self._take(note)
+
+    def _take(self, note: Note) -> None:
+        if note.kind == "kept" and note.fd is not None:
+            client = socket.socket(fileno=note.fd)
+            about = note.about
+            self._open[note.key] = _Open(client, note.request, about["path"], about["tries"])
+        elif note.kind == "done" and note.key in self._open:
+            self._open.pop(note.key).client.close()
+        elif note.key in self._open:
+            self._open[note.key].stage = note.kind
+
+    def _hand_over(self, channel: socket.socket) -> None:
+        """The server is there: it gets everyone who waited."""
+        held, self._held = self._held, []
+        for client, request, headed in held:
+            with client:
+                about = {"headed": headed}
+                deposit.send(channel, Note("adopt", 0, about, request, client.fileno()))
+
+    # -- while there is no server ---------------------------------------------------
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except OSError:
+            return
+        client.setblocking(False)
+        if len(self._held) >= _MAX_HELD:
+            _answer(client, 503, {"error": {"message": "the server is starting", "code": "busy"}})
+        else:
+            selector.register(client, selectors.EVENT_READ)
+            self._held.append((client, b"", False))
+
+    def _look_at(self, client: socket.socket, selector: selectors.BaseSelector) -> None:
+        """Whoever asks how we are is told; everyone else waits for the server, unread."""
+        selector.unregister(client)
+        try:
+            begin = client.recv(64, socket.MSG_PEEK)
+        except OSError:
+            begin = b""
+        if begin.startswith((b"GET /health ", b"GET /v1/health ")) or not begin:
+            self._held = [held for held in self._held if held[0] is not client]
+            status = "restarting" if self._deaths else "loading"
+            _answer(client, 503, {"status": status, "restarts": len(self._deaths)})
+
+    # -- after a death ----------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Whose answer had not begun waits for the next server; the others are told."""
+        lost, self._open = self._open, {}
+        broken = [entry for entry in lost.values() if not self._saves(entry)]
+        for entry in broken:
+            _break_off(entry)
+        self._write_down(broken)
+        self._held += [
+            (entry.client, entry.request, entry.stage == "headed")
+            for entry in lost.values()
+            if self._saves(entry)
+        ]
+
+    def _saves(self, entry: _Open) -> bool:
+        return entry.stage in ("kept", "headed") and entry.tries + 1 < _MAX_TRIES
+
+    def _write_down(self, broken: list[_Open]) -> None:
+        try:
+            written = RequestLog.of(self._read().monitoring)
+        except Exception as error:  # whatever it is: the server must come back
+            log.error("the lost requests are not in the request log: %s", error)
+            return
+        if written is not None:
+            for entry in broken:
+                about = {"endpoint": entry.path, "status": 500, "error": _ENDED.code}
+                written.write({"time": timestamp(), **about})
+            written.close()
+
+    def _may_restart(self, status: int) -> bool:
+        """Bounded, and slower each time; old deaths are forgiven."""
+        now = time.monotonic()
+        self._deaths = [at for at in self._deaths if now - at < _FORGIVE_S] + [now]
+        n = len(self._deaths)
+        if n > self._limit:
+            log.error("the engine died %d times in ten minutes; giving up", n)
+            return False
+        wait_s = 0.0 if n == 1 else min(_LONGEST_S, 2.0 ** (n - 2))
+        log.error("the engine died (status %d); it is started anew in %g s", status, wait_s)
+        time.sleep(wait_s)
+        return True
+
+
+def _break_off(entry: _Open) -> None:
+    """An error in the form of what was begun: an event, or an answer."""
+    body = _ENDED.body_for(entry.path)
+    with entry.client as client:
+        try:
+            client.setblocking(True)
+            client.settimeout(1.0)
+            if entry.stage in ("begun", "headed"):
+                event = f"data: {json.dumps(body)}\n\ndata: [DONE]\n\n".encode()
+                client.sendall(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+            else:
+                _answer(client, 500, body)
+        except OSError:
+            return
+
+
+def _answer(client: socket.socket, status: int, body: dict[str, Any]) -> None:
+    text = json.dumps(body).encode()
+    head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nretry-after: 5\r\n"
+    head += f"content-length: {len(text)}\r\nconnection: close\r\n\r\n"
+    with client:
+        try:
+            client.setblocking(True)
+            client.settimeout(1.0)
+            client.sendall(head.encode() + text)
+            client.shutdown(socket.SHUT_WR)
+        except OSError:
+            return

@@ -1,0 +1,188 @@
+"""The engine's process dies: who had not been answered yet is, who had been is told."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from parlay.runtime.worker import Worker
+from parlay.web.deposit import Note, receive, send, written
+from tests.server.lifecycle.test_process import ENDLESS, SHORT, Served, served, streaming, write
+from tests.server.running import running
+from tests.serving import PATIENCE_S, wait_for
+
+
+def engine_of(server: Served) -> psutil.Process:
+    """The process that serves; the one that was started holds the address only."""
+    found: list[psutil.Process] = []
+
+    def there() -> bool:
+        with suppress(psutil.Error):
+            found[:] = psutil.Process(server.process.pid).children()
+        return len(found) == 1
+
+    wait_for(there)
+    return found[0]
+
+
+def health(server: Served) -> dict[str, Any]:
+    with suppress(httpx.HTTPError):
+        return dict(httpx.get(f"{server.url}/health").json())
+    return {}
+
+
+@pytest.fixture
+def supervised(target: Path, tmp_path: Path) -> Iterator[tuple[Served, Path]]:
+    """One slot, so that all but one request wait."""
+    log = tmp_path / "log.jsonl"
+    path = write(
+        tmp_path / "d.yaml",
+        target,
+        runtime={"slots": 1},
+        monitoring={"request_log": str(log)},
+        server={"drain_s": 1},
+    )
+    with served(path) as server:
+        yield server, log
+
+
+def events(lines: Iterator[str]) -> list[dict[str, Any]]:
+    data = [line.removeprefix("data: ") for line in lines]
+    return [json.loads(item) for item in data if item != "[DONE]"]
+
+
+def queued(server: Served, stream: bool) -> str:
+    """An answer, however long it takes."""
+    body = {**SHORT, "prompt": f"waiting {stream}", "stream": stream}
+    url = f"{server.url}/v1/completions"
+    if not stream:
+        return str(httpx.post(url, json=body).json()["choices"][0]["text"])
+    with httpx.stream("POST", url, json=body) as response:
+        found = events(line for line in response.iter_lines() if line)
+    return "".join(chunk["choices"][0]["text"] for chunk in found)
+
+
+def test_a_death_costs_only_the_answers_that_had_begun(
+    supervised: tuple[Served, Path],
+) -> None:
+    server, log = supervised
+    plain = [queued(server, stream) for stream in (False, True)]
+    engine = engine_of(server)
+    with ThreadPoolExecutor(2) as pool, streaming(server, ENDLESS) as lines:
+        waiting = [pool.submit(queued, server, stream) for stream in (False, True)]
+        wait_for(lambda: server.speculative()["queue"]["waiting"] == 2)
+        engine.send_signal(signal.SIGKILL)
+        told = events(lines)
+        seen: list[str] = []
+        while "ok" not in seen:
+            seen.append(health(server).get("status", ""))
+        assert [answer.result(PATIENCE_S) for answer in waiting] == plain
+    assert told[-1]["error"]["code"] == "engine_died"
+    assert "restarting" in seen
+    assert engine_of(server).pid != engine.pid
+    statuses = [json.loads(line)["status"] for line in log.read_text().splitlines()]
+    assert sorted(statuses) == [200, 200, 200, 200, 500]
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(PATIENCE_S) == 0
+
+
+def test_a_request_that_is_there_at_every_death_is_not_tried_for_ever(
+    supervised: tuple[Served, Path],
+) -> None:
+    server, _ = supervised
+    with ThreadPoolExecutor(1) as pool:
+        for n in range(2):
+            engine = engine_of(server)
+            wait_for(lambda: health(server).get("status") == "ok")
+            if n == 0:
+                asked = pool.submit(server.ask, **{**ENDLESS, "stream": False})
+            wait_for(lambda: server.speculative()["queue"]["waiting"] == 0)
+            wait_for(lambda: any(slot["is_processing"] for slot in slots(server)))
+            engine.kill()
+            engine.wait(PATIENCE_S)
+        answer = asked.result(PATIENCE_S)
+    assert answer.status_code == 500 and answer.json()["error"]["code"] == "engine_died"
+    wait_for(lambda: health(server).get("status") == "ok")
+    assert server.ask().status_code == 200
+
+
+def slots(server: Served) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = httpx.get(f"{server.url}/slots").json()
+    return found
+
+
+def test_an_engine_that_dies_too_often_stays_dead(target: Path, tmp_path: Path) -> None:
+    with served(write(tmp_path / "d.yaml", target, server={"max_restarts": 1})) as server:
+        for _ in range(2):
+            wait_for(lambda: health(server).get("status") == "ok")
+            engine_of(server).kill()
+        assert server.process.wait(PATIENCE_S) == 1
+
+
+def test_a_server_whose_supervisor_is_killed_ends_too(supervised: tuple[Served, Path]) -> None:
+    server, _ = supervised
+    engine = engine_of(server)
+    server.process.kill()
+    engine.wait(PATIENCE_S)
+
+
+def test_a_thread_that_died_fails_the_health_check(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(target, runtime__slots=1) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(Worker, "alive", False)
+            answer = httpx.get(f"{server.url}/health")
+            assert answer.status_code == 503 and answer.json()["status"] == "engine_died"
+            wait_for(lambda: "engine" in server.service.alerts.active)
+        assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_notes_carry_requests_of_any_size_and_connections() -> None:
+    ours, theirs = socket.socketpair()
+    one, other = socket.socketpair()
+    with ours, theirs, one, other, ThreadPoolExecutor(1) as pool:
+        note = Note("kept", 3, {"path": "/v1/x"}, b"x" * 3_000_000, one.fileno())
+        sending = pool.submit(send, ours, note)
+        found = receive(theirs)
+        sending.result()
+        assert found is not None and found.fd is not None
+        assert (found.kind, found.key, found.about, found.request) == (
+            "kept",
+            3,
+            {"path": "/v1/x"},
+            note.request,
+        )
+        with socket.socket(fileno=found.fd) as copy:
+            copy.sendall(b"hello")
+        assert other.recv(5) == b"hello"
+        ours.close()
+        assert receive(theirs) is None
+
+
+def test_a_request_is_written_as_it_could_have_come() -> None:
+    scope = {
+        "method": "POST",
+        "path": "/v1/completions",
+        "raw_path": b"/v1/completions",
+        "query_string": b"a=b",
+        "headers": [(b"host", b"x"), (b"transfer-encoding", b"chunked"), (b"x-parlay-tries", b"1")],
+    }
+    head, _, body = written(scope, b"{}").partition(b"\r\n\r\n")
+    assert body == b"{}"
+    assert head.split(b"\r\n") == [
+        b"POST /v1/completions?a=b HTTP/1.1",
+        b"host: x",
+        b"content-length: 2",
+        b"x-parlay-tries: 2",
+    ]
