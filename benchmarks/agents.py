@@ -253,8 +253,8 @@ def _run(command: list[str], cwd: Path | None = None) -> None:
 
 
 @contextmanager
-def parlay(folder: Path, context: int, threads: int) -> Iterator[tuple[str, Path]]:
-    """A server of the default model: its address and its request log."""
+def parlay(folder: Path, model: str, context: int, threads: int) -> Iterator[tuple[str, Path]]:
+    """A server: its address and its request log."""
     log = folder / "requests.jsonl"
     settings = {
         "server.max_answer_tokens": 48,
@@ -265,7 +265,7 @@ def parlay(folder: Path, context: int, threads: int) -> Iterator[tuple[str, Path
         "monitoring.request_log": log,
     }
     sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    with served.parlay("--port", "0", *sets) as server:
+    with served.parlay("--port", "0", "--model", model, *sets) as server:
         yield server.url, log
 
 
@@ -334,6 +334,7 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, help="where they are installed; kept")
     parser.add_argument("--only", default="", help="names with commas between")
+    parser.add_argument("--model", default="default")
     parser.add_argument("--context", type=int, default=32768)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, help="everything, as JSON")
@@ -346,7 +347,7 @@ def main() -> None:
         folder = (args.folder or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         install(chosen, folder)
-        with parlay(Path(temporary), args.context, args.threads) as (url, log):
+        with parlay(Path(temporary), args.model, args.context, args.threads) as (url, log):
             print("agent | version | doors | worked | statuses | reused | exit codes")
             for agent in chosen:
                 outcome = drive(agent, folder, url, log)

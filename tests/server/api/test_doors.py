@@ -225,6 +225,31 @@ def test_a_response_cannot_go_on_from_one_that_was_not_kept(openai: OpenAI) -> N
 
 
 @pytest.fixture(scope="module")
+def remembering(target: Path) -> Iterator[Running]:
+    options = {"server__stored_responses": 2, "server__api_keys": ("one", "two")}
+    with running(target, **options) as found:
+        yield found
+
+
+def test_a_response_goes_on_from_an_earlier_one_of_the_same_key(remembering: Running) -> None:
+    with remembering.client("one") as one, remembering.client("two") as two:
+        first = responded(one)
+        assert first.model_extra["store"] is True
+        second = responded(one, input="more", previous_response_id=first.id)
+        told: Any = [TURN, {"role": "assistant", "content": first.output_text}]
+        whole = responded(one, input=[*told, {"role": "user", "content": "more"}], store=False)
+        assert second.usage.input_tokens == whole.usage.input_tokens
+        assert second.output_text == whole.output_text
+        with pytest.raises(BadRequestError, match="is not known here"):
+            responded(two, previous_response_id=first.id)
+        with pytest.raises(BadRequestError, match="is not known here"):
+            responded(one, previous_response_id=whole.id)
+        responded(two)
+        with pytest.raises(BadRequestError, match="is not known here"):  # two are kept, no more
+            responded(one, previous_response_id=first.id)
+
+
+@pytest.fixture(scope="module")
 def strict(target: Path) -> Iterator[Running]:
     options = {"server__unknown_fields": "refuse", "server__api_keys": ("secret",)}
     with running(target, **options) as found:

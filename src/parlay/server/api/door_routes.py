@@ -5,6 +5,7 @@ Knows HTTP and the service; bodies and events are translated in `web/doors`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,6 +30,8 @@ from parlay.web.doors.messages_body import CountRequest, MessagesRequest
 from parlay.web.doors.responses_answer import ResponseWriter
 from parlay.web.doors.responses_body import ResponsesRequest
 from parlay.web.schema import ChatRequest
+from parlay.web.security import given_key
+from parlay.web.unknown import Told
 
 router = APIRouter()
 
@@ -49,19 +52,36 @@ async def count_tokens(request: Request, body: CountRequest) -> dict[str, int]:
 
 @router.post("/v1/responses", summary="OpenAI's responses", response_model=None)
 async def responses(request: Request, body: ResponsesRequest) -> Response:
-    service = service_of(request)
-    if body.previous_response_id is not None:
-        raise failures.Failure(
-            400,
-            "previous_response_id needs server.stored_responses; send the whole conversation",
-            param="previous_response_id",
-        )
-    translated = responses_body.to_chat(body)
+    service, key = service_of(request), given_key(dict(request.scope["headers"]))
+    before = _before(service, key, body.previous_response_id)
+    translated = responses_body.to_chat(body, before)
     asked = Asked(service, "responses", translated, request)
     plan = await asked.plan()
+    stored = bool(service.responses.size) and body.store is not False
+    if body.store and not stored:
+        plan = replace(plan, told=(*plan.told, Told("store", "nothing is kept here (ignored)")))
     model = body.model or service.model_name
-    return await asked.answer(
-        plan, ResponseWriter(body, model, custom_tools=translated.custom_tools)
+    writer = ResponseWriter(body, model, custom_tools=translated.custom_tools, stored=stored)
+
+    def keep() -> None:
+        turns = [*before, *responses_body.messages_of(body.input), writer.message()]
+        service.responses.put(key, writer.id, turns)
+
+    return await asked.answer(plan, writer, keep if stored else None)
+
+
+def _before(service: Service, key: str, response_id: str | None) -> list[dict[str, Any]]:
+    """The conversation that a response goes on from."""
+    if response_id is None:
+        return []
+    found = service.responses.get(key, response_id)
+    if found is not None:
+        return found
+    message = f"the response {response_id[:60]!r} is not known here; send the whole conversation"
+    if not service.responses.size:
+        message = "previous_response_id needs server.stored_responses; send the whole conversation"
+    raise failures.Failure(
+        400, message, code="previous_response_not_found", param="previous_response_id"
     )
 
 
@@ -84,11 +104,13 @@ class Asked:
         told = self._service.told(self._translated.unknown)
         return replace(plan, told=(*self._translated.told, *told, *plan.told))
 
-    async def answer(self, plan: Plan, writer: Writer) -> Response:
+    async def answer(
+        self, plan: Plan, writer: Writer, keep: Callable[[], None] | None = None
+    ) -> Response:
         service = self._service
         choice = ChatChoice.of(service, plan, self.chat)
         numbers = partial(Numbers, plan, baseline=service.observer.baseline)
-        reply = partial(DoorReply, writer, choice, numbers, _keep_nothing)
+        reply = partial(DoorReply, writer, choice, numbers, keep or _keep_nothing)
         exchange = Exchange(service, plan, self.chat.model, self.chat.stream, reply)
         return await exchange.respond(self._request)
 

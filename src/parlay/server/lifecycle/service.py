@@ -27,6 +27,7 @@ from parlay.server.api.conversation import Conversation
 from parlay.server.api.job import Event, Job
 from parlay.server.api.mailbox import Mailbox
 from parlay.server.api.planner import Plan, Planner
+from parlay.server.api.response_memory import ResponseMemory
 from parlay.server.figures.metrics import Gauges, Metrics
 from parlay.server.figures.observer import Observer
 from parlay.server.figures.recent_answers import Key, Ledger
@@ -80,6 +81,7 @@ class Service:
         self._conversation = Conversation(engine.model)
         self._grammars = Grammars(engine.model.vocabulary)
         self.ledger = Ledger()
+        self.responses = ResponseMemory(0)
         self._jobs: set[Job] = set()
         self._mailbox: Mailbox[Event] | None = None  # made with the first request
         self._usual_s = 1.0  # running mean of a request's time, for Retry-After
@@ -97,6 +99,8 @@ class Service:
         # From here on nothing fails.
         self.deployment = deployment
         self.keys = keys
+        self.responses.size = deployment.server.stored_responses
+        self.responses.trim()
         self.alerts.webhook = deployment.monitoring.alert_webhook
         self.memory.limit_pct = deployment.monitoring.memory_pressure_pct
         self._control(deployment)

@@ -112,8 +112,10 @@ class ResponseWriter:
         found = "" if self._open == kind else self._close() + self._start_text(kind)
         self._texts.append(text)
         self._figures += figures
-        end = f',"logprobs":{dumps(figures)}}}' if kind == "message" else "}"
-        return f"{found}{self._numbered()}{dumps(text)}{end}\n\n"
+        end = ""
+        if kind == "message":
+            end = f',"logprobs":{dumps(figures)}' if figures else _NO_FIGURES
+        return f"{found}{self._numbered()}{dumps(text)}{end}}}\n\n"
 
     def _numbered(self) -> str:
         before, after = self._delta
@@ -231,6 +233,7 @@ class ResponseWriter:
 
 
 _THOUGHT = "response.reasoning_text"
+_NO_FIGURES = ',"logprobs":[]'
 
 
 def _part(kind: str, text: str, figures: list[dict[str, Any]]) -> dict[str, Any]:

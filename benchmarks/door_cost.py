@@ -1,0 +1,73 @@
+"""What a streamed token costs through each door: CPU time of the event loop's thread.
+
+Interleaved rounds over chat, responses and messages, one token an event; each door's median over
+chat's. CPU time and not wall time: on a busy machine the latter measures the neighbours.
+
+    python -m benchmarks.door_cost --rounds 7 --tokens 300
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from benchmarks import served
+from benchmarks.server_vs_llama import _idle_share, _loop_cpu_s
+from parlay.hub.resolving import resolve_model
+
+TURN = [{"role": "user", "content": "Tell me a long story."}]
+DOORS: dict[str, tuple[str, dict[str, Any], bytes]] = {
+    "chat": ("/v1/chat/completions", {"messages": TURN}, b'"delta":{"content":'),
+    "responses": ("/v1/responses", {"input": TURN}, b"event: response.output_text.delta"),
+    "messages": ("/v1/messages", {"messages": TURN}, b"event: content_block_delta"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--tokens", type=int, default=300)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    flags = ["--model", str(resolve_model(args.model)), "--port", "0", "--draft", "none"]
+    flags += ["--threads", str(args.threads), "--slots", "1", "--context-size", "2048"]
+    with served.parlay(*flags) as own:
+        served.wait_idle(own)
+        idle = _idle_share(own)
+        costs: dict[str, list[float]] = {door: [] for door in DOORS}
+        for _ in range(args.rounds):
+            for door in DOORS:
+                costs[door].append(cost_us(own, door, args.tokens, idle))
+    medians = {door: statistics.median(found) for door, found in costs.items()}
+    for door, found in costs.items():
+        over = medians[door] / medians["chat"]
+        low, high = min(found), max(found)
+        print(f"{door:<10} {medians[door]:7.1f} us [{low:.1f}, {high:.1f}]  {over:.2f} of chat's")
+    if args.json:
+        args.json.write_text(json.dumps(costs, indent=1))
+
+
+def cost_us(own: served.Served, door: str, n_tokens: int, idle_share: float) -> float:
+    path, body, mark = DOORS[door]
+    ban = {str(token): -100 for token in range(3)}  # no end before its time
+    limit = "max_output_tokens" if door == "responses" else "max_tokens"
+    body = {**body, limit: n_tokens, "temperature": 0, "stream": True, "speculative": False}
+    body |= {"model": "x", "logit_bias": ban}
+    command = ["curl", "-sN", f"{own.url}{path}", "-H", "Content-Type: application/json"]
+    before, began = _loop_cpu_s(own), perf_counter()
+    done = subprocess.run([*command, "-d", json.dumps(body)], capture_output=True, check=True)
+    idle_s = idle_share * (perf_counter() - began)
+    n_events = done.stdout.count(mark)
+    assert n_events > n_tokens / 2, done.stdout[-500:]
+    return (_loop_cpu_s(own) - before - idle_s) / n_events * 1e6
+
+
+if __name__ == "__main__":
+    main()
