@@ -31,11 +31,12 @@ class Padding:
         self._slots = slots
         self._prices = prices
 
-    def pad(self, spans: Sequence[Span]) -> list[Span]:
-        """The spans of a pass, which come in order of their ids, with the padding that pays."""
+    def pad(self, spans: Sequence[Span]) -> Sequence[Span]:
+        """The spans of a pass, which come in order of their ids, with the padding that pays; the
+        very same where none does."""
         rows = {span.seq_id: len(span.tokens) for span in spans}
         if is_whole(rows) or self.cutting.unified or self.cutting.recurrent:
-            return list(spans)  # and to take a token back out of a state is dear
+            return spans  # and to take a token back out of a state is dear
         fixed, spare = self._fixed(spans), self._spare(spans)
         found = padded(rows, fixed, spare, self.cutting, self._price(spans))
         given = {span.seq_id: span for span in spans}

@@ -72,14 +72,13 @@ class _Pass:
 
     rows: Seq[_Row]
     spans: Seq[Span]  # theirs in the same order, and padding of idle sequences between them
+    n_rows: int
+    n_padding: int
 
-    @property
-    def n_rows(self) -> int:
-        return sum(len(span.tokens) for span in self.spans)
-
-    @property
-    def n_padding(self) -> int:
-        return self.n_rows - sum(row.n_real for row in self.rows)
+    @classmethod
+    def of(cls, rows: Seq[_Row], spans: Seq[Span]) -> _Pass:
+        n_rows = sum([len(span.tokens) for span in spans])
+        return cls(rows, spans, n_rows, n_rows - sum([row.n_real for row in rows]))
 
 
 class Scheduler:
@@ -266,13 +265,16 @@ class Scheduler:
             sizes = [len(row.span.tokens) for row in rows]
             widths = self.composition.widths(sizes, [row.span.start for row in rows])
             rows = [row.padded(n) for row, n in zip(rows, widths, strict=True)]
-        return _Pass(rows, [row.span for row in rows])
+        return _Pass.of(rows, [row.span for row in rows])
 
     def _padded(self, rows: Seq[_Row]) -> _Pass:
         """With rows that nobody reads, where the pass would be cut into dearer parts without."""
-        spans = self._padding.pad([row.span for row in rows])
-        by_id = {span.seq_id: span for span in spans}
-        return _Pass([replace(row, span=by_id[row.seq.seq_id]) for row in rows], spans)
+        given = [row.span for row in rows]
+        spans = self._padding.pad(given)
+        if spans is not given:
+            by_id = {span.seq_id: span for span in spans}
+            rows = [replace(row, span=by_id[row.seq.seq_id]) for row in rows]
+        return _Pass.of(rows, spans)
 
     def _n_to_read(self, seq: Sequence, exact: bool, room: int) -> int:
         """Tokens of a prompt for this pass: exact ones end at fixed places, the others are as
