@@ -57,7 +57,9 @@ class _Row:
     @property
     def n_real(self) -> int:
         """Its rows that are not padding."""
-        return 1 + len(self.bet.draft.tokens) if self.decodes else len(self.span.tokens)
+        if self.decodes:
+            return 1 + len(self.bet.draft.tokens)
+        return len(self.span.tokens) - self.span.n_padding
 
     def padded(self, width: int) -> _Row:
         span = self.span
