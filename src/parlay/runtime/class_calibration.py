@@ -19,7 +19,7 @@ from parlay.llama import library
 from parlay.llama.context import Context
 from parlay.llama.undo import Rollback
 from parlay.runtime.class_choice import Price, Valuation, Worth
-from parlay.runtime.class_probe import probe, still_holds
+from parlay.runtime.class_probe import probe, reaches, still_holds
 from parlay.runtime.composition import Rate
 from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.exactness import SINGLE, ExactClass, pinned
@@ -32,6 +32,7 @@ log = logging.getLogger("parlay.runtime")
 MAX_EXACT_ROWS = 32
 _MIN_WIDTHS = 17
 _MIN_CHUNK = 16  # of the probe's texts: any batch holds it
+_SCOUT_S = 5.0  # for a look at a longer text, in the middle of an answer
 _FORMAT = 2  # of the records; others are probed again
 
 
@@ -75,9 +76,19 @@ class ClassCalibration:
         unasked = settings.exact_class is None and store.load("exact-class", self._key) is None
         return settings.mode == "faithful" or settings.context.unified or (alone and unasked)
 
-    def keep(self, found: ExactClass) -> None:
-        """A class was found to reach further: its record says so from now on."""
-        self._save([found if c.widths == found.widths else c for c in self._recalled()])
+    def scout(self, found: ExactClass, placed: Sequence[tuple[int, int]]) -> ExactClass:
+        """Try the class at the ends of longer texts, in their own caches, and keep what is found.
+
+        A cache that cannot be cut anywhere was probed at long texts from the start.
+        """
+        if self._target.rollback is not Rollback.PARTIAL:
+            return found
+        longer = reaches(self._target, found, placed, _SCOUT_S)
+        log.info("exact class %s tried after %s tokens", found.name, max(n for _, n in placed))
+        if longer != found:
+            known = [longer if c.widths == found.widths else c for c in self._recalled()]
+            self._save(known or [longer])
+        return longer
 
     def unchanged(self, found: ExactClass, seq_id: int) -> bool:
         """Whether the target still gives what it gave when the class was probed."""
@@ -126,7 +137,12 @@ class ClassCalibration:
 
     def _probed(self, target: Passes, progress: Progress) -> tuple[ExactClass, ...]:
         progress(0.0, "which passes are exact")
-        found = probe(target, self._n_widths, self._settings.context.n_sequences, self._chunk)
+        settings = self._settings
+        n, wide = (
+            settings.context.n_sequences,
+            min(settings.wide_window + 1, settings.context.n_batch),
+        )
+        found = probe(target, self._n_widths, n, self._chunk, wide)
         if found.complete:
             self._save(found.classes)
         names = " | ".join(c.name for c in found.classes)

@@ -45,12 +45,20 @@ class _Text:
 
 
 def probe(
-    passes: Passes, max_rows: int, n_sequences: int, chunk: int = 16, budget_s: float = 60.0
+    passes: Passes,
+    max_rows: int,
+    n_sequences: int,
+    chunk: int = 16,
+    wide: int = 0,
+    budget_s: float = 60.0,
 ) -> Probe:
-    """The classes of passes with up to `max_rows` rows, within a time budget."""
+    """The classes of passes with up to `max_rows` rows, within a time budget.
+
+    Where all of those agree, and prompts' chunks with them, so do passes of up to `wide` rows.
+    """
     walker = Walker(passes, chunk, Budget(budget_s))
     try:
-        return _Probing(walker, max_rows, n_sequences).find()
+        return _Probing(walker, max_rows, n_sequences, wide).find()
     finally:
         for seq_id in range(n_sequences):
             passes.clear(seq_id)
@@ -72,9 +80,9 @@ def reaches(
     by id and length; their caches are left as they were. Without time nothing is found."""
     walker = Walker(passes, 1, Budget(budget_s))
     n_vocab = passes.n_vocab
-    runs = [Run(s, n, probe_tokens(_N_MIXED + max(found.widths), n_vocab, n)) for s, n in placed]
+    runs = [Run(s, n, probe_tokens(_N_MIXED, n_vocab, n)) for s, n in placed]
     try:
-        if max(n for _, n in placed) + len(runs[0].tokens) > passes.context_size:
+        if max(n for _, n in placed) + _N_MIXED + max(found.widths) > passes.context_size:
             return found
         return _further(walker, found, runs)
     except OutOfTime:
@@ -87,7 +95,7 @@ def reaches(
 def _further(walker: Walker, found: ExactClass, runs: Sequence[Run]) -> ExactClass:
     bands = {band(run.start) for run in runs}
     if len(runs) == 1:
-        holds = _mixes(walker, runs[0], found.widths)
+        holds = _mixes(walker, runs[0], _few(found.widths))
         return replace(found, bands=found.bands | bands) if holds else found
     rows = found.rows_for(len(runs))
     if Together(walker, runs).agreeing(found, len(runs), rows) != rows:
@@ -98,8 +106,9 @@ def _further(walker: Walker, found: ExactClass, runs: Sequence[Run]) -> ExactCla
 class _Probing:
     """The questions, in order of importance."""
 
-    def __init__(self, walker: Walker, max_rows: int, n_sequences: int) -> None:
+    def __init__(self, walker: Walker, max_rows: int, n_sequences: int, wide: int) -> None:
         self._walker = walker
+        self._wide = wide
         self._max_rows = max_rows
         self._n_sequences = n_sequences
         self._size = walker.passes.context_size
@@ -201,7 +210,7 @@ class _Probing:
 
     def _described(self, classes: Sequence[ExactClass]) -> list[ExactClass]:
         found = [replace(c, paged=self._is_paged(c)) for c in classes]
-        found = [replace(c, prompts=self._reads_alike(c)) for c in found]
+        found = [self._widened(c) if self._reads_alike(c) else c for c in found]
         found = [replace(c, bands=c.bands | set(self._long_bands(c))) for c in found]
         return [replace(c, digest=_signature(self._walker, c)) for c in found]
 
@@ -215,6 +224,19 @@ class _Probing:
         plain = self._walker.step(start, text[start : start + 1], found.floor)
         self._walker.rewind(text[:start])
         return self._walker.step(start, text[start : start + 1], widest) != plain
+
+    def _widened(self, found: ExactClass) -> ExactClass:
+        """A class that prompts' chunks agree with, with the widest drafts if they do too."""
+        walker, wide = self._walker, min(self._wide, self._walker.chunk)
+        found = replace(found, prompts=True)
+        if wide <= self._max_rows or wide > self._size:
+            return found
+        tokens = probe_tokens(wide, walker.passes.n_vocab, wide)
+        walker.passes.clear(0)
+        own = list(walker.in_full(tokens, self._max_rows))
+        walker.passes.clear(0)
+        same = own == walker.step(0, tokens, wide)
+        return replace(found, widths=frozenset(range(1, wide + 1))) if same else found
 
     def _reads_alike(self, found: ExactClass) -> bool:
         """Whether prompts read in chunks leave the logits and the cache that the class would."""

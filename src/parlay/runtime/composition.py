@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from parlay.runtime.exactness import ExactClass
+from parlay.runtime.exactness import ExactClass, band
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,30 @@ class Placed(Protocol):
 AnyPlaced = TypeVar("AnyPlaced", bound=Placed)
 # How fast so many sequences decode when they share a pass, in any unit.
 Rate = Callable[[int], float]
+# The class with what is found to hold for sequences, given by id and length, that nobody tried yet.
+Scout = Callable[[ExactClass, Sequence[tuple[int, int]]], ExactClass]
+
+
+def _stay(found: ExactClass, _placed: Sequence[tuple[int, int]]) -> ExactClass:
+    return found
 
 
 class Composition:
     """The passes of one engine, inside one class."""
 
-    def __init__(self, found: ExactClass, context_size: int, rate: Rate = float) -> None:
+    def __init__(
+        self,
+        found: ExactClass,
+        context_size: int,
+        rate: Rate = float,
+        scout: Scout = _stay,
+    ) -> None:
+        """`rate`: until prices are known, the more in a pass the better."""
         self.found = found
         self._size = context_size
-        self._rate = rate  # until prices are known, the more in a pass the better
+        self._rate = rate
+        self._scout = scout
+        self._tried: set[tuple[int, frozenset[int]]] = set()
 
     def is_full(self, length: int) -> bool:
         """Whether not even a padded plain pass fits after a text of this length."""
@@ -53,6 +68,8 @@ class Composition:
     def groups(self, placed: Sequence[AnyPlaced]) -> list[list[AnyPlaced]]:
         """Those who decode, parted into passes of the class."""
         left = sorted(placed, key=lambda one: one.seq_id)
+        for one in left:
+            self._look([one])
         found = []
         while left:
             n = self._n_first(left)
@@ -62,8 +79,19 @@ class Composition:
 
     def _n_first(self, left: Sequence[Placed]) -> int:
         """How many of the first ones share a pass: as many as decode fastest."""
-        counts = [n for n in range(2, _n_neighbours(left) + 1) if self.rows(left[:n])]
+        most = _n_neighbours(left)
+        self._look(left[:most])
+        counts = [n for n in range(2, most + 1) if self.rows(left[:n])]
         return max([1, *counts], key=self._rate)
+
+    def _look(self, placed: Sequence[Placed]) -> None:
+        """Where texts have grown longer than any the class was probed at, try it there, once."""
+        lengths, n = [one.n_cached for one in placed], len(placed)
+        key = (n, frozenset(map(band, lengths)))
+        if self.found.is_probed(n, lengths) or not self.found.rows_for(n) or key in self._tried:
+            return
+        self._tried.add(key)
+        self.found = self._scout(self.found, [(one.seq_id, one.n_cached) for one in placed])
 
     def rows(self, placed: Sequence[Placed]) -> list[int]:
         """How many rows each of them may have in one pass; ascending, none: they cannot share."""

@@ -142,7 +142,12 @@ class Engine:
             self.target,
             self.slots,
             self.bets,
-            Composition(self.chosen.found, self.target.context_size, self.chosen.rate),
+            Composition(
+                self.chosen.found,
+                self.target.context_size,
+                self.chosen.rate,
+                self._classes.scout,
+            ),
             Padding(self.target, self.slots, self._cutting(), lambda: self.prices),
             mode=self.mode,
             ends=self.model.vocabulary.ends,
