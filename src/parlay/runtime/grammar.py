@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+from importlib.util import find_spec
 from typing import Any
 
 from parlay.decoding.grammar_constraint import Alphabet, GrammarConstraint
@@ -24,6 +25,11 @@ class Grammars:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
+
+    @property
+    def available(self) -> bool:
+        """Whether the extra that follows grammars is installed."""
+        return find_spec("llguidance") is not None
 
     def json_schema(self, schema: dict[str, Any]) -> str:
         """Any JSON that the schema allows. Small models love to indent for ever: not here."""

@@ -25,7 +25,7 @@ def reference(document: Mapping[str, Any]) -> str:
         f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>",
         f"<p>{escape(info.get('summary', ''))}</p>",
         '<p class="soft">The same for programs: <a href="/openapi.json">openapi.json</a>.'
-        " Fields that are not listed are refused by name.</p>",
+        " Fields that are not listed are told in the answer's warnings.</p>",
         *_routes(document),
     ]
     return page(f"{info['title']}: routes", "\n".join(body), css=_CSS)

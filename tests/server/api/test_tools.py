@@ -19,7 +19,13 @@ FUNCTIONS = (
     Function("add", {"properties": {"a": {"type": "integer"}, "note": {"type": "string"}}}),
     Function("now"),
 )
-BY_NAME = {form.name: form for form in FORMATS}
+INVOKE = ToolFormat(
+    "invoke", "tagged", (), open='<invoke name="', middle='">', close="</invoke>",
+    begin="<minimax:tool_call>", end="</minimax:tool_call>",
+    key_open='<parameter name="', key_close='">', value_close="</parameter>", typed=True,
+)  # fmt: skip
+FORMS = (*FORMATS, INVOKE)
+BY_NAME = {form.name: form for form in FORMS}
 HERMES = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 ADD: list[tuple[str, Any]] = [("add", {"a": 1})]
 BOTH = [*ADD, ("now", {})]
@@ -73,7 +79,7 @@ def cut(text: str, size: int) -> list[str]:
         ("glm", "<tool_call>add<arg_key>note</arg_key><arg_value>12</arg_value></tool_call>", "",
          [("add", {"note": "12"})]),
         ("invoke",
-         '<minimax:tool_call>\n<invoke name="add">\n<parameter name="a">1</parameter>\n</invoke>\n'
+         '<minimax:tool_call>\n<invoke name="add">\n<parameter name="a" string="false">1</parameter>\n</invoke>\n'
          '<invoke name="now">\n</invoke>\n</minimax:tool_call>', "", BOTH),
         ("mistral", '[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]now[ARGS]{}', "", BOTH),
         ("mistral", '[TOOL_CALLS]add[CALL_ID]abcdefghi[ARGS]{"a": 1}', "", ADD),
@@ -160,7 +166,7 @@ def test_arguments_flow_before_the_call_is_over() -> None:
     assert (more.name, more.arguments) == (None, '"note": "half a')
 
 
-_MARKS = [mark for form in FORMATS for mark in form.marks if form.kind != "channels"]
+_MARKS = [mark for form in FORMS for mark in form.marks if form.kind != "channels"]
 _WORDS = st.one_of(
     st.sampled_from(
         [*_MARKS, "add", "now", "functions.add:0", '{"a": 1}', "{", "}", '"', "\n", " "]
@@ -174,7 +180,7 @@ _WORDS = st.one_of(
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
 @given(
-    st.sampled_from(FORMATS),
+    st.sampled_from(FORMS),
     st.lists(_WORDS, max_size=12),
     st.lists(st.integers(1, 9), min_size=1, max_size=9),
 )
@@ -192,6 +198,6 @@ def test_the_size_of_pieces_changes_nothing(
 
 
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
-@given(st.sampled_from([form for form in FORMATS if form.kind != "channels"]), st.text(max_size=60))
+@given(st.sampled_from([form for form in FORMS if form.kind != "channels"]), st.text(max_size=60))
 def test_text_without_marks_comes_out_as_it_went_in(form: ToolFormat, text: str) -> None:
     assert read(form, [text]) == (text, [], "")

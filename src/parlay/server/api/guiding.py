@@ -46,6 +46,8 @@ class Guiding:
         self, functions: Sequence[Function], forced: bool
     ) -> tuple[tuple[Function, ...], tuple[Told, ...]]:
         """Functions whose schemas can be followed; others are refused, or take any object."""
+        if not forced and not self._grammars.available:
+            return tuple(functions), ()
         found, told = [], []
         for function in functions:
             try:
@@ -65,7 +67,7 @@ class Guiding:
         grammar = wish.grammar
         if calls is not None and wish.forced:
             grammar = self._grammars.lark(calls.forced())
-        waits = calls is not None and not wish.forced
+        waits = calls is not None and not wish.forced and self._grammars.available
         if waits or wish.budget is not None or (grammar is not None and self._thinks(wish)):
             rules = self._rules(wish, grammar, calls if waits else None)
             return lambda: Guide(rules, thinking=wish.thinking)

@@ -13,7 +13,8 @@ from parlay.decoding.reasoning import FORMS, THINK, Marks
 from parlay.errors import BadRequest
 from parlay.llama.template import ChatTemplate
 from parlay.llama.vocabulary import Vocabulary
-from parlay.server.api.tool_formats import FALLBACK, ToolFormat, format_shown
+from parlay.server.api.tool_form_reading import format_mentioned, format_shown
+from parlay.server.api.tool_formats import FALLBACK, ToolFormat
 
 _ASK = {"role": "user", "content": "?"}
 _REPLY = {"role": "assistant", "content": "!"}
@@ -48,7 +49,7 @@ def style_of(template: ChatTemplate | None, vocabulary: Vocabulary) -> Style:
     """Look at a template from all sides."""
     if template is None:
         return Style()
-    form = format_shown(template.render) or FALLBACK
+    form = format_shown(template.render) or format_mentioned(template.mentions) or FALLBACK
     marks = next((m for m in FORMS if template.mentions(m.close) and _opens(template, m)), THINK)
     switches = tuple(name for name in SWITCHES if _acts(template, name))
     words = {word for word in vocabulary.control_words() if word}

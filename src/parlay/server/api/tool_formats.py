@@ -1,16 +1,12 @@
-"""The forms in which models write tool calls, and which of them a chat template shows.
+"""The forms in which models write tool calls: what stands before, in and after one.
 
-Data and one question; reading and forcing calls is done elsewhere. Knows no model by name: what
-counts is what the template itself writes for a call made in an earlier turn.
+Data alone: which form a template has is read in `tool_form_reading`, calls in `tool_text`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from parlay.errors import BadRequest
+from typing import Literal
 
 Kind = Literal["json", "named", "tagged", "quoted", "channels"]
 PYTHON_TAG = "<|python_tag|>"
@@ -43,6 +39,7 @@ class ToolFormat:
     key_close: str = ""
     value_close: str = ""
     quote: str = ""
+    typed: bool = False  # an argument's tag says whether it is a text: string="true"
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -152,19 +149,6 @@ FORMATS = (
         value_close="\n</parameter>",
     ),
     ToolFormat(
-        "invoke",
-        "tagged",
-        ("<invoke name=", "<parameter name="),
-        open='<invoke name="',
-        middle='">',
-        close="</invoke>",
-        begin="<minimax:tool_call>",
-        end="</minimax:tool_call>",
-        key_open='<parameter name="',
-        key_close='">',
-        value_close="</parameter>",
-    ),
-    ToolFormat(
         "function-tag",
         "named",
         ("<function=",),
@@ -176,42 +160,3 @@ FORMATS = (
     LLAMA,
 )
 FALLBACK = HERMES
-
-_NAME = "probe_function"
-_CALL = {"name": _NAME, "arguments": {"probe_key": "probe value"}}
-_CONVERSATION: tuple[dict[str, Any], ...] = (
-    {"role": "user", "content": "?"},
-    {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"id": "call12345", "type": "function", "function": _CALL}],
-    },
-    {"role": "tool", "tool_call_id": "call12345", "name": _NAME, "content": "!"},
-)
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": _NAME,
-        "description": "?",
-        "parameters": {"type": "object", "properties": {"probe_key": {"type": "string"}}},
-    },
-}
-
-
-def format_shown(render: Callable[..., str]) -> ToolFormat | None:
-    """The form in which a template writes an earlier call; None: it writes none."""
-    shown = _written(render)
-    return next((form for form in FORMATS if all(mark in shown for mark in form.shown)), None)
-
-
-def _written(render: Callable[..., str]) -> str:
-    """What a template makes of a call. Instructions before it may show several forms: not those."""
-    try:
-        text = render(_CONVERSATION, tools=[_TOOL])
-        before = render(_CONVERSATION[:1], tools=[_TOOL])
-    except BadRequest:  # some refuse conversations that others ask for
-        return ""
-    n_same = next(
-        (i for i, (a, b) in enumerate(zip(text, before, strict=False)) if a != b), len(before)
-    )
-    return text[max(0, n_same - 40) :] if _NAME in text[n_same:] else ""

@@ -129,7 +129,9 @@ class CallGrammar:
 
     def _argument(self, function: Function, key: str, schema: Any) -> str:
         form = self._form
-        head = f"{self._text(form.key_open)} {self._text(key)} {self._text(form.key_close)}"
+        kind = str(function.takes_text(key)).lower()
+        named = f'{key}" string="{kind}' if form.typed else key
+        head = f"{self._text(form.key_open)} {self._text(named)} {self._text(form.key_close)}"
         end = self._text(form.value_close) + ' "\\n"'
         plain = isinstance(schema, Mapping) and "enum" not in schema
         if function.takes_text(key) and plain:

@@ -286,7 +286,9 @@ class ToolText:
         return True
 
     def _pair(self, key: str, value: str) -> str:
-        if not self._function.takes_text(key):
+        key, _, kind = key.partition('" string="')
+        text = kind == "true" if kind else self._function.takes_text(key)
+        if not text:
             try:
                 return f"{_dumps(key)}: {_dumps(json.loads(value))}"
             except ValueError:  # a text, whatever the schema says
