@@ -49,6 +49,16 @@ class Served:
     process: subprocess.Popen[str]
     url: str
 
+    @property
+    def parent(self) -> psutil.Process:
+        """The process that was started; of `parlay serve` it is the supervisor."""
+        return psutil.Process(self.process.pid)
+
+    @property
+    def engine(self) -> psutil.Process:
+        """The process that answers."""
+        return next(iter(self.parent.children()), self.parent)
+
 
 @contextmanager
 def parlay(*arguments: str) -> Iterator[Served]:
@@ -125,7 +135,7 @@ def _wait_healthy(url: str) -> None:
 
 def wait_idle(served: Served, limit_s: float = 90.0) -> None:
     """Until nothing is measured in idle moments any more: it would cost a neighbour its cores."""
-    process, end = psutil.Process(served.process.pid), time.monotonic() + limit_s
+    process, end = served.engine, time.monotonic() + limit_s
     process.cpu_percent()
     while time.monotonic() < end:
         time.sleep(3.0)

@@ -183,7 +183,7 @@ def _idle_share(own: served.Served, seconds: float = 2.0) -> float:
 
 
 def _loop_cpu_s(own: served.Served) -> float:
-    pid = own.process.pid
+    pid = own.engine.pid
     precise = Path(f"/proc/{pid}/task/{pid}/schedstat")
     if precise.exists():
         return int(precise.read_text().split()[0]) * 1e-9

@@ -132,7 +132,7 @@ async def _settle(url: str, seconds: float = 30.0) -> None:
 
 
 def _minute(server: served.Served, report: Report, at_s: float) -> Minute:
-    process = psutil.Process(server.process.pid)
+    process = server.engine
     whole = [o.seconds for o in report.outcomes if o.kind == "whole" and o.result == "complete"]
     state = httpx.get(f"{server.url}/metrics/speculative", timeout=30).json()
     return Minute(

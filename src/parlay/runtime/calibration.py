@@ -89,7 +89,8 @@ class Calibration:
 
     def pair_key(self, drafters: Iterable[Path]) -> str:
         """Under what prices and what was learned of these drafters are kept."""
-        identities = [store.file_identity(path) for path in drafters]
+        # One that is not there has no identity; loading it says what is wrong.
+        identities = [store.file_identity(path) for path in drafters if path.is_file()]
         return store.fingerprint(self._target_key(self._settings.widest), identities)
 
     @property

@@ -65,6 +65,7 @@ class Supervisor:
         self._open: dict[int, _Open] = {}
         self._held: list[tuple[socket.socket, bytes, bool]] = []  # connection, request, head sent
         self._stopping = False
+        self._ready = False
         self._deaths: list[float] = []
 
     def run(self) -> int:
@@ -74,7 +75,8 @@ class Supervisor:
         try:
             while True:
                 status, was_ready = self._serve_once()
-                if self._stopping or status == 0 or not was_ready:
+                never = not was_ready and not self._deaths  # it cannot start at all, and said why
+                if self._stopping or status == 0 or never:
                     return status if status >= 0 else 128 - status
                 if not self._may_restart(status):
                     return 1
@@ -84,6 +86,8 @@ class Supervisor:
             self._listener.close()
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and not self._ready:
+            return  # whoever is being started reads the file anyway
         if number != signal.SIGHUP:
             self._stopping = True
         if self._child is not None and self._child.poll() is None:
@@ -97,7 +101,7 @@ class Supervisor:
         with ours:
             self._child = self._start(theirs)
             theirs.close()
-            was_ready = self._watch(self._child, ours)
+            was_ready = self._watch(ours)
         status = self._child.wait()
         self._child = None
         if status != 0:
@@ -111,9 +115,9 @@ class Supervisor:
             sys.orig_argv, env={**os.environ, CHILD: given}, pass_fds=fds, start_new_session=True
         )
 
-    def _watch(self, child: subprocess.Popen[bytes], channel: socket.socket) -> bool:
+    def _watch(self, channel: socket.socket) -> bool:
         """Hear what the server says until it is gone; hold who comes before it is ready."""
-        ready = False
+        self._ready = False
         with selectors.DefaultSelector() as selector:
             selector.register(channel, selectors.EVENT_READ)
             selector.register(self._listener, selectors.EVENT_READ)
@@ -124,9 +128,10 @@ class Supervisor:
                     elif key.fileobj is not channel:
                         self._look_at(key.fileobj, selector)  # type: ignore[arg-type]
                     elif (note := deposit.receive(channel)) is None:
-                        return ready
+                        was_ready, self._ready = self._ready, False
+                        return was_ready
                     elif note.kind == "ready":
-                        ready = True
+                        self._ready = True
                         selector.unregister(self._listener)
                         self._hand_over(channel)
                     else:
