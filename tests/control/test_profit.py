@@ -4,6 +4,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from parlay.control.controller import Choice, Controller, View
 from parlay.control.cost import CostTable, Curve
+from parlay.control.cutting import Cutting
 from parlay.control.profit import ProfitController
 from parlay.decoding.round import Fallback, Round
 from parlay.replay.recording import Offer, Recording, mixed_workload
@@ -22,9 +24,10 @@ def choose(controller: Controller, *views: View) -> list[Choice]:
     return controller.choose(views)
 
 
-def proven(costs: CostTable, *sources: str) -> ProfitController:
+def proven(costs: CostTable, *sources: str, unified: bool = True) -> ProfitController:
     """One whose proposers have a record, so that it may stake more."""
-    return ProfitController(costs, {"record": dict.fromkeys(sources, 100.0)})
+    record = {"record": dict.fromkeys(sources, 100.0)}
+    return ProfitController(costs, record, Cutting(unified))
 
 
 # -- after a loss ----------------------------------------------------------------------------
@@ -107,6 +110,7 @@ def test_the_better_of_two_offers_is_taken() -> None:
     assert choose(controller, view(offers, sources=("ngram", "suffix")))[0].source == "suffix"
 
 
+@settings(deadline=None)
 @given(st.floats(1.0, 3.0), st.lists(st.floats(0, 1), min_size=1, max_size=16))
 def test_a_window_that_cannot_pay_even_at_best_is_never_tried(
     slope: float, confidence: list[float]
@@ -263,6 +267,56 @@ def test_rows_go_to_the_sequence_whose_draft_is_surest() -> None:
     unsure = view({"ngram": draft("ngram", *(0.3,) * 8)}, seq_id=1)
     first, second = choose(controller, sure, unsure)
     assert first.window > 0 and second.window == 0
+
+
+def _eight(*drafts: int) -> list[View]:
+    """Eight sequences, of which the first ones have a sure draft of so many tokens."""
+    lengths = [*drafts, *(0,) * (8 - len(drafts))]
+    offers = [{"ngram": draft("ngram", *(0.99,) * n)} for n in lengths]
+    return [view(each, seq_id=i) for i, each in enumerate(offers)]
+
+
+def test_one_draft_among_many_is_not_bet_on_where_it_takes_a_row_of_everybody() -> None:
+    """Four rows more cost 0.2 of a pass, 32 of them 1.6: half a token each is not worth that."""
+    unified = choose(proven(table(0.05), "ngram"), *_eight(4))
+    apart = choose(proven(table(0.05), "ngram", unified=False), *_eight(4))
+    assert unified[0].window == 4
+    assert all(choice.window == 0 for choice in apart)
+
+
+def test_drafts_of_all_get_one_width_where_caches_are_apart() -> None:
+    choices = choose(proven(table(0.005), "ngram", unified=False), *_eight(2, *(4,) * 7))
+    assert [choice.window for choice in choices] == [2, *(4,) * 7]  # the first one is padded
+
+
+def test_where_nothing_is_padded_all_draft_as_much_or_nobody_does() -> None:
+    def recurrent(*drafts: int) -> list[int]:
+        controller = proven(table(0.005), "ngram")
+        controller.cutting = Cutting(recurrent=True)
+        return [choice.window for choice in choose(controller, *_eight(*drafts))]
+
+    assert recurrent(2, *(4,) * 7) == [2] * 8
+    assert recurrent(*(4,) * 7) == [0] * 8
+
+
+def test_tokens_that_take_the_place_of_padding_cost_nothing() -> None:
+    """An exact class whose passes have four rows: three tokens are free, a fourth is dear."""
+    weak = view({"ngram": draft("ngram", *(0.3,) * 8)})
+    assert choose(ProfitController(table(2.0)), weak)[0].window == 0
+    assert choose(ProfitController(table(2.0)), replace(weak, floor=4))[0].window == 3
+
+
+def test_a_pass_that_was_cut_teaches_no_price_but_what_it_lost_is_booked() -> None:
+    controller = proven(table(0.05), "ngram", unified=False)
+    sent = _eight(4)
+    sent[0] = replace(sent[0], window=4)  # asked for, so that it is kept to
+    choose(controller, *sent)
+    before = controller.costs.to_dict()
+    rounds = [finished("ngram", 4, 0, 3.0, seq_id=0, n_pass_rows=12)]
+    rounds += [finished(seconds=3.0, seq_id=i, n_pass_rows=12) for i in range(1, 8)]
+    controller.observe(rounds)
+    assert controller.costs.to_dict() == before
+    assert controller.account.to_dict()["ngram"] < 80.0
 
 
 def test_a_batch_may_lose_what_its_sequences_may_lose_and_no_more() -> None:

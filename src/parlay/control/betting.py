@@ -71,18 +71,36 @@ class Market:
 
     requests: list[Request]  # those that may bet
     n_sequences: int  # all of them
-    rows: int  # if nobody bets
+    rows: int  # if nobody bets, padding included
+    undrafted: int  # the same without padding
     steady: Sequence[float]  # seconds by rows, the shape being what it was
     full: Sequence[float]  # with the change of shape this very pass would make
     prices: Sequence[float]  # less what its shape will be worth afterwards
     return_s: float  # what coming back to a plain pass costs
     rate: float  # tokens per second, of late
     plain_s: float
+    # Rows that the longest draft's next token takes: one, or one of every sequence where a pass is
+    # padded lest llama.cpp cut it in parts.
+    step: int = 1
+    floor: int = 0  # rows that a pass has at least, drafted or padded
+    level: bool = False  # nothing is padded, and only drafts of equal length are not cut in parts
+
+    def at(self, window: int) -> int:
+        """Rows of the pass if one sequence drafts so many tokens."""
+        return max(self.floor, self.undrafted + window * self.step)
+
+    def carried(self, n: int) -> list[float]:
+        """Seconds that one sequence carries of a pass with so many tokens drafted, from none on."""
+        steady, plain_s, n_sequences = self.steady, self.plain_s, self.n_sequences
+        if self.step > 1:  # all have as many rows
+            return [steady[self.at(k)] / n_sequences for k in range(n)]
+        others_s = plain_s - plain_s / n_sequences
+        return [steady[self.at(k)] - others_s for k in range(n)]
 
     @property
     def to_and_fro_s(self) -> float:
         """What it costs to leave the shape of a plain pass and to come back to it."""
-        rows = min(self.rows + 1, len(self.full) - 1)
+        rows = min(self.at(1), len(self.full) - 1)
         return self.full[rows] - self.steady[rows] + self.return_s
 
     @property
@@ -96,10 +114,15 @@ class Market:
 
     def widest(self, stake: Stake, gained: Sequence[float]) -> int:
         """The widest window whose loss is allowed."""
-        for window in range(len(gained), 0, -1):
-            if stake.allows(self.loss(self.rows + window), self.plain_s, gained[:window]):
+        for window in range(min(len(gained), self.most_window), 0, -1):
+            if stake.allows(self.loss(self.at(window)), self.plain_s, gained[:window]):
                 return window
         return 0
+
+    @property
+    def most_window(self) -> int:
+        """The widest window that has a price."""
+        return (len(self.full) - 1 - self.undrafted) // self.step
 
     def loss(self, rows: int) -> float:
         """What a pass of so many rows loses if all of its drafts are wrong."""
@@ -174,7 +197,7 @@ def best_offer(
         n_allowed = market.widest(stake, gained)
         # What a draft that holds saves is what the windows save that are allowed.
         allowed = gained[: max(1, n_allowed)]
-        each = worth(allowed, market.rate, market.steady, market.rows, market.n_sequences)
+        each = worth(allowed, market.rate, market.carried(len(allowed)))
         offer = _value_windows(Offer(source, gained, each, stake, n_allowed), market)
         if best is None or offer.value > best.value:
             best = offer
@@ -189,10 +212,11 @@ def _refusal(offer: Offer, market: Market) -> Refusal | None:
     """
     if offer.n_allowed:
         return None
-    steady, rows = market.steady, market.rows
-    wrong_s = market.loss(rows + 1)
-    n_long = max(1, min(_LONG, len(steady) - 1 - rows))
-    right_s = market.plain_s - (steady[rows + n_long] - market.plain_s) / n_long
+    if not market.most_window:
+        return None
+    wrong_s = market.loss(market.at(1))
+    n_long = min(_LONG, market.most_window)
+    right_s = market.plain_s - (market.steady[market.at(n_long)] - market.plain_s) / n_long
     likely = offer.gained[0]
     good = likely * right_s > (1.0 - likely) * wrong_s
     return Refusal(offer.source, right_s, wrong_s) if good else None
@@ -211,19 +235,48 @@ def _value_windows(offer: Offer, market: Market) -> Offer:
     plain_price = steady[rows] + leaves * (prices[rows] - steady[rows])
     ease = offer.stake.allowance / (_AT_EASE * plain_s)
     price_of_loss = _CAUTION * doubt * max(0.0, 1.0 - ease)
-    best, best_rows = -plain_s, rows
-    for gain in offer.gained[: offer.n_allowed]:
-        rows += 1
+    best, best_window = -plain_s, 0
+    for window, gain in enumerate(offer.gained[: offer.n_allowed], 1):
+        rows = market.at(window)
         price = steady[rows] + doubt * (prices[rows] - steady[rows])
         value = offer.worth * gain - price - price_of_loss * (price - plain_s)
         if value + plain_price > best:
-            best, best_rows = value + plain_price, rows
-    offer.window, offer.value = best_rows - market.rows, best
+            best, best_window = value + plain_price, window
+    offer.window, offer.value = best_window, best
     return offer
 
 
 def share_rows(offers: Sequence[Offer], market: Market) -> float:
-    """Give the rows of one pass to the tokens that save most, whosever they are; their value.
+    """Set the windows of several sequences that share a pass; their value in seconds."""
+    return _share_any(offers, market) if market.step == 1 else _share_level(offers, market)
+
+
+def _share_level(offers: Sequence[Offer], market: Market) -> float:
+    """One width for all: a token more for one of them takes a row of each.
+
+    Where nothing is padded, all have to draft as much, or nobody does.
+    """
+    most = min(max(len(offer.gained) for offer in offers), market.most_window)
+    if market.level:
+        everyone = len(offers) == market.n_sequences
+        most = min([most, *(len(offer.gained) for offer in offers)]) if everyone else 0
+    allowance = sum(max(0.0, offer.stake.allowance) for offer in offers)
+    best, width = 0.0, 0
+    for window in range(1, most + 1):
+        rows = market.at(window)
+        if market.loss(rows) > allowance:
+            break
+        saved = sum([o.worth * o.gained[min(window, len(o.gained)) - 1] for o in offers])
+        value = saved - market.prices[rows] + market.prices[market.rows]
+        if value > best:
+            best, width = value, window
+    for offer in offers:
+        offer.window = min(width, len(offer.gained))
+    return best
+
+
+def _share_any(offers: Sequence[Offer], market: Market) -> float:
+    """Give the rows of one pass to the tokens that save most, whosever they are.
 
     The tokens of one draft save less and less, so taking the best of all takes the first of each.
     """
@@ -270,12 +323,13 @@ class DraftPlan:
     def pays_at_best(self, market: Market) -> bool:
         """Whether it would pay if every token were accepted."""
         n_drafted = self.window * len(self.requests)
-        seconds = market.steady[market.rows + n_drafted] + self.draft_s
+        seconds = market.steady[self.rows] + self.draft_s
         return (market.n_sequences + n_drafted) * market.plain_s > market.n_sequences * seconds
 
     def most(self, market: Market, max_window: int) -> int:
         """How far it may draft if the confidences turn out to be high, all going on alike."""
-        n, widest = len(self.requests), len(market.full) - 1
+        n = len(self.requests) if market.step == 1 else market.step
+        widest = len(market.full) - 1
         most = self.allowance + market.plain_s - market.return_s - self.catch_up_s
         k = max_window
         while k > self.window:
@@ -319,6 +373,9 @@ def _choose_window(plan: DraftPlan, market: Market, invested: float) -> None:
     """Set the window that saves most, among those whose loss is allowed."""
     prices, step_s, each = market.prices, plan.step_s, 1.0 / market.rate
     rows_at, gained = _together(plan.rates, market.rows)
+    if market.step > 1 or market.n_sequences == 1:
+        gained = gained[: market.most_window]
+        rows_at = [market.at(window) for window in range(1, len(gained) + 1)]
     n_allowed, most = len(rows_at), plan.allowance + market.plain_s - market.return_s
     while n_allowed and (
         market.full[rows_at[n_allowed - 1]] + plan.catch_up_s + (n_allowed - 1) * step_s > most

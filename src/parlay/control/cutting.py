@@ -74,6 +74,9 @@ class Cutting:
         return together[:1], n if n <= self.n_most else min(n_each, n - self.n_tail)
 
 
+APART = Cutting()
+
+
 def _neighbours(left: list[list[int]]) -> list[list[int]]:
     """The first sequences whose ids follow each other."""
     n = 1

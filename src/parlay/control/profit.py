@@ -23,7 +23,9 @@ from parlay.control.betting import (
     share_rows,
 )
 from parlay.control.controller import Choice, View, given, no_room, plain
-from parlay.control.cost import CostTable
+from parlay.control.cost import MAX_ROWS, CostTable
+from parlay.control.cutting import APART, Cutting
+from parlay.control.cutting import seconds as seconds_of
 from parlay.control.probing import Probing
 from parlay.control.shapes import Shapes
 from parlay.control.stopping import Stopping
@@ -48,9 +50,16 @@ _Offers = dict[int, Offer]  # by sequence
 class ProfitController:
     """The default controller."""
 
-    def __init__(self, costs: CostTable, kept: Mapping[str, Any] | None = None) -> None:
-        """`kept`: what `to_dict` gave after an earlier run with the same pair of models."""
+    def __init__(
+        self,
+        costs: CostTable,
+        kept: Mapping[str, Any] | None = None,
+        cutting: Cutting = APART,
+    ) -> None:
+        """`kept`: what `to_dict` gave after an earlier run with the same pair of models;
+        `cutting`: how the target's passes over several sequences are cut."""
         kept = kept or {}
+        self.cutting = cutting
         self.reprice(costs)
         self.survival = Survival.from_dict(kept.get("survival", {}))
         self.account = Account(kept.get("record", {}))
@@ -85,8 +94,8 @@ class ProfitController:
             return [choice for choice in imposed if choice is not None]
         if not any(request.view.looked for request in betting):
             return [_REST if choice is None else choice for choice in imposed]
-        n_rows = n + sum([choice.window for choice in imposed if choice is not None])
-        found = self._bet(self._market(betting, n, n_rows))
+        windows = [choice.window for choice in imposed if choice is not None]
+        found = self._bet(self._market(betting, views, windows))
         return [
             found[view.seq_id] if choice is None else choice
             for view, choice in zip(views, imposed, strict=True)
@@ -112,18 +121,43 @@ class ProfitController:
             request.asked = choice.source
         return choice
 
-    def _market(self, requests: list[Request], n_sequences: int, rows: int) -> Market:
+    def _market(
+        self, requests: list[Request], views: Sequence[View], windows: Sequence[int]
+    ) -> Market:
+        """The coming pass; `windows` are those that were imposed on others."""
         n_context = max([request.view.n_context for request in requests])
-        curve = self.costs.curve(n_context, n_sequences)
+        n_sequences, floor = len(views), views[0].floor
+        wants = [request.view.max_window for request in requests]
+        if n_sequences == 1 or self._joins_any:
+            n_shape, step, undrafted = n_sequences, 1, n_sequences + sum(windows)
+            most = undrafted + sum(wants)
+        else:
+            n_shape = step = self._n_shape([view.seq_id for view in views])
+            undrafted = n_shape * (1 + max(windows, default=0))
+            most = undrafted + step * max(wants)
+        rows = max(undrafted, n_shape * floor)
+        most = min(max(most, rows), MAX_ROWS)
+        curve = self.costs.curve(n_context, n_shape)
         plain_s = curve.steady[rows]
         rate = n_sequences / plain_s
-        most = rows + sum([request.view.max_window for request in requests])
         if self._tokens > rate * self._seconds:
             rate = min(self._tokens / self._seconds, _attainable(curve.steady, rows, most))
         full, prices = self._shapes.prices(curve, most)
         return_s = curve.changed[rows] - plain_s
         return Market(
-            requests, n_sequences, rows, curve.steady, full, prices, return_s, rate, plain_s
+            requests,
+            n_sequences,
+            rows,
+            undrafted,
+            curve.steady,
+            full if len(full) <= most + 1 else full[: most + 1],
+            prices,
+            return_s,
+            rate,
+            plain_s,
+            step,
+            n_shape * floor,
+            level=step > 1 and self.cutting.recurrent,
         )
 
     def _bet(self, market: Market) -> dict[int, Choice]:
@@ -172,7 +206,7 @@ class ProfitController:
             return None
         best = everyone = self._plan(source, market.requests, market)
         value = everyone.value
-        if offers and len(offers) < len(market.requests):
+        if offers and len(offers) < len(market.requests) and market.step == 1:
             others = [r for r in market.requests if r.view.seq_id not in offers]
             n_taken = sum(offer.window for offer in offers.values())
             rest = self._plan(source, others, replace(market, rows=market.rows + n_taken))
@@ -196,14 +230,18 @@ class ProfitController:
         request.asked = source
         known = self.survival.of(source, view.greedy, view.thinking)
         window = plan.most(market, min(view.max_window, MAX_POSITIONS))
-        others = plan.rows - 1 - min(plan.window, view.max_window)
         # The change of shape it begins with was decided upon: here it is the same for every window.
         prices = market.steady if market.plainly else market.prices
+        if market.step == 1:
+            prices = prices[plan.rows - 1 - min(plan.window, view.max_window) :]
+        else:  # all go on alike, and share what that costs
+            each = [prices[market.at(k)] for k in range(window + 1)]
+            prices = [0.0, *(seconds / len(plan.requests) for seconds in each)]
         stopping = Stopping(
             known.by_confidence.odds,
             request.mood(source).factor,
             plan.rates[plan.requests.index(request)],
-            prices[others:] if others else prices,
+            prices,
             1.0 / market.rate,
             plan.step_s / len(plan.requests),  # they share it, as long as others go on too
             window,
@@ -277,28 +315,67 @@ class ProfitController:
             self.account.regain(r.seq_id, refused.right_s if right else -refused.wrong_s)
 
     def _observe_time(self, rounds: Sequence[Round]) -> None:
-        first, n = rounds[0], len(rounds)
+        first = rounds[0]
         found = any(r.n_drafted or r.n_dropped for r in rounds)
         self._looking.observe(first.timing.draft_s, first.timing.verify_s, found)
         n_context = max([r.n_context for r in rounds])
-        curve, rows = self.costs.curve(n_context, n), first.n_pass_rows
+        n_shape, rows = self._n_made(rounds), first.n_pass_rows
+        if n_shape is None:
+            self._observe_parts(rounds, n_context)
+            return
+        curve = self.costs.curve(n_context, n_shape)
         changed, pace = rows != self._shapes.last, self.costs.pace
         settling_s = 0.0 if changed or self._shapes.settled else curve.settling_s
         draft_s = self._expected_draft_s(rounds)
         expected = curve.of(rows, changed) + settling_s + draft_s
         seconds = min(first.timing.total_s / pace, _LARGEST_EXCESS * expected)
-        plain_s = curve.steady[n]
-        self._book(rounds, seconds, plain_s, curve.of(n, changed) + settling_s - plain_s)
-        self._tokens = _RATE_KEPT * self._tokens + sum([r.n_generated for r in rounds])
-        self._seconds = _RATE_KEPT * self._seconds + seconds
-        self._n_without_plain = 0 if rows == n else self._n_without_plain + 1
+        n_plain = n_shape * self._floor(first)
+        plain_s = curve.steady[n_plain]
+        self._book(rounds, seconds, plain_s, curve.of(n_plain, changed) + settling_s - plain_s)
+        self._n_without_plain = 0 if rows == n_plain else self._n_without_plain + 1
         pass_s = first.timing.verify_s + first.timing.overhead_s
         if settling_s:
-            self.costs.observe_settling(rows, n_context, n, pass_s)
+            self.costs.observe_settling(rows, n_context, n_shape, pass_s)
         else:
-            self.costs.observe(rows, n_context, n, changed, pass_s)
+            self.costs.observe(rows, n_context, n_shape, changed, pass_s)
         if draft_s and self.costs.drafter is not None:
             self.costs.drafter.observe(draft_s * pace, first.timing.draft_s)
+
+    @property
+    def _joins_any(self) -> bool:
+        """Whether one pass takes any rows of any sequences."""
+        return self.cutting.unified and not self.cutting.recurrent
+
+    def _n_shape(self, ids: Sequence[int]) -> int:
+        """Sequences of a pass, with those that are there only to close gaps in the ids."""
+        gaps = not self._joins_any and not self.cutting.recurrent
+        return max(ids) - min(ids) + 1 if gaps else len(ids)
+
+    def _n_made(self, rounds: Sequence[Round]) -> int | None:
+        """Sequences of a finished pass, padding included; None: it was cut in parts."""
+        first, n = rounds[0], len(rounds)
+        if n == 1 or self._joins_any:
+            return n
+        if not first.n_padding:
+            return n if len(self.cutting.parts({r.seq_id: r.n_rows for r in rounds})) == 1 else None
+        each = max([r.n_rows for r in rounds])
+        for n_shape in (self._n_shape([r.seq_id for r in rounds]), n):
+            if first.n_pass_rows % n_shape == 0 and first.n_pass_rows >= n_shape * each:
+                return n_shape
+        return None
+
+    def _floor(self, r: Round) -> int:
+        request = self._requests.get(r.seq_id)
+        return 1 if request is None else request.view.floor
+
+    def _observe_parts(self, rounds: Sequence[Round], n_context: int) -> None:
+        """A pass that was cut: it has no price of its own, but what it lost was lost."""
+        n, timing = len(rounds), rounds[0].timing
+        plain_s = self.costs.curve(n_context, n).steady[n]
+        parts = self.cutting.parts({r.seq_id: r.n_rows for r in rounds})
+        expected = seconds_of(parts, self.costs, n_context)
+        spent = min(timing.total_s / self.costs.pace, _LARGEST_EXCESS * expected)
+        self._book(rounds, spent, plain_s, 0.0)
 
     def _expected_draft_s(self, rounds: Sequence[Round]) -> float:
         """What the draft model should have taken for these rounds."""
@@ -322,6 +399,8 @@ class ProfitController:
         A plain pass in another shape than the last one pays for the bet before it.
         """
         n = len(rounds)
+        self._tokens = _RATE_KEPT * self._tokens + sum([r.n_generated for r in rounds])
+        self._seconds = _RATE_KEPT * self._seconds + seconds
         betting = any(r.n_drafted or r.n_dropped for r in rounds)
         for r in rounds:
             request = self._requests.get(r.seq_id)
@@ -352,7 +431,7 @@ def _decline(view: View) -> Choice:
 def _take(request: Request, offer: Offer, market: Market) -> Choice:
     request.asked = offer.source
     gain = offer.gained[offer.window - 1]
-    expected = _gain(gain, market.prices[market.rows + offer.window], market)
+    expected = _gain(gain, market.prices[market.at(offer.window)], market)
     return Choice(offer.source, offer.window, expected_gain=expected, reason="profit")
 
 

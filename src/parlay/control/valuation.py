@@ -35,19 +35,14 @@ def position_rates(odds: Sequence[float], mood: float) -> list[float]:
     return [1.0 / (1.0 + each * mood) for each in odds]
 
 
-def worth(
-    gained: Sequence[float], rate: float, steady: Sequence[float], rows: int, n_sequences: int
-) -> float:
+def worth(gained: Sequence[float], rate: float, carried: Sequence[float]) -> float:
     """Seconds that an accepted token saves: at `rate`, or at that of a draft that holds.
 
-    Such a draft goes on from its second token: so many tokens in a pass that has so many more rows
-    than now, of which one sequence carries its share.
+    Such a draft goes on from its second token: so many tokens in a pass with so many more drafted
+    than now; `carried` are the seconds of it that one sequence carries.
     """
-    share = steady[rows] / n_sequences - steady[rows]
     best = 0.0
-    for gain in gained:
-        seconds = share + steady[rows]
+    for gain, seconds in zip(gained, carried, strict=False):
         if gain > best * seconds:
             best = gain / seconds
-        rows += 1
     return 1.0 / max(rate, _TAIL * best / gained[0])

@@ -1,16 +1,20 @@
 """Runs a controller over recordings and a cost table: what it would have made, without a model.
 
 Knows recordings, prices and the controller's seam; nothing of llama.cpp. Deterministic. It charges
-what the runtime pays: changed shapes, the drafter's catching up, its early stops.
+what the runtime pays: changed shapes, passes cut in parts or padded lest they are, the drafter's
+catching up, its early stops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from parlay.control.controller import Choice, Controller, Listener, View
 from parlay.control.cost import CostTable
+from parlay.control.cutting import APART, Cutting, Part, seconds
+from parlay.control.packing import padded
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.replay.recording import Recording
@@ -87,10 +91,16 @@ class Replay:
         world = _World(costs, listeners)
         return [world.play(controller, [self._start(i, 0)], self.sources) for i in self._order()]
 
-    def run_together(self, controller: Controller, costs: CostTable, n_slots: int) -> Outcome:
+    def run_together(
+        self,
+        controller: Controller,
+        costs: CostTable,
+        n_slots: int,
+        cutting: Cutting = APART,
+    ) -> Outcome:
         """Several answers at a time in one pass; the next one starts when a slot is free."""
         waiting = self._order()
-        world = _World(costs)
+        world = _World(costs, (), cutting, n_slots)
         slots = [self._start(i, slot) for slot, i in zip(range(n_slots), waiting, strict=False)]
         outcomes = []
         while slots:
@@ -122,10 +132,17 @@ def _free_drafts(recording: Recording, sources: Sequence[str]) -> dict[str, list
 class _World:
     """The machine: its prices, the shape of the last pass, and a clock."""
 
-    def __init__(self, costs: CostTable, listeners: Sequence[Listener] = ()) -> None:
+    def __init__(
+        self,
+        costs: CostTable,
+        listeners: Sequence[Listener] = (),
+        cutting: Cutting = APART,
+        n_sequences: int = 1,
+    ) -> None:
         self._costs = costs
         self._listeners = listeners
-        self._last_rows = 1
+        self._cutting = cutting
+        self._last = Part(n_sequences, n_sequences)
         self._settled = True
 
     def play(
@@ -143,30 +160,41 @@ class _World:
         """One round of every sequence, in one pass."""
         choices = controller.choose([_view(seq, sources) for seq in slots])
         bets = [_bet(seq, choice) for seq, choice in zip(slots, choices, strict=True)]
-        timing = self._time(slots, bets)
-        rows = sum(1 + len(bet.confidence) for bet in bets)
+        made = {seq.seq_id: 1 + len(bet.confidence) for seq, bet in zip(slots, bets, strict=True)}
+        n_context = max(seq.recording.n_prompt + seq.position for seq in slots)
+        laid_out = self._laid_out(made, n_context)
+        timing = Timing(
+            draft_s=self._draft_s(slots, bets),
+            verify_s=self._pass_s(self._cutting.parts(laid_out), n_context),
+        )
+        rows = sum(laid_out.values())
         rounds = [
-            _round(seq, choice, bet, timing, len(slots), rows)
+            _round(seq, choice, bet, timing, len(slots), rows, rows - sum(made.values()))
             for seq, choice, bet in zip(slots, choices, bets, strict=True)
         ]
-        self._settled = rows == self._last_rows
-        self._last_rows = rows
         for seq, bet, r in zip(slots, bets, rounds, strict=True):
             _advance(seq, bet, r)
         for hears in (controller, *self._listeners):
             hears.observe(rounds)
         return Outcome(sum(r.n_generated for r in rounds), timing.total_s, 1)
 
-    def _time(self, slots: Sequence[_Sequence], bets: Sequence[_Bet]) -> Timing:
-        rows = sum(1 + len(bet.confidence) for bet in bets)
-        n_context = max(seq.recording.n_prompt + seq.position for seq in slots)
-        curve = self._costs.curve(n_context, len(slots))
-        changed = rows != self._last_rows
-        settling_s = 0.0 if changed or self._settled else curve.settling_s
-        return Timing(
-            draft_s=self._draft_s(slots, bets),
-            verify_s=curve.of(rows, changed) + settling_s,
-        )
+    def _laid_out(self, rows: Mapping[int, int], n_context: int) -> Mapping[int, int]:
+        """Rows by sequence, with the padding that the runtime would add."""
+        if len(rows) == 1:
+            return rows
+        spare = set(range(max(rows))) - rows.keys()
+        price = partial(seconds, costs=self._costs, n_context=n_context)
+        return padded(rows, (), spare, self._cutting, price)
+
+    def _pass_s(self, parts: Sequence[Part], n_context: int) -> float:
+        """One part after the other: each may change the shape, or settle into it."""
+        total_s = 0.0
+        for part in parts:
+            curve, changed = self._costs.curve(n_context, part.n_sequences), part != self._last
+            settling_s = 0.0 if changed or self._settled else curve.settling_s
+            total_s += curve.of(part.n_rows, changed) + settling_s
+            self._settled, self._last = not changed, part
+        return total_s
 
     def _draft_s(self, slots: Sequence[_Sequence], bets: Sequence[_Bet]) -> float:
         """The drafter goes on while any sequence does; those that stopped cost no more rows."""
@@ -219,7 +247,13 @@ def _bet(seq: _Sequence, choice: Choice) -> _Bet:
 
 
 def _round(
-    seq: _Sequence, choice: Choice, bet: _Bet, timing: Timing, n_sequences: int, n_pass_rows: int
+    seq: _Sequence,
+    choice: Choice,
+    bet: _Bet,
+    timing: Timing,
+    n_sequences: int,
+    n_pass_rows: int,
+    n_padding: int,
 ) -> Round:
     n = len(bet.confidence)
     n_generated = min(bet.n_accepted + 1, seq.n_left)
@@ -238,6 +272,7 @@ def _round(
         timing=timing,
         fallback=None if n else choice.fallback or Fallback.NO_DRAFT,
         n_dropped=bet.n_made - n if bet.n_made else 0,
+        n_padding=n_padding,
         agreed=_agreed(seq, n_generated),
         expected_gain=choice.expected_gain,
         reason=choice.reason,

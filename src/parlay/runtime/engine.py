@@ -148,7 +148,7 @@ class Engine:
                 self.chosen.rate,
                 self._classes.scout,
             ),
-            Padding(self.target, self.slots, self._cutting(), lambda: self.prices),
+            Padding(self.target, self.slots, self.cutting, lambda: self.prices),
             mode=self.mode,
             ends=self.model.vocabulary.ends,
             chunk=chunk,
@@ -164,7 +164,9 @@ class Engine:
         most = self.target.settings.prompt_cache_bytes
         return most if self.target.rollback is Rollback.PARTIAL else most - most // 2
 
-    def _cutting(self) -> Cutting:
+    @property
+    def cutting(self) -> Cutting:
+        """How the target's passes over several sequences are cut."""
         recurrent = self.target.rollback is not Rollback.PARTIAL
         context = self.settings.context
         return Cutting(context.unified, recurrent, n_most=context.rows_at_once)
@@ -382,7 +384,7 @@ class Engine:
         key = self._pair_key
         costs = self._calibration.costs(key, target, drafter)
         remember_window(settings, costs, self.target)
-        made = learned_controller(costs, key)
+        made = learned_controller(costs, key, self.cutting)
         self._learned = lambda: keep_learned(key, made)
         return made
 

@@ -10,15 +10,16 @@ from typing import Any
 
 from parlay import store
 from parlay.control.cost import CostTable
+from parlay.control.cutting import APART, Cutting
 from parlay.control.profit import ProfitController
 
 _KIND = "learned"
 
 
-def learned_controller(costs: CostTable, key: str) -> ProfitController:
+def learned_controller(costs: CostTable, key: str, cutting: Cutting = APART) -> ProfitController:
     """A controller that begins with what was learned; with nothing, where that makes no sense."""
-    known = store.read(_KIND, key, lambda record: ProfitController(costs, record))
-    return known or ProfitController(costs)
+    known = store.read(_KIND, key, lambda record: ProfitController(costs, record, cutting))
+    return known or ProfitController(costs, cutting=cutting)
 
 
 def keep_learned(key: str, controller: ProfitController) -> None:

@@ -39,7 +39,7 @@ class Pricing:
         if costs is None and engine.watched.samples[1, 1, False]:  # the probe's passes
             costs = measuring.table(engine.watched)
         self._trials = Trials(engine.target.steady) if costs is None else None
-        self.controller = ProfitController(costs or _unmeasured())
+        self.controller = ProfitController(costs or _unmeasured(), cutting=engine.cutting)
         self._pair_key = ""
         self.pair(drafter)
 
@@ -75,7 +75,7 @@ class Pricing:
         if key != self._pair_key:
             self.save()
             self._pair_key = key
-            self.controller = learned_controller(self.controller.costs, key)
+            self.controller = learned_controller(self.controller.costs, key, self._engine.cutting)
 
     def save(self) -> None:
         """Keep what was learned, so that the next start begins with it."""
