@@ -117,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _search(self, query: dict[str, list[str]]) -> None:
         words = query.get("search", [""])[0].lower()
         author = query.get("author", [""])[0]
-        found = [r for r in self.serves.repos if words in r.lower()]
+        found = [r for r in self.serves.repos if all(w in r.lower() for w in words.split())]
         found = [r for r in found if not author or r.startswith(f"{author}/")]
         self._json([{"id": name, "tags": []} for name in found])
 

@@ -154,6 +154,24 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(smol: Running, chrom
 # -- on tiny models ------------------------------------------------------------------------------
 
 
+def test_the_first_screen_lists_the_models_of_this_machine(
+    target: Path, chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        path = tmp_path / f".lmstudio/models/acme/Tiny/{name}.gguf"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(target.read_bytes())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with running(target) as server, tab(chromium, server.url) as found:
+        page = found.page
+        page.wait_for_selector(".shelf li")
+        assert "parlay serve two" in page.inner_text(".shelf")
+        page.click(".shelf button >> nth=0")
+        page.wait_for_selector("text=Copied")
+        check_access(page)
+        assert found.complaints == []
+
+
 def test_a_lost_connection_is_said_and_comes_back(target: Path, chromium: Any) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -26,7 +26,7 @@ _PADDING = re.compile(rb"\[PAD\d+\]|<unused\d+>|<\|?pad_?\d+\|?>")
 # A draft model larger than this part of its target cannot pay.
 _MAX_SHARE = 0.5
 _RECORD = "model-cards"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class CardFacts:
     vocabulary: str | None  # equal where the same ids mean the same texts
     kind: Kind
     target_width: int  # of a drafter that reads states; 0: it reads none
-    target_layers: int  # the deepest layer it reads, and one more
+    target_layers: int  # the deepest layer it reads
     own_head: bool
 
 
@@ -123,7 +123,7 @@ def _read(path: Path) -> CardFacts:
         vocabulary=_vocabulary(path),
         kind=kind,
         target_width=width,
-        target_layers=max(reads, default=-1) + 1,
+        target_layers=max(reads, default=0),
         own_head=_has_head(header, arch),
     )
 

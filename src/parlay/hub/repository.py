@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _N_NEAREST = 3
 _N_SEARCHED = 30
+_SEARCH_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +127,21 @@ def _conversions(name: str) -> str:
 
 
 def search(words: str, author: str | None = None) -> list[str]:
-    """Names of repositories with GGUF files; none where the hub does not answer."""
-    from huggingface_hub import errors
-    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+    """Names of repositories with GGUF files; none where the hub does not answer at once.
 
+    Asked without the library's list of models, which tries again for half a minute.
+    """
+    from huggingface_hub import constants, get_session
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    given = {"search": words, "author": author, "filter": "gguf", "limit": _N_SEARCHED}
+    asked = {name: value for name, value in given.items() if value}
+    headers = build_hf_headers(library_name="parlay")
+    url = f"{endpoint() or constants.ENDPOINT}/api/models"
     try:
-        found = api().list_models(
-            search=words or None, author=author, filter="gguf", limit=_N_SEARCHED
-        )
-        return [str(model.id) for model in found]
-    except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, HTTPError, ValueError):
+        found = get_session().get(url, params=asked, headers=headers, timeout=_SEARCH_S)
+        rows = found.json() if found.is_success else []
+    except (OSError, HTTPError, ValueError):
         return []
+    return [str(row["id"]) for row in rows if isinstance(row, dict) and "id" in row]

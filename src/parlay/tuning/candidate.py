@@ -16,6 +16,7 @@ from parlay.hub.place import Entry
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.models import SHIPPED_DRAFTERS
 from parlay.pairing.alignment import compare
+from parlay.pairing.heads import find_head
 from parlay.pairing.tokenizer import read_tokenizer
 from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here
 
@@ -38,15 +39,24 @@ def candidates(target: Path, context_size: int, more: Iterable[Entry] = ()) -> l
     says = read_card(target)
     if says is None:
         return []
-    own = [Entry("own head", target, "parlay")] if says.own_head else []
+    head = find_head(target)
+    own = [] if head is None else [_head_entry(head.path, target)]
     shipped = [Entry(name, path, "parlay") for name, path in SHIPPED_DRAFTERS.items()]
     found: dict[Path, Entry] = {target.resolve(): Entry("", target, "parlay")}
     for entry in (*shipped, *more, *place.everything()):
+        if any(entry.path.resolve() == taken.path.resolve() for taken in own):
+            continue
         card = read_card(entry.path)
         if card is not None and could_draft(card, says):
             found.setdefault(entry.path.resolve(), entry)
     del found[target.resolve()]
     return [_checked(entry, target, context_size) for entry in (*own, *found.values())]
+
+
+def _head_entry(path: Path, target: Path) -> Entry:
+    """In the target's own file, or in one beside it."""
+    own = path == target
+    return Entry("own head" if own else path.stem, path, "parlay" if own else "llama.cpp")
 
 
 def _checked(entry: Entry, target: Path, context_size: int) -> Candidate:

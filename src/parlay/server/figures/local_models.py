@@ -5,6 +5,7 @@ Knows the hub's shelf and the plan. Names and sizes only: a path never leaves th
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +47,7 @@ def _row(card: Card, found: Sequence[Card], serving: Path, pools: Sequence[Pool]
         "fits": _fits(card, pools),
         "serving": card.path.resolve() == serving.resolve(),
         "drafts_for": [target.name for target in drafts_for(card, found)],
-        "command": f"parlay serve {card.name}",
+        "command": f"parlay serve {shlex.quote(card.name)}",
     }
 
 
