@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from parlay.decoding.sampling import Sampling
 from parlay.runtime.engine import Engine
 from parlay.runtime.engine_settings import EngineSettings
-from parlay.runtime.request import Request
+from parlay.runtime.request import Mode, Request
 from tests import tiny_models
 from tests.runtime.test_engine import Waiting, run, settings
 
@@ -41,9 +41,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return make
 
 
-def made(path: Path, *draft: str, slots: int = 1, cache: int = 1 << 26) -> EngineSettings:
+def made(
+    path: Path, *draft: str, slots: int = 1, cache: int = 1 << 26, mode: Mode = "faithful"
+) -> EngineSettings:
     context = {"n_batch": CHUNK, "prompt_cache_bytes": cache}
-    return settings(path, *draft, slots=slots, context=context, mode="faithful", max_window=8)
+    return settings(path, *draft, slots=slots, context=context, mode=mode, max_window=8)
 
 
 def ask(engine: Engine, prompt: tuple[int, ...], n: int = 8, owner: str = "") -> tuple[int, ...]:
@@ -88,6 +90,19 @@ def test_an_edited_last_message_reads_from_the_end_of_the_turn_before(
         _, *cold = ask(engine, (*said, *TEXT[250 : 250 + n_new]), owner="another")
     assert reused == len(said) - 1
     assert edited == cold
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_exact_answers_go_on_from_what_was_read_and_say_what_cold_ones_do(
+    name: str, file: Callable[[str], Path]
+) -> None:
+    with Engine(made(file(name), "suffix", mode="exact")) as engine:
+        _, *said = ask(engine, PROMPT)
+        for prompt in (PROMPT, (*said, *TEXT[200:220]), (*PROMPT[:100], *TEXT[300:330])):
+            reused, *text = ask(engine, prompt)
+            _, *cold = ask(engine, prompt, owner=str(prompt[-1]))
+            assert reused >= 3 * CHUNK
+            assert text == cold
 
 
 def test_a_change_before_the_last_chunk_goes_back_to_an_earlier_mark(

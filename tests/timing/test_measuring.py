@@ -56,6 +56,43 @@ def test_the_table_holds_what_passes_took() -> None:
     assert target.length(0) == 0
 
 
+class Recurrent(SlowModel):
+    """Takes two tokens back for nothing; more cost a copy before the pass and 30 ms after it."""
+
+    free_rollback = 2
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        if max(span.n_logits for span in spans) > 1 + self.free_rollback:
+            self._clock.now += 0.002
+        return super().decode(spans)
+
+    def truncate(self, seq_id: int, length: int) -> None:
+        if self.length(seq_id) - length > self.free_rollback:
+            self._clock.now += 0.030
+        super().truncate(seq_id, length)
+
+
+def test_drafts_that_are_not_taken_back_for_nothing_pay_for_copies_and_for_going_back() -> None:
+    clock = Clock()
+    target = Stopwatch(Recurrent(clock, linear), clock)
+    curve = measure(target, None, max_window=8, clock=clock, budget_s=60).curve(100, 1)
+    for rows in (1, 2, 3):
+        assert abs(curve.steady[rows] - linear(rows, False)) < 1e-4
+    for rows in (4, 6, 9):
+        assert abs(curve.steady[rows] - linear(rows, False) - 0.032) < 1e-4
+
+
+def test_the_best_window_is_the_fastest_where_all_holds() -> None:
+    clock = Clock()
+
+    def steep(rows: int, _changed: bool) -> float:
+        return 0.010 if rows <= 4 else 0.030
+
+    made = measure(Stopwatch(SlowModel(clock, steep), clock), None, max_window=8, clock=clock)
+    assert made.best_window(8) == 3
+    assert made.best_window(2) == 2
+
+
 def test_probe_and_table_together_stay_below_four_seconds() -> None:
     """For a model that takes 8 ms a token and as much more per row as the default one."""
     clock = Clock()

@@ -28,6 +28,8 @@ class SequenceFile:
     owner: str
     tokens: tuple[int, ...]
     saved: SavedSequence
+    n_firm: int = 0  # of the tokens, cached as they would be whoever had read them
+    firm_with: str = ""  # the settings under which they are
 
     def write(self, path: Path) -> int:
         """Write it, whole or not at all; how many bytes it took."""
@@ -37,6 +39,8 @@ class SequenceFile:
             "made_with": self.made_with,
             "owner": self.owner,
             "tokens": self.tokens,
+            "n_firm": self.n_firm,
+            "firm_with": self.firm_with,
             "cuts_anywhere": self.saved.cuts_anywhere,
             "states": [[s.length, s.n_bytes, s.flags] for s in states],
             "digest": _digest(states),
@@ -79,7 +83,8 @@ class SequenceFile:
             raise ValueError("damaged")
         whole, *marks = states
         saved = SavedSequence(whole, tuple(marks), bool(head["cuts_anywhere"]))
-        return cls(made_with, str(head["owner"]), tuple(head["tokens"]), saved)
+        firm = int(head["n_firm"]), str(head["firm_with"])
+        return cls(made_with, str(head["owner"]), tuple(head["tokens"]), saved, *firm)
 
 
 def _bytes(source: BinaryIO, size: int) -> ctypes.Array[ctypes.c_uint8]:

@@ -130,7 +130,7 @@ class Slots:
         saved = self._target.save(seq_id)
         if self._target.length(seq_id) < len(slot.tokens):
             self._target.restore(seq_id, saved)
-        return Kept(owner, list(slot.tokens), saved)
+        return Kept(owner, list(slot.tokens), saved, slot.n_firm)
 
     def fill(self, seq_id: int, kept: Kept) -> None:
         """Put a conversation into an idle slot."""
@@ -144,7 +144,7 @@ class Slots:
         slot.tokens = []
         self._target.restore(seq_id, kept.saved)
         slot.owner = kept.owner
-        self.release(seq_id, kept.tokens)
+        self.release(seq_id, kept.tokens, kept.n_firm)
 
     def erase(self, seq_id: int, owner: str = "") -> int:
         """Forget an idle slot's conversation; how many tokens it had."""

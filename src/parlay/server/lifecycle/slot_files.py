@@ -38,7 +38,8 @@ class SlotFiles:
         kept = await self._on_worker(lambda: self._engine.slots.copy(slot, owner))
         saved = cast(SavedSequence, kept.saved)
         self._check_room(path, saved.n_bytes)
-        file = SequenceFile(self._made_with, owner, tuple(kept.tokens), saved)
+        tokens, firm = tuple(kept.tokens), (kept.n_firm, self._engine.pair_key(()))
+        file = SequenceFile(self._made_with, owner, tokens, saved, *firm)
         n = await asyncio.to_thread(file.write, path)
         return {
             "id_slot": slot,
@@ -55,7 +56,8 @@ class SlotFiles:
         if not path.exists():
             raise BadRequest(f"nothing was saved as {name}")
         file = await asyncio.to_thread(SequenceFile.read, path, self._made_with)
-        kept = Kept(owner, list(file.tokens), file.saved)
+        n_firm = file.n_firm if file.firm_with == self._engine.pair_key(()) else 0
+        kept = Kept(owner, list(file.tokens), file.saved, n_firm)
         await self._on_worker(lambda: self._engine.slots.fill(slot, kept))
         return {
             "id_slot": slot,
