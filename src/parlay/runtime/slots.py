@@ -115,6 +115,14 @@ class Slots:
             saved = self._target.save(slot.seq_id)
             self.cache.put(Kept(slot.owner, slot.tokens, saved, slot.n_firm))
 
+    def vacate(self) -> None:
+        """Free the idle slots for other uses; what is worth it is put away."""
+        for slot in self._slots:
+            if not slot.busy and slot.tokens:
+                self._put_away(slot)
+                slot.tokens, slot.n_firm = [], 0
+                self._target.clear(slot.seq_id)
+
     def _gaps(self, seq_id: int) -> int:
         """Idle slots between the busy ones, were this one busy too."""
         ids = [slot.seq_id for slot in self._slots if slot.busy] + [seq_id]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ from anthropic import BadRequestError as AnthropicBadRequest
 from openai import BadRequestError, OpenAI
 
 from tests.server.running import Running, running
+from tests.serving import PATIENCE_S
 
 PROMPT = "hello there"
 TURN: Any = {"role": "user", "content": PROMPT}
@@ -273,3 +275,34 @@ def test_a_wrong_key_is_told_in_anthropics_shape(strict: Running) -> None:
     answer = httpx.post(f"{strict.url}/v1/messages", json={}, headers={"x-api-key": "wrong"})
     assert answer.status_code == 401
     assert answer.json()["error"]["type"] == "authentication_error"
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "sign"),
+    [
+        ("/v1/messages", "messages", "event: message_start"),
+        ("/v1/chat/completions", "messages", ": the prompt is being read"),
+        ("/v1/responses", "input", "event: response.created"),
+    ],
+)
+def test_a_long_prompt_shows_signs_of_life(
+    server: Running, monkeypatch: pytest.MonkeyPatch, path: str, field: str, sign: str
+) -> None:
+    monkeypatch.setattr("parlay.server.api.exchange.WAITING_S", 0.01)
+    held = Event()
+
+    def hold() -> None:
+        held.wait(PATIENCE_S)
+
+    server.service.engine.call(hold)  # nothing is read meanwhile
+    body = {field: [TURN], "max_tokens": 4, "stream": True}
+    try:
+        with httpx.stream("POST", f"{server.url}{path}", json=body) as response:
+            lines = response.iter_lines()
+            assert next(lines) == sign
+            again = "event: ping" if path == "/v1/messages" else ": the prompt is being read"
+            assert again in lines
+            held.set()
+            assert any("delta" in line for line in lines)
+    finally:
+        held.set()

@@ -45,6 +45,9 @@ class DoorReply:
         for part in self._parts(event):
             self._writer.push(part)
 
+    def waiting(self) -> bytes:
+        return self._writer.waiting().encode() if self._begun else self._begin().encode()
+
     def last(self) -> bytes:
         data = self._writer.end(self._end()).encode()
         self._keep()

@@ -19,6 +19,9 @@ from parlay.server.lifecycle.service import Service
 from parlay.web import failures, unknown
 from parlay.web import streaming as sse
 
+# Clients give up on a stream that says nothing for minutes, and long prompts take minutes.
+WAITING_S = 10.0
+
 
 class Replying(Protocol):
     """A reply in the making, in any format."""
@@ -30,6 +33,9 @@ class Replying(Protocol):
 
     def take(self, event: Event) -> None:
         """A round of a reply that is sent whole."""
+
+    def waiting(self) -> bytes:
+        """A sign of life while the prompt is read."""
 
     def last(self) -> bytes:
         """What ends the stream."""
@@ -96,7 +102,8 @@ class Exchange:
     async def _frames(self) -> AsyncIterator[bytes]:
         data, n_left = b"", len(self._job.sequences)
         try:
-            async for batch in self._job.batches():
+            async for batch in self._job.batches(WAITING_S):
+                data += b"" if batch else self._reply.waiting()
                 for event in batch:
                     self._time(event)
                     data += self._reply.frame(event)

@@ -37,6 +37,9 @@ class InfillReply:
     def take(self, event: Event) -> None:
         self._texts.append(self._text(event))
 
+    def waiting(self) -> bytes:
+        return sse.WAITING
+
     def last(self) -> bytes:
         return sse.frame({"index": 0, "content": "", **self._end()})
 

@@ -65,15 +65,20 @@ class Job:
             for event in batch:
                 yield event
 
-    async def batches(self) -> AsyncIterator[list[Event]]:
-        """The same, all that has come since the last look at once."""
+    async def batches(self, patience_s: float | None = None) -> AsyncIterator[list[Event]]:
+        """The same, all that has come since the last look at once; until the first has come, also
+        nothing, whenever patience ends."""
         n_left = len(self.sequences)
         try:
             while n_left:
                 if not self._inbox:
                     self._waiting = self._loop.create_future()
-                    await self._waiting
+                    if patience_s is None:
+                        await self._waiting
+                    else:
+                        await asyncio.wait({self._waiting}, timeout=patience_s)
                 batch, self._inbox = self._inbox, []
+                patience_s = patience_s if not batch else None
                 n_left -= sum([event.last for event in batch])
                 yield batch
         finally:

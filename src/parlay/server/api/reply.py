@@ -82,6 +82,9 @@ class Reply:
         """A round of a reply that is sent whole."""
         self.chunks(event)
 
+    def waiting(self) -> bytes:
+        return sse.WAITING
+
     def last(self) -> bytes:
         usage = [self.usage_chunk()] if self._options.include_usage else []
         return sse.frame(*usage) + sse.DONE

@@ -108,13 +108,8 @@ class WarmUp:
         return time.monotonic() - self._quiet_since >= _QUIET_S
 
     def _vacate(self) -> None:
-        """Timed passes use the slots: what earlier answers left there must not be relied upon."""
-        slots = self._engine.slots
-        for slot in slots.all:
-            if slot.tokens:
-                slots.keep(slot.seq_id, 0)
-                slots.release(slot.seq_id, ())
-        self._last_used = slots.last_used  # that was no answer
+        """Timed passes use the slots: the next turn finds what was there where it was put away."""
+        self._engine.slots.vacate()
 
     def _time_plain(self, baseline: Baseline, n_sequences: int) -> None:
         target = self._engine.target

@@ -48,6 +48,9 @@ class Writer(Protocol):
     def push(self, part: Mapping[str, Any]) -> str:
         """A streamed choice of chat (`delta`, `logprobs`), as events."""
 
+    def waiting(self) -> str:
+        """A sign of life while nothing has been said."""
+
     def end(self, end: End) -> str:
         """The last events, with the numbers."""
 

@@ -45,6 +45,9 @@ class MessageWriter:
             found += self._called(call)
         return found
 
+    def waiting(self) -> str:
+        return named("ping", {})
+
     def end(self, end: End) -> str:
         found = self._close()
         delta = self._stop(end)

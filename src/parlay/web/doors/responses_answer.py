@@ -14,7 +14,7 @@ from typing import Any
 from parlay.web.doors.door import End
 from parlay.web.doors.responses_body import ResponsesRequest
 from parlay.web.failures import Failure
-from parlay.web.streaming import dumps, named
+from parlay.web.streaming import WAITING, dumps, named
 
 _ECHOED = (
     "instructions",
@@ -77,6 +77,9 @@ class ResponseWriter:
         for call in delta.get("tool_calls") or ():
             found += self._called(call)
         return found
+
+    def waiting(self) -> str:
+        return WAITING.decode()
 
     def end(self, end: End) -> str:
         cut = end.reason == "length"
