@@ -119,7 +119,9 @@ class RuntimeSection(Section):
     mlock: bool = False
     large_pages: bool = True  # weights on a Linux CPU, where there is room
     translate: bool = False  # let a drafter of another vocabulary draft through text
-    remember_tokens: int = Field(0, ge=0, le=10_000_000)  # of earlier answers, for suffix drafts
+    # Tokens of earlier answers that suffix drafts from, apart by key; absent: some, without keys.
+    remember_tokens: int | None = Field(None, ge=0, le=10_000_000)
+    remember_file: str | None = None  # keeps them across restarts
     # RAM for what was read before: states of recurrent targets, conversations without a slot.
     prompt_cache_mb: int = Field(1024, ge=0)
     # Tokens of a draft that a recurrent target takes back without a copy; absent: by price, room.

@@ -24,7 +24,6 @@ ENGINE: dict[str, tuple[Any, Callable[[EngineSettings], Any]]] = {
     "runtime.drafter_gpu_layers": (3, lambda s: s.drafter_model.gpu_layers),
     "runtime.context_size": (777, lambda s: s.context.context_size),
     "runtime.vram_budget_gb": (5.5, lambda s: s.vram_budget_gb),
-    "runtime.speculative_window": (5, lambda s: s.window),
     "runtime.mode": ("faithful", lambda s: s.mode),
     "runtime.slots": (3, lambda s: s.context.n_sequences),
     "runtime.threads": (1, lambda s: s.context.threads),
@@ -54,7 +53,15 @@ ELSEWHERE = {
     "runtime.fallback_threshold_pct": (
         "test_observability.py:test_a_high_share_of_plain_rounds_raises_an_alert"
     ),
-    "runtime.controller": "test_pricing.py:test_a_set_window_is_hard_unless_profit_is_asked_for",
+    "runtime.speculative_window": (
+        "test_pricing.py:test_a_set_window_is_the_widest_unless_a_fixed_one_is_asked_for"
+    ),
+    "runtime.remember_file": (
+        "test_recollection.py:test_a_file_keeps_it_across_a_restart_and_a_damaged_one_is_set_aside"
+    ),
+    "runtime.controller": (
+        "test_pricing.py:test_a_set_window_is_the_widest_unless_a_fixed_one_is_asked_for"
+    ),
     "runtime.context_full": "test_keys.py:test_limits_and_defaults_act_on_answers",
     "monitoring.metrics_endpoint": (
         "test_observability.py:test_the_json_metrics_are_where_the_deployment_puts_them"

@@ -37,16 +37,19 @@ class Memory:
         self._max_tokens = max_tokens
         self._sizes = tuple(sizes)
         self._pasts: dict[str, _Past] = {}  # the one used last comes last
+        self.told = Remembered(0, 0, max_tokens)  # replaced whole: other threads read it
 
     def add(self, owner: str, tokens: Sequence[int]) -> None:
         """Learn a text: its end, where the whole of it is too long."""
         past = self._pasts.pop(owner, None) or _Past(self._max_tokens, self._sizes)
         self._pasts[owner] = past
         past.add(tokens)
+        self._count()
         while len(self._pasts) > 1 and (
             len(self._pasts) > MAX_OWNERS or self.told.n_tokens > self._max_tokens
         ):
             del self._pasts[next(iter(self._pasts))]
+            self._count()
 
     def match(self, owner: str, tail: array[int]) -> Match | None:
         """The longest end of a text that a past one of this owner went on from."""
@@ -54,16 +57,15 @@ class Memory:
         return None if past is None else past.match(tail)
 
     def forget(self, owner: str | None = None) -> None:
-        """One owner's texts, or all."""
-        if owner is None:
-            self._pasts.clear()
-        else:
-            self._pasts.pop(owner, None)
+        """One owner's texts, those of its named conversations included; or all."""
+        for name in list(self._pasts):
+            if owner is None or name == owner or name.startswith(f"{owner}/"):
+                del self._pasts[name]
+        self._count()
 
-    @property
-    def told(self) -> Remembered:
+    def _count(self) -> None:
         n_tokens = sum(len(past) for past in self._pasts.values())
-        return Remembered(len(self._pasts), n_tokens, self._max_tokens)
+        self.told = Remembered(len(self._pasts), n_tokens, self._max_tokens)
 
     # -- on disk --------------------------------------------------------------
 

@@ -208,6 +208,7 @@ class Planner:
                 context_full=body.context_full or self._deployment.runtime.context_full,
                 logprobs=logprobs,
                 expected=expected,
+                memory=body.prompt_cache_key or "",
             )
             for i in range(body.n)
         )

@@ -159,6 +159,7 @@ class Live:
                 "used_pct": service.memory.used_pct,
                 "limit_pct": service.memory.limit_pct,
             },
+            "remembered_tokens": told.n_tokens if (told := service.recollection.told) else None,
         }
 
 

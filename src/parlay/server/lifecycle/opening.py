@@ -34,6 +34,7 @@ from parlay.runtime.pricing import Pricing
 from parlay.server.figures.observer import Observer
 
 _MAX_WINDOW = 16
+_REMEMBERED = 1 << 16  # tokens: some 4 MB
 
 
 def engine_settings(deployment: Deployment) -> EngineSettings:
@@ -56,10 +57,19 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
         prompt_chunk=runtime.prompt_chunk or None,
         vram_budget_gb=runtime.vram_budget_gb,
         translate=runtime.translate,
-        remember_tokens=runtime.remember_tokens,
+        remember_tokens=remembered_tokens(deployment),
         snapshots=runtime.snapshots,
         drafter_later=drafter_path(deployment) is not None,
     )
+
+
+def remembered_tokens(deployment: Deployment) -> int:
+    """As told; else some where one person serves themselves, and none for several with keys."""
+    if "suffix" not in named_draft(deployment.model.drafter):
+        return deployment.runtime.remember_tokens or 0
+    given = deployment.runtime.remember_tokens
+    alone = not deployment.server.api_keys and deployment.server.api_keys_file is None
+    return (_REMEMBERED if alone else 0) if given is None else given
 
 
 def model_settings(deployment: Deployment) -> ModelSettings:

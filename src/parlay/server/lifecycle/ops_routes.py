@@ -127,6 +127,28 @@ async def slot_action(
     return await service.slot_files.erase(slot, owner)
 
 
+@router.get("/memory", summary="What is remembered of earlier answers, in numbers")
+async def memory(request: Request) -> dict[str, Any]:
+    told = service_of(request).recollection.told
+    if told is None:
+        return {"remembers": False, "owners": 0, "tokens": 0, "max_tokens": 0}
+    return {
+        "remembers": True,
+        "owners": told.n_owners,
+        "tokens": told.n_tokens,
+        "max_tokens": told.max_tokens,
+    }
+
+
+@router.delete("/memory", summary="Forget what your requests left behind", status_code=204)
+async def forget(request: Request) -> Response:
+    """Who has a key forgets what came with it; without keys there is one owner."""
+    service = service_of(request)
+    key = given_key(dict(request.headers.raw))
+    service.recollection.forget(service.keys.owner(key) if service.keys else None)
+    return Response(status_code=204)
+
+
 @router.post("/tokenize", summary="Text to tokens", response_model=None)
 async def tokenize(request: Request, body: TokenizeRequest) -> Response:
     vocabulary = service_of(request).engine.model.vocabulary

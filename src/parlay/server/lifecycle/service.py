@@ -22,6 +22,7 @@ from parlay.routing import Endpoint
 from parlay.runtime.engine import Engine
 from parlay.runtime.grammar import Grammars
 from parlay.runtime.pricing import Pricing
+from parlay.runtime.request import Request
 from parlay.server.api import answer_statistics as statistics
 from parlay.server.api.conversation import Conversation
 from parlay.server.api.job import Event, Job
@@ -34,6 +35,7 @@ from parlay.server.figures.recent_answers import Key, Ledger
 from parlay.server.lifecycle.cache_care import CacheCare
 from parlay.server.lifecycle.drafter_care import DrafterCare
 from parlay.server.lifecycle.opening import check_drafter, drafter_path, guarded
+from parlay.server.lifecycle.recollection import Recollection
 from parlay.server.lifecycle.slot_files import SlotFiles
 from parlay.server.lifecycle.warmup import WarmUp
 from parlay.web import failures, visits
@@ -82,6 +84,8 @@ class Service:
         self._grammars = Grammars(engine.model.vocabulary)
         self.ledger = Ledger()
         self.responses = ResponseMemory(0)
+        kept = deployment.runtime.remember_file
+        self.recollection = Recollection(engine, Path(kept).expanduser() if kept else None)
         self._jobs: set[Job] = set()
         self._mailbox: Mailbox[Event] | None = None  # made with the first request
         self._usual_s = 1.0  # running mean of a request's time, for Retry-After
@@ -138,6 +142,7 @@ class Service:
 
     def keep_learned(self) -> None:
         """Save what the controller learned; on the worker's thread, which learns it."""
+        self.recollection.keep()
         if self.pricing is not None:
             self.engine.call(self.pricing.save)
 
@@ -190,8 +195,7 @@ class Service:
             raise failures.unavailable("the server is shutting down", "shutting_down")
         owner = visits.settle()  # counted by its sequences from here on
         self._admit(len(plan.requests))
-        if not self.deployment.server.share_prompt_cache:
-            plan = replace(plan, requests=tuple(replace(r, owner=owner) for r in plan.requests))
+        plan = replace(plan, requests=tuple(self._owned(r, owner) for r in plan.requests))
         if self._mailbox is None:
             self._mailbox = Mailbox(asyncio.get_running_loop())
         job = Job(self._mailbox, self.deployment.server.request_timeout_s)
@@ -209,6 +213,12 @@ class Service:
         server = self.deployment.server
         folder = None if server.slot_save_path is None else Path(server.slot_save_path)
         return SlotFiles(self.engine, folder, server.slot_save_mb << 20)
+
+    def _owned(self, request: Request, owner: str) -> Request:
+        """Whose it is: cached prompts may be shared, what was said to another never is."""
+        memory = f"{owner}/{request.memory}" if request.memory else owner
+        shared = self.deployment.server.share_prompt_cache
+        return replace(request, memory=memory, owner="" if shared else owner)
 
     def _known_name(self, model: str) -> str:
         """One of our names: what clients make up is no label."""

@@ -1,5 +1,6 @@
 // The live pane: what the server does now, filtered by route and model, and its last requests.
 
+import { ask } from "./api.js";
 import { Chart } from "./charts.js";
 import { announce, fill, h } from "./dom.js";
 import { bytes, fixed, percent, reason, span, times, verdict, whole } from "./format.js";
@@ -51,6 +52,9 @@ export class Live {
     this.slots = h("ul", { class: "slots" });
     this.queue = h("p", {}, "–");
     this.memory = h("div", { class: "memory" });
+    this.recalled = h("span", {});
+    this.remembered = h("p", { class: "soft", hidden: true }, this.recalled, " ",
+      h("button", { type: "button", id: "forget", onclick: () => this.#forget() }, "Forget them"));
     const filters = h("div", { class: "filters" },
       h("label", { for: "filter-route" }, "Route"), this.route, h("label", { for: "filter-model" }, "Model"), this.model,
       this.about = h("span", { class: "soft" }));
@@ -59,7 +63,7 @@ export class Live {
       h("div", { class: "charts" }, Object.values(this.charts).map((chart) => chart.element)),
       h("div", { class: "charts" },
         h("section", { class: "card" }, h("h3", {}, "Slots and queue"), this.slots, this.queue),
-        h("section", { class: "card" }, h("h3", {}, "Memory against the plan"), this.memory)),
+        h("section", { class: "card" }, h("h3", {}, "Memory against the plan"), this.memory, this.remembered)),
       this.requests.element);
   }
 
@@ -101,6 +105,12 @@ export class Live {
     const fits = (group) => (route === "all" || group.route === route) && (model === "all" || group.model === model);
     if (route === "all" && model === "all") return [this.#snapshot.groups[0]];
     return this.#snapshot.groups.slice(1).filter(fits);
+  }
+
+  async #forget() {
+    await ask("/memory", { method: "DELETE" });
+    this.recalled.textContent = "Forgotten.";
+    announce("What earlier answers left is forgotten.");
   }
 
   // -- what is seen ---------------------------------------------------------
@@ -180,6 +190,9 @@ export class Live {
     }));
     const { waiting, size } = snapshot.queue;
     this.queue.textContent = waiting ? `${waiting} waiting, room for ${size}` : `nobody waits; room for ${size}`;
+    const recalled = snapshot.remembered_tokens;
+    this.remembered.hidden = recalled === null || recalled === undefined;
+    this.recalled.textContent = `${whole(recalled ?? 0)} tokens of earlier answers are remembered for guesses.`;
     const { memory } = snapshot;
     const where = memory.place === "gpu" ? "GPU" : "RAM";
     const most = Math.max(memory.used_bytes, memory.planned_bytes ?? 0) || 1;

@@ -1,0 +1,77 @@
+"""What the server remembers of earlier answers: told in numbers, forgotten on request, kept.
+
+Knows the engine's suffix proposer and a path; never shows a text.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from parlay.proposers.memory import Memory, Remembered
+from parlay.proposers.suffix import SuffixProposer
+from parlay.runtime.engine import Engine
+
+log = logging.getLogger("parlay.server")
+
+
+class Recollection:
+    """The memory of one engine; all but the numbers is done on the worker's thread."""
+
+    def __init__(self, engine: Engine, path: Path | None) -> None:
+        self._engine = engine
+        self._path = path
+        self._kept: Remembered | None = None  # as it was when it was last written
+        if path is not None:
+            engine.call(self._load)
+
+    @property
+    def told(self) -> Remembered | None:
+        """None: nothing is remembered here."""
+        memory = self._memory
+        return None if memory is None else memory.told
+
+    def forget(self, owner: str | None) -> None:
+        """One owner's texts, or everybody's; from the file, too."""
+
+        def forget() -> None:
+            if self._memory is not None:
+                self._memory.forget(owner)
+                self._save()
+
+        self._engine.call(forget)
+
+    def keep(self) -> None:
+        """Write the file anew where anything has changed."""
+        if self._path is not None:
+            self._engine.call(self._save)
+
+    @property
+    def _memory(self) -> Memory | None:
+        found = self._engine.bets.proposers.get("suffix")
+        return found.memory if isinstance(found, SuffixProposer) else None
+
+    def _load(self) -> None:
+        memory, path = self._memory, self._path
+        if memory is None or path is None or not path.exists():
+            return
+        try:
+            record = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError):
+            aside = path.with_suffix(path.suffix + ".damaged")
+            path.replace(aside)
+            log.warning("%s is damaged; it was set aside as %s", path.name, aside.name)
+            return
+        memory.load(record if isinstance(record, dict) else {})
+        self._kept = memory.told
+
+    def _save(self) -> None:
+        memory, path = self._memory, self._path
+        if memory is None or path is None or memory.told == self._kept:
+            return
+        try:
+            memory.save(path)
+            self._kept = memory.told
+        except OSError as error:
+            log.warning("what is remembered cannot be kept in %s: %s", path.name, error.strerror)
