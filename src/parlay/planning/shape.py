@@ -5,6 +5,7 @@ Knows llama.cpp's reading of the keys; knows nothing of devices, contexts or wha
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -142,6 +143,19 @@ def read_shape(path: Path, *, head: bool = False) -> Shape:
 
     `head`: only of the NextN layers in it, which use what else is loaded of the file.
     """
+    try:
+        found = path.stat()
+    except OSError:
+        return _read_shape(path, head)  # which says what is wrong
+    return _shape_of(path, head, found.st_size, found.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=16)  # a start asks for the same one several times
+def _shape_of(path: Path, head: bool, _size: int, _written: int) -> Shape:
+    return _read_shape(path, head)
+
+
+def _read_shape(path: Path, head: bool) -> Shape:
     facts = read_facts(path)
     headers = read_parts(path)
     first = _Keys(headers[0], facts.architecture)
