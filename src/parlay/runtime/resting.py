@@ -29,6 +29,7 @@ _MIN_ANSWERS, _MAX_ANSWERS = 4, 64
 _DECIDED = frozenset(
     {Fallback.REQUEST, Fallback.POLICY, Fallback.GRAMMAR, Fallback.REASONING, Fallback.PROMPT_HEAVY}
 )
+_TRIALS = ("probe", "trial")  # drafts that were made to learn, not to gain
 _N_PREFIX = 24
 
 
@@ -53,7 +54,8 @@ class Resting:
             return
         for r in rounds:
             if r.fallback not in _DECIDED:
-                self._chosen.append(r.source == self._drafter.name and r.reason == "profit")
+                drafted = r.source == self._drafter.name and r.n_drafted > 0
+                self._chosen.append(drafted and r.reason not in _TRIALS)
         n_chosen = sum(self._chosen)
         if n_chosen >= _SHARE * _N_ROUNDS:
             self._wait = _MIN_ANSWERS

@@ -1,0 +1,299 @@
+"""A large target with a block drafter in shape: true costs, known acceptance.
+
+    python -m benchmarks.stand_ins --kind hybrid --preset 27b --out /dev/shm/hybrid-27b.gguf
+    python -m benchmarks.block_pair --target /dev/shm/hybrid-27b.gguf --json pair.json
+
+The drafter has random weights and is as large as published ones (5 layers, the target's width,
+blocks of 16); it is written beside the target. Its passes are really made; its tokens are taken from the
+target's own recorded text, each right with a chosen chance. So a round costs what it would, and
+acceptance is known. For each share: what a round took beside its pass and its block, the speed-up
+over plain decoding, and what the measured prices promise for that many tokens a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType as TensorKind
+from gguf import GGUFReader, GGUFValueType, GGUFWriter
+
+from benchmarks.expand import TYPES, Noise, Tensor
+from parlay import Parlay
+from parlay.decoding.draft import Draft
+from parlay.decoding.round import Round
+from parlay.llama.facts import Facts, read_facts
+from parlay.proposers.proposer import Ask, Proposer
+from parlay.runtime.answer import Answer
+
+PROMPTS = (
+    "Write a function that sorts a list of dates.",
+    "Explain how a lighthouse works.",
+    "List the steps for changing a bicycle tyre.",
+    "Tell a short story about a harbour in winter.",
+)
+N_LAYERS, N_READ, HEAD_SIZE = 5, 5, 128
+
+
+# -- a drafter of random weights -----------------------------------------------------------------
+
+
+def write_drafter(target: Path, out: Path, *, block_size: int, type_name: str, seed: int) -> None:
+    """A DFlash drafter of the target's width that borrows its embeddings and head."""
+    facts, reader = read_facts(target), GGUFReader(target)
+    layers = sorted({1 + i * (facts.n_layers - 2) // max(1, N_READ - 1) for i in range(N_READ)})
+    n_heads = max(1, min(32, facts.n_embd // HEAD_SIZE))
+    head_size = min(HEAD_SIZE, facts.n_embd // n_heads)
+    n_kv = max(1, n_heads // 4)
+    writer = GGUFWriter(out, "dflash")
+    writer.add_block_count(N_LAYERS)
+    writer.add_context_length(facts.n_ctx_train)
+    writer.add_embedding_length(facts.n_embd)
+    writer.add_feed_forward_length(_inner(facts))
+    writer.add_head_count(n_heads)
+    writer.add_head_count_kv(n_kv)
+    writer.add_key_length(head_size)
+    writer.add_value_length(head_size)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_uint32("dflash.block_size", block_size)
+    writer.add_array("dflash.target_layers", layers)
+    for name, field in reader.fields.items():
+        if name.startswith("tokenizer.") and not name.endswith("mask_token_id"):
+            kind = field.types[0]
+            inner = field.types[-1] if kind == GGUFValueType.ARRAY else None
+            writer.add_key_value(name, field.contents(), kind, inner)
+    writer.add_mask_token_id(0)
+    heads = (n_heads * head_size, n_kv * head_size, head_size)
+    tensors = _tensors(facts, len(layers), heads, Noise(seed), TYPES[type_name][0])
+    for t in tensors:
+        writer.add_tensor_info(t.name, t.shape, np.dtype(np.float32), t.n_bytes, raw_dtype=t.kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for tensor in tensors:
+        writer.write_tensor_data(tensor.make())
+    writer.close()
+
+
+def _inner(facts: Facts) -> int:
+    return facts.n_ff or 3 * facts.n_embd
+
+
+def _tensors(
+    facts: Facts, n_read: int, heads: tuple[int, int, int], noise: Noise, kind: TensorKind
+) -> list[Tensor]:
+    width, inner, (q, kv, head) = facts.n_embd, _inner(facts), heads
+
+    def matrix(name: str, rows: int, columns: int) -> Tensor:
+        return Tensor(name, (rows, columns), kind, lambda: noise.matrix(rows, columns, kind))
+
+    def ones(name: str, n: int) -> Tensor:
+        return Tensor(name, (n,), TensorKind.F32, lambda: np.ones(n, np.float32))
+
+    made = [matrix("fc.weight", width, n_read * width)]
+    made += [ones("enc.output_norm.weight", width), ones("output_norm.weight", width)]
+    for i in range(N_LAYERS):
+        at = f"blk.{i}."
+        made += [ones(f"{at}attn_norm.weight", width), ones(f"{at}ffn_norm.weight", width)]
+        made += [ones(f"{at}attn_q_norm.weight", head), ones(f"{at}attn_k_norm.weight", head)]
+        made += [matrix(f"{at}attn_q.weight", q, width), matrix(f"{at}attn_k.weight", kv, width)]
+        made += [matrix(f"{at}attn_v.weight", kv, width)]
+        made += [matrix(f"{at}attn_output.weight", width, q)]
+        made += [matrix(f"{at}ffn_gate.weight", inner, width)]
+        made += [matrix(f"{at}ffn_up.weight", inner, width)]
+        made += [matrix(f"{at}ffn_down.weight", width, inner)]
+    return made
+
+
+# -- drafts from a recording ---------------------------------------------------------------------
+
+
+class Recorded:
+    """A drafter whose passes are made and whose tokens are the recording's, with errors."""
+
+    def __init__(self, drafter: Proposer, share: float, n_vocab: int) -> None:
+        self.name = drafter.name
+        self._drafter = drafter
+        self._share = share
+        self._n_vocab = n_vocab
+        self._text: tuple[int, ...] = ()
+        self._n_prompt = 0
+        self._rng = random.Random(0)
+
+    def play(self, n_prompt: int, text: Sequence[int]) -> None:
+        """From here on this answer is given."""
+        self._n_prompt, self._text = n_prompt, tuple(text)
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        made = self._drafter.propose(asks)
+        return [self._exchange(ask, draft) for ask, draft in zip(asks, made, strict=True)]
+
+    def _exchange(self, ask: Ask, draft: Draft) -> Draft:
+        at = len(ask.tokens) - self._n_prompt
+        text = self._text[at : at + ask.window]
+        if not draft.tokens or not text:
+            return draft
+        tokens = tuple(
+            token if self._rng.random() < self._share else (token + 1) % self._n_vocab
+            for token in text
+        )
+        sure = (self._share,) * len(tokens) if draft.confidence else ()
+        return replace(draft, tokens=tokens, confidence=sure)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._drafter, name)
+
+
+# -- what is measured ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One share of right tokens, all prompts together."""
+
+    right: float
+    window: int | None  # None: the controller's choice
+    tokens_per_round: float
+    round_ms: float
+    pass_and_block_ms: float
+    beside: float  # round over pass and block
+    speedup: float
+    promised: float  # by the prices, for as many tokens a round
+    same_text: bool
+
+
+class Hearing:
+    """Keeps the rounds of an answer."""
+
+    def __init__(self) -> None:
+        self.rounds: list[Round] = []
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        self.rounds += rounds
+
+
+def measure(parlay: Parlay, share: float, window: int | None, plain: Sequence[Answer]) -> Row:
+    engine = parlay.engine
+    scripted = Recorded(engine.bets.proposers["model"], share, engine.target.n_vocab)
+    inner, heard = engine.bets.proposers["model"], Hearing()
+    engine.bets.proposers["model"] = scripted
+    engine.bets.listeners.append(heard)
+    answers = []
+    try:
+        for prompt, recorded in zip(PROMPTS, plain, strict=False):
+            scripted.play(recorded.n_prompt, recorded.tokens)
+            answers.append(
+                parlay.generate(
+                    prompt, raw=True, max_tokens=len(recorded.tokens), window=window, draft="model"
+                )
+            )
+    finally:
+        engine.bets.proposers["model"] = inner
+        engine.bets.listeners.remove(heard)
+    return _row(parlay, share, window, plain, answers, heard.rounds)
+
+
+def _row(
+    parlay: Parlay,
+    share: float,
+    window: int | None,
+    plain: Sequence[Answer],
+    answers: Sequence[Answer],
+    rounds: Sequence[Round],
+) -> Row:
+    drafted = [r for r in rounds if r.n_drafted] or list(rounds)
+    per_round = mean(r.n_generated for r in drafted)
+    seconds = median(r.timing.total_s for r in drafted)
+    inside = median(r.timing.draft_s + r.timing.verify_s for r in drafted)
+    speed = sum(len(a.tokens) for a in answers) / sum(a.decode_s for a in answers)
+    before = sum(len(a.tokens) for a in plain) / sum(a.decode_s for a in plain)
+    return Row(
+        share,
+        window,
+        per_round,
+        1e3 * seconds,
+        1e3 * inside,
+        seconds / inside,
+        speed / before,
+        _promised(parlay, drafted, per_round),
+        all(a.text == b.text for a, b in zip(answers, plain, strict=True)),
+    )
+
+
+def _promised(parlay: Parlay, rounds: Sequence[Round], per_round: float) -> float:
+    """Tokens a round over what the prices say a round costs, in plain passes."""
+    prices = parlay.engine.prices
+    assert prices is not None, "windows are chosen by prices here"
+    n_context = int(median(r.n_context for r in rounds))
+    rows = int(median(r.n_rows for r in rounds))
+    seconds = prices.pace * prices.curve(n_context, 1).steady[rows]
+    if prices.drafter is not None and rows > 1:
+        seconds += prices.drafter.draft_s(rows - 1, max(1, round(per_round)))
+    return per_round * prices.plain_s(n_context, 1) / seconds
+
+
+def main() -> None:
+    args = _arguments()
+    drafter = args.drafter or args.target.with_name(f"{args.target.stem}-block.gguf")
+    if not drafter.exists():
+        write_drafter(
+            args.target, drafter, block_size=args.block, type_name=args.type, seed=args.seed
+        )
+    with Parlay(
+        args.target,
+        draft=str(drafter),
+        context_size=args.context,
+        mode="faithful",
+        measure_again=True,
+    ) as parlay:
+        plain = [
+            parlay.generate(prompt, raw=True, max_tokens=args.tokens, draft="none")
+            for prompt in PROMPTS[: args.prompts]
+        ]
+        windows = [args.block - 1, None]
+        rows = [measure(parlay, s, w, plain) for s in args.right for w in windows]
+    record = {"target": args.target.name, "block": args.block, "rows": [asdict(r) for r in rows]}
+    _print(rows)
+    if args.json is not None:
+        args.json.write_text(json.dumps(record, indent=1))
+
+
+def _print(rows: Sequence[Row]) -> None:
+    print(
+        "| right | window | tokens a round | round ms | over pass and block | speed-up | promised |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for r in rows:
+        window = "controller" if r.window is None else str(r.window)
+        print(
+            f"| {r.right:.0%} | {window} | {r.tokens_per_round:.2f} | {r.round_ms:.2f} |"
+            f" {r.beside:.3f} | {r.speedup:.3f} | {r.promised:.3f} |"
+        )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", type=Path, required=True, help="a stand-in or any GGUF")
+    parser.add_argument("--drafter", type=Path, help="default: written beside the target")
+    parser.add_argument("--right", type=float, nargs="+", default=[0.6, 0.7, 0.8])
+    parser.add_argument("--block", type=int, default=16)
+    parser.add_argument("--type", choices=TYPES, default="q4_0")
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--prompts", type=int, default=len(PROMPTS))
+    parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="where the record goes")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
