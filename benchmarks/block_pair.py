@@ -4,8 +4,8 @@
     python -m benchmarks.block_pair --target /dev/shm/hybrid-27b.gguf --json pair.json
 
 The drafter has random weights and is as large as published ones (5 layers, the target's width,
-blocks of 16); it is written beside the target. Its passes are really made; its tokens are taken from the
-target's own recorded text, each right with a chosen chance. So a round costs what it would, and
+blocks of 16); it is written beside the target. Its passes are really made; its tokens are taken
+from the target's own recorded text, each right with a chosen chance. So a round costs what it would, and
 acceptance is known. For each share: what a round took beside its pass and its block, the speed-up
 over plain decoding, and what the measured prices promise for that many tokens a round.
 """

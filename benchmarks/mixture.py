@@ -5,8 +5,8 @@
 
 For each number of layers whose experts stay in RAM: T(b), a pass over b rows of real text in passes
 over one row, beside the same with tokens that all are equal (few experts) and tokens that jump
-about the vocabulary (many); then the controller with suffix drafts beside plain decoding, pair by pair.
-`--dense FILE` adds a dense model's T(b).
+about the vocabulary (many); then the controller with suffix drafts beside plain decoding, pair by
+pair. `--dense FILE` adds a dense model's T(b).
 """
 
 from __future__ import annotations
