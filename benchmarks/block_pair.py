@@ -6,8 +6,8 @@
 The drafter has random weights and is as large as published ones (5 layers, the target's width,
 blocks of 16); it is written beside the target. Its passes are really made; its tokens are taken
 from the target's own recorded text, each right with a chosen chance. So a round costs what it
-would, and acceptance is known. For each share: what a round took beside its pass and its block, the speed-up
-over plain decoding, and what the measured prices promise for that many tokens a round.
+would, and acceptance is known. For each share: what a round took beside its pass and its block, the
+speed-up over plain decoding, and what the measured prices promise for that many tokens a round.
 """
 
 from __future__ import annotations
