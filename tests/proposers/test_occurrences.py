@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from itertools import pairwise
 from time import perf_counter
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -92,6 +93,14 @@ def test_end_of_another_text_is_found_as_a_search_finds_it(
 def test_no_match_crosses_from_one_text_into_the_next() -> None:
     index = fed([1, 2, SEPARATOR, 3, 4, SEPARATOR])
     assert index.match_of(array("i", [2, 3])) == (0, [])
+
+
+def test_an_answer_after_a_long_prompt_does_not_read_the_prompt_again() -> None:
+    index = fed(list(range(30_000)))
+    with mock.patch.object(Occurrences, "_add_all") as again:
+        for token in range(2_000):
+            index.feed([token])
+    again.assert_not_called()
 
 
 @pytest.mark.parametrize("period", [1, 7, 997, 10**6])

@@ -26,7 +26,7 @@ _FACTORS: list[int] = (
 _SINGLY = 24  # so many tokens are read one by one in the time numpy needs to begin
 _MAX_SEEN = 16  # earlier places looked at, the latest first: the time of a look is bounded
 _MAX_MATCH = 64  # tokens compared: a longer match says no more
-_LEAST_ROOM = 256
+_MORE = 2048  # tokens: as many as most answers have
 
 
 class Occurrences:
@@ -45,11 +45,12 @@ class Occurrences:
     def __len__(self) -> int:
         return len(self.text)
 
-    def feed(self, tokens: Sequence[int], reserve: int = 0) -> None:
-        """Append to the text; `reserve`: the length it is known to reach."""
+    def feed(self, tokens: Sequence[int]) -> None:
+        """Append to the text."""
         n = len(self.text)
         if n + len(tokens) > self._room:
-            self._make_room(max(2 * n, n + len(tokens), reserve, _LEAST_ROOM))
+            # With room for what follows: to make more takes as long as to read all of it again.
+            self._make_room((n + len(tokens)) * 5 // 4 + _MORE)
         self.text.extend(tokens)
         if len(tokens) <= _SINGLY:
             for end in range(n + 1, len(self.text) + 1):
