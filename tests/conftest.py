@@ -9,8 +9,10 @@ import contextlib
 import inspect
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import llama_cpp
@@ -122,3 +124,31 @@ def _requantise_once(src: Path, dst: Path, ftype: str) -> None:
     # Under a name of its own first: an interrupted run must leave no half a model behind.
     with tempfile.TemporaryDirectory(dir=dst.parent, prefix=".part-") as folder:
         tiny_models.requantise(src, Path(folder) / dst.name, ftype).replace(dst)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The last line says which tests were not run, and how to get them."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(_reason(report) for report in skipped)
+    told = [f"{n} for {reason} ({_GET.get(reason, 'see -rs')})" for reason, n in reasons.items()]
+    if told:
+        terminalreporter.write_line(f"Not run: {'; '.join(sorted(told))}.")
+
+
+_GET = {
+    "want of Chromium": "apt-get install chromium; pip install -e .[dev]",
+    "want of PyTorch": "pip install -e .[train]",
+    "want of xllamacpp": "pip install -e .[peer]",
+    "want of schemathesis": "pip install -e .[dev]",
+    "want of curl": "apt-get install curl",
+}
+_WORDS = {"chromium": "Chromium", "torch": "PyTorch"}
+
+
+def _reason(report: Any) -> str:
+    """In few words, so that many tests share one."""
+    text = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+    for word in ("chromium", "torch", "xllamacpp", "schemathesis", "curl"):
+        if word in text.lower():
+            return f"want of {_WORDS.get(word, word)}"
+    return text.removeprefix("Skipped: ").strip()

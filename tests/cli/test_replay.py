@@ -40,7 +40,13 @@ def test_a_replay_for_people_is_a_table() -> None:
 
 
 def test_any_rule_can_be_replayed() -> None:
-    run("chat", "--costs", "cpu-f16", "--controller", "tiers", "--draft", "model", "--json")
+    output = run(
+        "chat", "--costs", "cpu-f16", "--controller", "tiers", "--draft", "model", "--json"
+    )
+    (result,) = json.loads(output)["results"]
+    rates = result["tokens_per_second"]
+    assert 0 < rates["controller"] <= rates["oracle"] * 1.02
+    assert result["costs"] == "cpu-f16"
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class Engine:
         for task in list(self._open):
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
-        await asyncio.sleep(0.01)  # transports close one turn of the loop later
+        await _turns()
 
     def call(self, work: Any) -> Any:
         assert self._loop is not None
@@ -260,6 +260,13 @@ def engines(*given: Engine) -> Iterator[tuple[Engine, ...]]:
     finally:
         for engine in given:
             asyncio.run_coroutine_threadsafe(engine.stop(), loop).result(PATIENCE_S)
+        asyncio.run_coroutine_threadsafe(_turns(), loop).result(PATIENCE_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(PATIENCE_S)
         loop.close()
+
+
+async def _turns() -> None:
+    """Transports close some turns of the loop after they were told to."""
+    for _ in range(10):
+        await asyncio.sleep(0)

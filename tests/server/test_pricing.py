@@ -18,7 +18,9 @@ from parlay import store
 from parlay.deployment import Deployment, load_deployment
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.records import record
+from parlay.server.lifecycle import supervision
 from parlay.server.lifecycle.reload import reload
+from parlay.server.lifecycle.service import Service
 from parlay.server.lifecycle.warmup import WarmUp
 from tests import tiny_models
 from tests.server.running import Running, running
@@ -307,9 +309,24 @@ def test_only_a_target_is_named_and_the_manifest_knows_the_drafter(
     assert load_deployment(environ={}).model.drafter == "auto"
 
 
-def test_what_was_learned_survives_a_sudden_death(target: Path) -> None:
-    with priced(target) as server:
-        ask(server)
-        key = server.service.engine.pair_key(())
-        server.service.keep_learned()
-        wait_for(lambda: store.load("learned", key) is not None)
+def test_what_was_learned_survives_a_sudden_death(
+    target: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch saves it while the server runs; nothing is saved at the end of one that dies."""
+    with priced(target, drafter) as server:
+        costs = server.service.engine.pair_key(())
+    price(costs, row_ms=0.01)
+    monkeypatch.setattr(supervision, "_KEEP_EVERY", 1)
+    monkeypatch.setattr(supervision, "INTERVAL_S", 0.05)
+    with priced(target, drafter) as server:
+        settled(server)
+        key = server.service.engine.pair_key([drafter])
+        wait_for(lambda: ask(server)["speculative"]["drafted"] > 0)
+        wait_for(lambda: bool((store.load("learned", key) or {}).get("survival")))
+        monkeypatch.setattr(Service, "keep_learned", lambda _self: None)
+        assert server.service.pricing is not None
+        monkeypatch.setattr(server.service.pricing, "save", lambda: None)
+    with priced(target, drafter) as server:
+        settled(server)
+        assert server.service.pricing is not None
+        assert server.service.pricing.controller.survival.to_dict()  # before anything was asked

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import httpx
 import pytest
 from openai import APIStatusError, OpenAI, RateLimitError
 
+from parlay.llama.context import Context
 from tests.server.running import Running, running
 from tests.serving import wait_for
 
@@ -120,12 +122,29 @@ def test_a_time_limit_keeps_what_was_made(target: Path) -> None:
         assert events[-1] == "data: [DONE]"
 
 
-def test_a_long_prompt_does_not_stall_others(server: Running) -> None:
-    client = server.client()
-    with ThreadPoolExecutor(2) as pool:
-        long = pool.submit(ask, client, "q" * 900)
-        short = pool.submit(ask, client, "hello")
-        assert short.result() and long.result()
+def test_a_long_prompt_does_not_stall_others(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between any two chunks of it, who decodes beside it has a round."""
+    target, passes = server.service.engine.target, list[list[int]]()
+    real = Context._launch
+
+    def launch(self: Context, spans: Any) -> Any:
+        if self is target:
+            passes.append([len(span.tokens) for span in spans])
+        return real(self, spans)
+
+    with httpx.stream(
+        "POST", f"{server.url}/v1/completions", json={**ENDLESS, "stream": True}
+    ) as r:
+        lines = r.iter_lines()
+        next(lines)
+        monkeypatch.setattr(Context, "_launch", launch)
+        assert ask(server.client(), "q" * 900)
+    chunks = [i for i, rows in enumerate(passes) if max(rows) > 64]
+    assert len(chunks) >= 4
+    for before, after in pairwise(chunks):
+        assert any(max(rows) <= 64 for rows in passes[before + 1 : after])
 
 
 def test_the_next_turn_reuses_the_cache(server: Running) -> None:
