@@ -11,11 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anthropic import Anthropic
 
 from tests.server.running import Running, running
 
 pytestmark = pytest.mark.weights
 
+WEATHER: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 20}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 PROMPTS = [
     "Count from one to ten, then do it again.",
     "Write a haiku about rain.",
@@ -96,3 +103,27 @@ def test_structured_output_and_tools_on_a_template_without_tools(smol: Running) 
     calls = answer.choices[0].message.tool_calls
     assert calls is not None and calls[0].type == "function"
     assert "city" in json.loads(calls[0].function.arguments)
+
+
+def test_the_official_clients_get_one_text_through_three_doors(smol: Running) -> None:
+    turn: Any = {"role": "user", "content": "Write a haiku about rain."}
+    tool: Any = {"name": "get_weather", "input_schema": WEATHER}
+    with smol.client() as openai, Anthropic(base_url=smol.url, api_key="none") as anthropic:
+        chat = openai.chat.completions.create(
+            model="", messages=[turn], max_tokens=24, temperature=0
+        )
+        response = openai.responses.create(
+            model="", input=[turn], max_output_tokens=24, temperature=0
+        )
+        options: Any = {"model": "m", "messages": [turn], "extra_body": {"temperature": 0}}
+        with anthropic.messages.stream(max_tokens=24, **options) as stream:
+            text = "".join(stream.text_stream)
+        assert text == response.output_text == chat.choices[0].message.content != ""
+        called = anthropic.messages.create(
+            max_tokens=60, tools=[tool], tool_choice={"type": "any"}, **options
+        )
+        (block,) = called.content
+        assert block.type == "tool_use" and set(block.input) == {"city"}
+        form: Any = {"format": {"type": "json_schema", "name": "place", "schema": WEATHER}}
+        shaped = openai.responses.create(model="", input=[turn], text=form, temperature=0)
+        assert set(json.loads(shaped.output_text)) == {"city"}
