@@ -47,7 +47,8 @@ class Alphabet:
         return ~np.isin(self.first_bytes, [*_SPACE, _NO_BYTE])
 
     def text_of(self, tokens: Sequence[int]) -> bytes:
-        return b"".join([self.pieces[token] for token in tokens])
+        """What a grammar has read after them; control tokens have no text, but each is another."""
+        return b"".join([self.pieces[token] or b"\xff%d\xff" % token for token in tokens])
 
     def tokens_of(self, text: bytes) -> list[int]:
         """As the model would write it; nothing where the bytes are no text by themselves."""
