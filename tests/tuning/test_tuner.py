@@ -83,6 +83,15 @@ def test_it_ends_within_its_time(tmp_path: Path) -> None:
     assert {r.label for r in found.rows if r.ratio} >= {"suffix", "small", "large"}
 
 
+def test_a_slow_machine_races_the_first_ones_and_says_who_was_left_out(tmp_path: Path) -> None:
+    drafters = ("small", "suffix+small", "large", "suffix+large")
+    speeds = dict.fromkeys((PLAIN, "suffix", "ngram", *drafters), 0.02)
+    found, tuner, _ = tuned(tmp_path, speeds, minutes=6)
+    assert tuner.spent_s <= 6 * 60
+    rows = {row.label: row for row in found.rows}
+    assert rows["suffix"].ratio is not None and "time was over" in rows["large"].state
+
+
 def test_where_nothing_pays_the_deployment_is_plain(tmp_path: Path) -> None:
     speeds = dict.fromkeys(("suffix", "ngram", "small", "suffix+small", "large"), 0.8)
     found, _, _ = tuned(tmp_path, speeds)

@@ -165,7 +165,8 @@ def _show(found: Outcome, files: dict[str, Any]) -> None:
     out = Console(highlight=False)
     speed = found.plain_tokens_per_second
     out.print(
-        f"plain decoding: {speed or 0:.1f} tok/s; {found.n_prompts} prompts, {found.n_tokens}"
+        f"plain decoding: {f'{speed:.1f} tok/s' if speed else 'not measured'};"
+        f" {found.n_prompts} prompts, {found.n_tokens}"
         f" tokens, {found.spent_s:.0f} s"
     )
     out.print(_table(found.rows))
@@ -182,6 +183,8 @@ def _verdict(found: Outcome) -> Text:
     if found.winner is None:
         unsure = best.ratio is not None and best.high is not None and best.ratio > 1 < best.high
         more = f" ({best.label} might: more --minutes would tell)" if unsure else ""
+        if best.ratio is None:
+            more = " (the time was over before anything was raced: give more --minutes)"
         text = f"nothing is sure to pay here: the deployment decodes plainly{more}"
         return Text(text, style="bold yellow")
     return Text(f"{found.winner.label} wins: {best.ratio:.2f}x", style="bold green")

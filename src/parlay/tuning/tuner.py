@@ -149,10 +149,12 @@ class Tuner:
             self.race.stopped.update(way.label for way in record.sitting.ways)
 
     def _time_for(self, record: Record, end: float, opening: bool = False) -> bool:
-        """Whether one more heat ends in time; the first heat of all cannot be foreseen."""
+        """Whether one more heat ends in time: in the sitting's share, but for its first heat, which
+        may take what is left; the first heat of all cannot be foreseen."""
         n = BLOCK * (len(self._racing(record)) + 1)
         n += len(self._racing(record)) + 1 if opening else 0
-        return self.spent_s + n * self._answer_s <= min(end, self.budget_s)
+        limit = min(end, self.budget_s) if record.n_heats else self.budget_s
+        return self.spent_s + n * self._answer_s <= limit
 
     def _measure(self, subjects: dict[str, Subject]) -> None:
         """How fast plain decoding is decides how long the answers of this race are."""
