@@ -18,6 +18,7 @@ import asyncio
 import inspect
 import json
 import math
+import shlex
 import statistics
 import textwrap
 from collections import defaultdict
@@ -118,7 +119,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--server", help="llama.cpp's binary; absent: the one in xllamacpp")
     parser.add_argument("--ngram", action="store_true", help="its ngram-mod too (needs --server)")
     parser.add_argument("--no-peer", action="store_true", help="the own server only")
-    parser.add_argument("--own", nargs="*", default=[], help="further arguments of parlay serve")
+    parser.add_argument(
+        "--own",
+        default="",
+        metavar="ARGUMENTS",
+        help='further arguments of parlay serve: --own="--set runtime.unified_cache=true"',
+    )
     parser.add_argument("--port", type=int, default=18199, help="of llama.cpp's server")
     parser.add_argument("--json", help="file for the raw samples")
     args = parser.parse_args(argv)
@@ -215,7 +221,7 @@ def _own(
     }  # fmt: skip
     given = {name: value for name, value in flags.items() if value is not None}
     flat = [str(part) for pair in given.items() for part in pair]
-    own = stack.enter_context(served.parlay(*flat, *args.own))
+    own = stack.enter_context(served.parlay(*flat, *shlex.split(args.own)))
     served.wait_idle(own, args.settle)
     return [
         Subject(PLAIN, own.url, {"speculative": False}),
