@@ -7,8 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from parlay.control.controller import Choice, FixedWindow, View
+from parlay.control.cost import CostTable, Curve
+from parlay.control.cutting import Cutting
+from parlay.decoding.span import Span
+from parlay.runtime.padding import Padding
 from parlay.runtime.request import Request
-from tests.runtime.rig import Rig, plain
+from parlay.runtime.slots import Slots
+from parlay.testing import ScriptedModel
+from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
 
 
 class Alternating(FixedWindow):
@@ -59,3 +65,15 @@ def test_a_failed_pass_leaves_idle_sequences_as_they_were() -> None:
     rig.target.fail_next = 1
     rig.finish()
     assert rig.target.cache[short.seq_id] == kept
+
+
+@pytest.mark.parametrize(("row_s", "n_rows"), [(1e-5, 18), (1.0, 15)])
+def test_prompts_are_padded_where_the_reading_of_rows_is_cheaper_than_another_pass(
+    row_s: float, n_rows: int
+) -> None:
+    prompt = Curve({1: 1e-3, 512: 1e-3 + 511 * row_s}, {})
+    costs = CostTable({(256, 1): Curve({1: 1e-3, 2: 2e-3}, {})}, prompt=prompt)
+    target = ScriptedModel(LOGITS, N_VOCAB, 128)
+    padding = Padding(target, Slots(target, 3), Cutting(), lambda: costs)
+    spans = padding.pad([Span(i, 0, [1] * n, 1) for i, n in enumerate((4, 6, 5))])
+    assert sum(len(span.tokens) for span in spans) == n_rows

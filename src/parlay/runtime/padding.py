@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from parlay.control.cost import CostTable
-from parlay.control.cutting import Cutting, seconds
+from parlay.control.cost import MAX_ROWS, CostTable, Curve
+from parlay.control.cutting import Cutting, Part, seconds
 from parlay.control.packing import is_whole, padded, unmeasured
 from parlay.decoding.span import Passes, Span
 from parlay.runtime.slots import Slots
@@ -52,9 +52,13 @@ class Padding:
                 self._slots.keep(span.seq_id, span.start)
 
     def _price(self, spans: Sequence[Span]) -> Callable[..., float]:
+        """Rounds are priced by their sequences and rows, the reading of prompts by its rows."""
         costs = self._prices()
-        if costs is None:
+        reads = any(span.n_logits < len(span.tokens) for span in spans)
+        if costs is None or (reads and costs.prompt is None):
             return unmeasured
+        if reads and costs.prompt is not None:
+            return partial(_reading_s, costs.prompt)
         return partial(seconds, costs=costs, n_context=max(span.start for span in spans))
 
     def _fixed(self, spans: Sequence[Span]) -> Collection[int]:
@@ -74,6 +78,10 @@ class Padding:
     def _filler(self, seq_id: int, n: int, spans: Sequence[Span]) -> Span:
         tokens = [spans[0].tokens[-1]] * n
         return Span(seq_id, self._target.length(seq_id), tokens, 0, n)
+
+
+def _reading_s(prompt: Curve, parts: Sequence[Part]) -> float:
+    return sum(prompt.of(min(part.n_rows, MAX_ROWS), False) for part in parts)
 
 
 def _longer(span: Span, n: int) -> Span:
