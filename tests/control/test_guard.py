@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from parlay.control.controller import FixedWindow
-from parlay.control.episodes import Episodes
 from parlay.control.guard import Alert, Guarded, Limits
 from parlay.decoding.round import Fallback
 from parlay.errors import BadRequest
@@ -110,17 +109,3 @@ def test_who_asked_for_no_draft_has_not_fallen_back() -> None:
 def test_limits_that_mean_nothing_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(BadRequest):
         Limits(**wrong)  # type: ignore[arg-type]
-
-
-def test_episodes_carry_reason_and_duration() -> None:
-    episodes = Episodes()
-    reasons = [Fallback.GRAMMAR] * 3 + [None] + [Fallback.GRAMMAR, Fallback.NO_DRAFT]
-    for reason in reasons:
-        episodes.observe([finished(seconds=0.5, fallback=reason), finished(seq_id=1)])
-    assert [(e.reason, e.n_rounds, e.seconds) for e in episodes.ended] == [
-        (Fallback.GRAMMAR, 3, 1.5),
-        (Fallback.GRAMMAR, 1, 0.5),
-    ]
-    assert [(e.seq_id, e.reason) for e in episodes.open] == [(0, Fallback.NO_DRAFT)]
-    assert episodes.rounds == {Fallback.GRAMMAR: 4, Fallback.NO_DRAFT: 1}
-    assert episodes.seconds[Fallback.GRAMMAR] == 2.0

@@ -14,7 +14,7 @@ from parlay.control.controller import Choice, Controller, View
 from parlay.control.cost import CostTable, Curve
 from parlay.control.cutting import Cutting
 from parlay.control.profit import ProfitController
-from parlay.decoding.round import Fallback, Round
+from parlay.decoding.round import Fallback, Round, Timing
 from parlay.replay.recording import Offer, Recording, mixed_workload
 from parlay.replay.replay import Replay
 from tests.control.synthetic import draft, finished, table, view
@@ -328,6 +328,46 @@ def test_a_batch_may_lose_what_its_sequences_may_lose_and_no_more() -> None:
     dear = choose(ProfitController(table(0.05, change=0.55)), *views)
     assert sum(c.window for c in cheap) > 4
     assert sum(c.window for c in dear) == 0
+
+
+def bets_after(first: Round, n_plain: int = 3) -> bool:
+    """Whether a sure offer is bet on after such a first round, where a change of shape is free."""
+    controller = ProfitController(table(0.3))
+    sure = {"ngram": draft("ngram", *(0.97,) * 4)}
+    choose(controller, view())
+    controller.observe([first])
+    for n in range(2, 2 + n_plain):
+        choose(controller, view(n_generated=n))
+        controller.observe([finished()])
+    return choose(controller, view(sure, n_generated=2 + n_plain))[0].window > 0
+
+
+def test_the_account_covers_what_is_spent_without_a_bet() -> None:
+    """Indexing a prompt took a plain pass: half a pass is no longer there to be staked."""
+    look = replace(finished(), timing=Timing(draft_s=1.0, verify_s=1.0))
+    assert bets_after(finished())
+    assert not bets_after(replace(finished(), outside_s=1.0))
+    assert not bets_after(look)
+
+
+def test_an_index_built_in_a_round_with_a_bet_is_booked_whole() -> None:
+    controller = proven(table(0.05), "ngram")
+    choose(controller, view({"ngram": draft("ngram", *(0.97,) * 4)}))
+    r = finished("ngram", 4, 4, 1.2)
+    controller.observe([replace(r, timing=Timing(draft_s=50.0, verify_s=1.2))])
+    assert controller.account.to_dict()["ngram"] < 100.0 - 40.0
+
+
+def test_what_looking_took_is_not_held_against_what_it_found() -> None:
+    """A slow look at a text that proves to repeat: it is bet on all the same."""
+    controller = ProfitController(table(0.1, change=0.4))
+    sure = {"ngram": draft("ngram", *(0.9,) * 16)}
+    for n in range(1, 40):
+        if choose(controller, view(sure, n_generated=n))[0].window:
+            break
+        plain_round = finished(agreed={"ngram": 1})
+        controller.observe([replace(plain_round, timing=Timing(draft_s=0.1, verify_s=1.0))])
+    assert n < 16
 
 
 def settling_table() -> CostTable:

@@ -8,6 +8,8 @@ has won of late, up to a limit. A draft model may also take what earlier request
 its first bet is dear, for it has to read the text, and on a GPU the shape changes there and back.
 So over many answers no more than 2 % is lost, unless four times as much was won before.
 
+What was spent without a bet counts as lost, too: looking for drafts, indexing a prompt.
+
 Where the text itself has shown how unlikely a loss is (`evidence.py`), it is the average loss that
 has to stay within the stake: a draft that was right sixteen times of sixteen is not a gamble.
 
@@ -37,6 +39,7 @@ class Account:
         """`record`: seconds that proposers won in earlier runs."""
         self._balance: dict[int, float] = {}
         self._booked: dict[int, set[str]] = {}  # the proposers bet on in each request
+        self._spent: dict[int, float] = {}  # on looking and indexing, bet or not
         self._regained: dict[int, float] = {}  # by refused drafts that were right
         self._share: dict[int, float] = {}  # seconds that each request may lose by its length
         self._left = 0.0  # what requests that have ended left of theirs
@@ -44,9 +47,9 @@ class Account:
 
     def open(self, seq_id: int) -> None:
         """A new request in a slot; the one before it leaves what it did not lose."""
-        lost = min(0.0, self._balance.get(seq_id, 0.0))
+        lost = min(0.0, self._balance.get(seq_id, 0.0) - self._spent.get(seq_id, 0.0))
         self._left = max(0.0, self._left + self._share.pop(seq_id, 0.0) + lost)
-        self._balance[seq_id] = self._regained[seq_id] = 0.0
+        self._balance[seq_id] = self._spent[seq_id] = self._regained[seq_id] = 0.0
         self._booked[seq_id] = set()
         for source, won in self._record.items():  # one that lost gets another chance, one day
             if won < 0:
@@ -58,6 +61,10 @@ class Account:
         kept = 1.0 if source in self._booked[seq_id] else _KEPT
         self._booked[seq_id].add(source)
         self._record[source] = kept * self._record.get(source, 0.0) + seconds
+
+    def spend(self, seq_id: int, seconds: float) -> None:
+        """So much was spent that plain decoding would not have spent, and no bet was made of it."""
+        self._spent[seq_id] += seconds
 
     def regain(self, seq_id: int, seconds: float) -> None:
         """A refused draft would have won so much, or lost it."""
@@ -71,13 +78,16 @@ class Account:
         self._share[seq_id] = _SHARE * plain_s * n_generated
         record = self._record.get(source, 0.0)
         bonus = max(0.0, min(limit_s, _BONUS_SHARE * record))
-        balance = self._balance[seq_id]
+        balance = self._balance[seq_id] - self._spent[seq_id]
         if balance < 0:
             balance = min(0.0, balance + min(bonus, _REGAINED * plain_s, self._regained[seq_id]))
         return balance + max(_STAKE * plain_s + bonus, self._share[seq_id])
 
     def at_risk(self, seq_id: int, plain_s: float) -> float:
-        """Seconds the coming round may lose on average, whatever the proposer's record is."""
+        """Seconds the coming round may lose on average, whatever the proposer's record is.
+
+        What looking took is not held against what it found.
+        """
         return self._balance[seq_id] + max(_STAKE * plain_s, self._share[seq_id])
 
     def savings(self, source: str, limit_s: float) -> float:

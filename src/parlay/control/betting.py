@@ -150,8 +150,11 @@ class Stake:
         n_needed = int(loss_s / plain_s) + 1
         if n_needed > len(gained):
             return False
+        shown = self.evidence.holds(n_needed)
+        if shown == 0.0:
+            return False
         survives = gained[n_needed - 1] - (gained[n_needed - 2] if n_needed > 1 else 0.0)
-        chance = 1.0 - min(survives, self.evidence.holds(n_needed))
+        chance = 1.0 - min(survives, shown)
         return chance * loss_s <= self.at_risk
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from parlay.control.controller import Choice, Controller, View, plain
 from parlay.control.cost import CostTable
-from parlay.control.episodes import Episodes
 from parlay.decoding.round import Fallback, Round
 from parlay.errors import BadRequest
 
@@ -64,7 +63,6 @@ class Guarded:
     def __init__(self, controller: Controller, limits: Limits, on_alert: OnAlert = _ignore) -> None:
         self.controller = controller
         self.limits = limits
-        self.episodes = Episodes()
         self._on_alert = on_alert
         self._drafts: deque[tuple[int, int]] = deque(maxlen=limits.n_rounds)  # drafted, accepted
         self._fallbacks: deque[bool] = deque(maxlen=limits.n_rounds)
@@ -89,7 +87,6 @@ class Guarded:
 
     def observe(self, rounds: Sequence[Round]) -> None:
         self.controller.observe(rounds)
-        self.episodes.observe(rounds)
         for r in rounds:
             if r.n_drafted:
                 self._drafts.append((r.n_drafted, r.n_accepted))

@@ -69,6 +69,7 @@ class ProfitController:
         self._looking = Looking()
         self._n_without_plain = 0
         self._last_source = "none"  # whom the shape of the last pass is owed to
+        self._rested = False  # whether nothing was looked at for the coming pass
 
     def reprice(self, costs: CostTable) -> None:
         """Other prices from now on, between two rounds; all that was learned of drafts stays."""
@@ -86,13 +87,14 @@ class ProfitController:
         return self._looking.due()
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
-        n = len(views)
+        n, self._rested = len(views), False
         requests = [self._follow(view, n) for view in views]
         imposed = [self._imposed(request) for request in requests]
         betting = [r for r, choice in zip(requests, imposed, strict=True) if choice is None]
         if not betting:
             return [choice for choice in imposed if choice is not None]
         if not any(request.view.looked for request in betting):
+            self._rested = len(betting) == n
             return [_REST if choice is None else choice for choice in imposed]
         windows = [choice.window for choice in imposed if choice is not None]
         found = self._bet(self._market(betting, views, windows))
@@ -262,9 +264,10 @@ class ProfitController:
         return self.costs
 
     def observe(self, rounds: Sequence[Round]) -> None:
-        if all(r.reason == _REST.reason for r in rounds):
+        if self._rested:
             self._rest(rounds)
             return
+        self._spend(rounds)
         # A pass that also read a prompt tells nothing about the price of its rounds.
         if sum([r.n_rows for r in rounds]) == rounds[0].n_pass_rows - rounds[0].n_padding:
             self._observe_time(rounds)
@@ -283,6 +286,13 @@ class ProfitController:
             request = self._requests.get(r.seq_id)
             if request is not None:
                 request.n_missing += r.n_generated
+
+    def _spend(self, rounds: Sequence[Round]) -> None:
+        """What looking took where no bet came of it, and proposers outside of rounds."""
+        look_s = 0.0 if _is_bet(rounds) else rounds[0].timing.draft_s / len(rounds)
+        for r in rounds:
+            if r.seq_id in self._requests:
+                self.account.spend(r.seq_id, (look_s + r.outside_s) / self.costs.pace)
 
     def _learn(self, r: Round, request: Request) -> None:
         view = request.view
@@ -316,8 +326,7 @@ class ProfitController:
 
     def _observe_time(self, rounds: Sequence[Round]) -> None:
         first = rounds[0]
-        found = any(r.n_drafted or r.n_dropped for r in rounds)
-        self._looking.observe(first.timing.draft_s, first.timing.verify_s, found)
+        self._looking.observe(first.timing.draft_s, first.timing.verify_s, _is_bet(rounds))
         n_context = max([r.n_context for r in rounds])
         n_shape, rows = self._n_made(rounds), first.n_pass_rows
         if n_shape is None:
@@ -327,13 +336,14 @@ class ProfitController:
         changed, pace = rows != self._shapes.last, self.costs.pace
         settling_s = 0.0 if changed or self._shapes.settled else curve.settling_s
         draft_s = self._expected_draft_s(rounds)
-        expected = curve.of(rows, changed) + settling_s + draft_s
-        seconds = min(first.timing.total_s / pace, _LARGEST_EXCESS * expected)
+        pass_s = first.timing.verify_s + first.timing.overhead_s
+        # Another job may have slowed the pass down; what drafting took is always its own.
+        expected = curve.of(rows, changed) + settling_s
+        seconds = min(pass_s / pace, _LARGEST_EXCESS * expected) + first.timing.draft_s / pace
         n_plain = n_shape * self._floor(first)
         plain_s = curve.steady[n_plain]
         self._book(rounds, seconds, plain_s, curve.of(n_plain, changed) + settling_s - plain_s)
         self._n_without_plain = 0 if rows == n_plain else self._n_without_plain + 1
-        pass_s = first.timing.verify_s + first.timing.overhead_s
         if settling_s:
             self.costs.observe_settling(rows, n_context, n_shape, pass_s)
         else:
@@ -373,9 +383,9 @@ class ProfitController:
         n, timing = len(rounds), rounds[0].timing
         plain_s = self.costs.curve(n_context, n).steady[n]
         parts = self.cutting.parts({r.seq_id: r.n_rows for r in rounds})
-        expected = seconds_of(parts, self.costs, n_context)
-        spent = min(timing.total_s / self.costs.pace, _LARGEST_EXCESS * expected)
-        self._book(rounds, spent, plain_s, 0.0)
+        pace, expected = self.costs.pace, seconds_of(parts, self.costs, n_context)
+        pass_s = min((timing.verify_s + timing.overhead_s) / pace, _LARGEST_EXCESS * expected)
+        self._book(rounds, pass_s + timing.draft_s / pace, plain_s, 0.0)
 
     def _expected_draft_s(self, rounds: Sequence[Round]) -> float:
         """What the draft model should have taken for these rounds."""
@@ -401,7 +411,7 @@ class ProfitController:
         n = len(rounds)
         self._tokens = _RATE_KEPT * self._tokens + sum([r.n_generated for r in rounds])
         self._seconds = _RATE_KEPT * self._seconds + seconds
-        betting = any(r.n_drafted or r.n_dropped for r in rounds)
+        betting = _is_bet(rounds)
         for r in rounds:
             request = self._requests.get(r.seq_id)
             if request is None:
@@ -412,6 +422,10 @@ class ProfitController:
                 self._last_source = request.asked
             elif return_s > 0:
                 self.account.book(r.seq_id, self._last_source, -return_s / n)
+
+
+def _is_bet(rounds: Sequence[Round]) -> bool:
+    return any(r.n_drafted or r.n_dropped for r in rounds)
 
 
 def _attainable(steady: Sequence[float], rows: int, most: int) -> float:

@@ -66,4 +66,5 @@ class Round:
     reason: str = ""  # why it chose so, in its own words
     position: int = 0  # tokens generated before it
     n_padding: int = 0  # rows of the pass that only gave it its shape
+    outside_s: float = 0.0  # what its proposers took outside rounds since its last one
     reads_prompt: bool = False  # the pass read somebody's prompt too: its time is that prompt's

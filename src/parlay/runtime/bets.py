@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 from parlay.control.controller import Choice, Controller, Listener, View, plain
 from parlay.decoding.draft import NO_DRAFT, Draft
@@ -108,11 +109,17 @@ class Bets:
     def begin(self, seq: Sequence) -> None:
         """A sequence has got its slot: those who index texts keep what it shares with the slot's
         last one, the others forget that."""
+        started = perf_counter()
         self._tell_all("begin", lambda proposer: _begin(proposer, seq))
+        seq.outside_s += perf_counter() - started
 
-    def read(self, seq: Sequence) -> None:
-        """The target is reading a prompt: those who index texts do so now."""
+    def read(self, seq: Sequence, *, meanwhile: bool = False) -> None:
+        """The target is reading a prompt: those who index texts do so now. `meanwhile`: a device
+        reads at the same time, so that it takes nobody's."""
+        started = perf_counter()
         self._tell_all("read", lambda proposer: _read(proposer, seq))
+        if not meanwhile:
+            seq.outside_s += perf_counter() - started
 
     def finish(self, seq: Sequence) -> None:
         self._tell_all("finish", lambda proposer: proposer.finish(seq.seq_id, seq.tokens))

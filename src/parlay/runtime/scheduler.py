@@ -239,7 +239,7 @@ class Scheduler:
         self.target.start(made.spans)
         self._reading = True
         for row in made.rows:  # while a GPU reads the prompt, so do those who index it
-            self.bets.read(row.seq)
+            self.bets.read(row.seq, meanwhile=self.target.steady)
         return [_NO_LOGITS] * len(made.spans)
 
     def _propose(self, sequences: Seq[Sequence], betting: bool) -> _Pass:
@@ -394,6 +394,7 @@ class Scheduler:
             n_sequences=len(made.rows),
             n_pass_rows=made.n_rows,
             n_padding=made.n_padding,
+            outside_s=row.seq.outside_s,
             n_context=row.span.start,
             # The prompt's time is not a round's: time to first token tells it.
             timing=timing if row.decodes else Timing(),

@@ -73,6 +73,7 @@ class Sequence:
         self.seq_id = -1  # the slot, once it has one
         self.counts = Counts()
         self.rounds: deque[Round] = deque(maxlen=KEPT_ROUNDS)
+        self.outside_s = 0.0  # spent by proposers on this text, in no round yet
         self.n_firm = 0  # of the cached tokens, those whose cache depends on the text alone
         self.inexact: Inexact | None = None
         self.finish_reason: str | None = None
