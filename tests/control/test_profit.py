@@ -480,9 +480,9 @@ def test_choosing_takes_microseconds() -> None:
     offers = {s: draft(s, *(0.9,) * 16) for s in ("ngram", "suffix")}
     best = float("inf")
     for _ in range(5):
-        started = time.perf_counter()
+        started = time.process_time()
         for n in range(1, 101):
             choose(controller, view(offers, sources=("ngram", "suffix"), n_generated=n))
             controller.observe([finished("ngram", 16, 16, 2.6, agreed={"ngram": 16, "suffix": 16})])
-        best = min(best, (time.perf_counter() - started) / 100)
+        best = min(best, (time.process_time() - started) / 100)
     assert best < 500e-6
