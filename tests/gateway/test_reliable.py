@@ -43,7 +43,7 @@ def test_a_check_that_breaks_ends_neither_the_checks_nor_the_connections(
 def test_a_server_that_leaves_while_it_is_looked_at_is_merely_gone() -> None:
     async def leave(one: Engine) -> str | None:
         pool_ = Pool(name="a", urls=(one.url,))
-        up = Upstream(pool_, one.url, GatewaySection())
+        up = Upstream(pool_, one.url, GatewaySection(health_timeout_s=30))
         looking = asyncio.create_task(up.check())
         while not one.n_connections:
             await asyncio.sleep(0.01)

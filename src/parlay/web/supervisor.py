@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Thread
 from types import FrameType
 from typing import Any
 
@@ -37,6 +38,7 @@ _LONGEST_S = 30.0
 _ENDED = Failure(
     500, "the engine died while it made this answer; send it again", "server_error", "engine_died"
 )
+Held = tuple[socket.socket, bytes, bool]  # a connection, its request, whether a head was sent
 
 
 @dataclass(slots=True)
@@ -63,7 +65,7 @@ class Supervisor:
         self._limit = server.max_restarts
         self._child: subprocess.Popen[bytes] | None = None
         self._open: dict[int, _Open] = {}
-        self._held: list[tuple[socket.socket, bytes, bool]] = []  # connection, request, head sent
+        self._held: list[Held] = []
         self._stopping = False
         self._ready = False
         self._deaths: list[float] = []
@@ -133,9 +135,21 @@ class Supervisor:
                     elif note.kind == "ready":
                         self._ready = True
                         selector.unregister(self._listener)
-                        self._hand_over(channel)
+                        held, self._held = self._held, []
+                        # Apart: the server may speak of the first before it has heard of the last.
+                        Thread(target=self._hand_over, args=(channel, held), daemon=True).start()
                     else:
                         self._take(note)
+
+    def _hand_over(self, channel: socket.socket, held: list[Held]) -> None:
+        """The server is there: it gets everyone who waited; should it die again, the rest wait."""
+        for client, request, headed in held:
+            note = Note("adopt", 0, {"headed": headed}, request, client.fileno())
+            try:
+                deposit.send(channel, note)
+                client.close()
+            except OSError:
+                self._held.append((client, request, headed))
 
     def _take(self, note: Note) -> None:
         if note.kind == "kept" and note.fd is not None:
@@ -146,14 +160,6 @@ class Supervisor:
             self._open.pop(note.key).client.close()
         elif note.key in self._open:
             self._open[note.key].stage = note.kind
-
-    def _hand_over(self, channel: socket.socket) -> None:
-        """The server is there: it gets everyone who waited."""
-        held, self._held = self._held, []
-        for client, request, headed in held:
-            with client:
-                about = {"headed": headed}
-                deposit.send(channel, Note("adopt", 0, about, request, client.fileno()))
 
     # -- while there is no server ---------------------------------------------------
 
