@@ -36,6 +36,7 @@ OPERATIONS = {
     "GET /metrics",
     "GET /metrics/speculative",
     "GET /slots",
+    "POST /slots/{slot}",
     "GET /live",
     "GET /live/requests",
     "GET /live/requests/{request_id}",

@@ -38,8 +38,9 @@ class SlotFiles:
         kept = await self._on_worker(lambda: self._engine.slots.copy(slot, owner))
         saved = cast(SavedSequence, kept.saved)
         self._check_room(path, saved.n_bytes)
-        tokens, firm = tuple(kept.tokens), (kept.n_firm, self._engine.pair_key(()))
-        file = SequenceFile(self._made_with, owner, tokens, saved, *firm)
+        made_with, firm_with = await self._on_worker(self._made_with)
+        tokens = tuple(kept.tokens)
+        file = SequenceFile(made_with, owner, tokens, saved, kept.n_firm, firm_with)
         n = await asyncio.to_thread(file.write, path)
         return {
             "id_slot": slot,
@@ -55,8 +56,9 @@ class SlotFiles:
         self._check_owner(path, owner)
         if not path.exists():
             raise BadRequest(f"nothing was saved as {name}")
-        file = await asyncio.to_thread(SequenceFile.read, path, self._made_with)
-        n_firm = file.n_firm if file.firm_with == self._engine.pair_key(()) else 0
+        made_with, firm_with = await self._on_worker(self._made_with)
+        file = await asyncio.to_thread(SequenceFile.read, path, made_with)
+        n_firm = file.n_firm if file.firm_with == firm_with else 0
         kept = Kept(owner, list(file.tokens), file.saved, n_firm)
         await self._on_worker(lambda: self._engine.slots.fill(slot, kept))
         return {
@@ -106,12 +108,13 @@ class SlotFiles:
                 " them or raise server.slot_save_mb"
             )
 
-    @property
-    def _made_with(self) -> str:
+    def _made_with(self) -> tuple[str, str]:
+        """Without which a state is of no use, and without which it is not exact; asks llama.cpp."""
         engine = self._engine
         identity = store.file_identity(engine.settings.target)
         kinds = engine.target.rollback, engine.target.cache_types
-        return store.fingerprint(identity, library.version(), *kinds, engine.settings.model)
+        needed = store.fingerprint(identity, library.version(), *kinds, engine.settings.model)
+        return needed, engine.pair_key(())
 
 
 def _ms(started: float) -> float:
