@@ -17,7 +17,7 @@ from parlay.errors import DecodeError, LoadError
 from parlay.runtime.loading import Loader
 from parlay.server.lifecycle.drafter_care import LOADER
 from parlay.server.lifecycle.opening import needed_gb
-from tests import tiny_models
+from tests import tiny_drafters, tiny_models
 from tests.server.running import Running, running
 from tests.serving import PATIENCE_S, wait_for
 
@@ -164,3 +164,12 @@ def test_a_tokenizer_file_must_match(target: Path, tmp_path: Path) -> None:
     ):
         pass
     shutil.rmtree(tmp_path)
+
+
+def test_a_head_in_the_targets_own_file_drafts_though_nobody_named_it(tmp_path: Path) -> None:
+    target = tiny_drafters.few_words(tiny_drafters.write_nextn(tmp_path / "target.gguf"))
+    given = {"runtime__context_size": "auto", "runtime__speculative_window": 3}
+    with running(target, model__drafter="auto", **given) as server:
+        wait_for(lambda: server.service.drafter.state == "ready")
+        assert server.service.deployment.runtime.context_size == 512
+        assert ask(server)["speculative"]["drafted"] > 0
