@@ -89,6 +89,8 @@ class RuntimeSection(Section):
     fallback_threshold_pct: float | None = Field(None, gt=0, le=100)
     controller: Literal["auto", "fixed", "profit"] = "auto"  # auto and profit: by measured time
     mode: Literal["auto", "exact", "faithful"] = "auto"
+    exact_class: str | None = None  # such as 3-4; absent: the one that costs least
+    exact_cost_pct: float = Field(5.0, ge=0, le=100)  # of the speed, up to which auto is exact
     slots: int = Field(4, ge=1, le=256)
     threads: int = Field(0, ge=0)  # 0: physical cores
     batch: int = Field(512, ge=32)

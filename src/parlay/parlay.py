@@ -101,6 +101,8 @@ class Parlay:
         draft: str = "auto",
         window: int | None = None,
         mode: Mode | None = None,
+        exact_class: str | None = None,
+        exact_cost_pct: float = 5.0,
         context_size: int | Literal["auto"] = 4096,
         slots: int = 1,
         threads: int = 0,
@@ -167,6 +169,8 @@ class Parlay:
             window=window,
             max_window=max(window or 0, 16),
             mode=mode,
+            exact_class=exact_class,
+            exact_cost_pct=exact_cost_pct,
             model=model,
             context=ContextSettings(
                 4096 if context_size == "auto" else context_size,

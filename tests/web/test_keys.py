@@ -25,6 +25,8 @@ ENGINE: dict[str, tuple[Any, Callable[[EngineSettings], Any]]] = {
     "runtime.context_size": (777, lambda s: s.context.context_size),
     "runtime.vram_budget_gb": (5.5, lambda s: s.vram_budget_gb),
     "runtime.mode": ("faithful", lambda s: s.mode),
+    "runtime.exact_class": ("3-4", lambda s: s.exact_class),
+    "runtime.exact_cost_pct": (7.5, lambda s: s.exact_cost_pct),
     "runtime.slots": (3, lambda s: s.context.n_sequences),
     "runtime.threads": (1, lambda s: s.context.threads),
     "runtime.batch": (256, lambda s: s.context.n_batch),

@@ -30,6 +30,7 @@ from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here
 from parlay.planning.needs import Load
 from parlay.planning.requests import read_logs
 from parlay.planning.workload import MIN_REQUESTS, profile
+from parlay.runtime.class_calibration import exactness_told
 from parlay.runtime.loading import FREE_PROPOSERS
 from parlay.server.lifecycle.opening import context_settings, model_settings
 
@@ -330,6 +331,15 @@ def _build(patient: Patient) -> Iterator[Finding]:
         yield Finding("build", "ok", f"{said}{', GPU' if on_gpu else ''}")
 
 
+def _exactness(patient: Patient) -> Iterator[Finding]:
+    """What the last start found; only a start can measure it."""
+    if patient.deployment.runtime.mode == "faithful":
+        yield Finding("exactness", "ok", "not asked for: the mode is faithful")
+        return
+    told = exactness_told(patient.target)
+    yield Finding("exactness", "ok", told or "not measured yet: the first start does")
+
+
 CHECKS: dict[str, Check] = {
     "memory": _memory,
     "tokenizer": _tokenizer,
@@ -343,4 +353,5 @@ CHECKS: dict[str, Check] = {
     "threads": _threads,
     "GPU": _gpu,
     "build": _build,
+    "exactness": _exactness,
 }

@@ -75,7 +75,10 @@ def generate(
         typer.Option("--window", "-k", min=0, help="Tokens to draft; default: by measured time."),
     ] = None,
     mode: Annotated[
-        ModeName | None, typer.Option(help="Default: exact where it allows a window of 3.")
+        ModeName | None, typer.Option(help="Default: exact where that costs less than 5 %.")
+    ] = None,
+    exact_class: Annotated[
+        str | None, typer.Option(help="Run in this class of passes, such as 3-4.")
     ] = None,
     verification: VerificationName = VerificationName.coupled,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=1)] = 256,
@@ -150,6 +153,7 @@ def generate(
             draft=draft,
             window=window,
             mode=mode.value if mode else None,
+            exact_class=exact_class,
             context_size=number_or_auto("--context-size", context_size),
             threads=threads,
             gpu_layers=number_or_auto("--gpu-layers", gpu_layers),

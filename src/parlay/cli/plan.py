@@ -40,6 +40,7 @@ from parlay.planning.needs import Item
 from parlay.planning.plan import Plan
 from parlay.planning.proposals import Proposal
 from parlay.planning.snapshots import with_snapshots
+from parlay.runtime.class_calibration import exactness_told
 
 EXAMPLE = """
 Example: parlay plan target.gguf --draft drafter.gguf --context-size 8192 --gpu-gb 24
@@ -182,6 +183,9 @@ def plan(
         made = found.plan
     else:
         made = plan_here(loads, budget_gb=vram_budget_gb, available=available)
+    told = exactness_told(wanted.path)
+    if told is not None:
+        _say(f"exactness: {told}")
     _print(made, proposals_for(made), json_output)
     if made.verdict != "fits":
         raise typer.Exit(1)

@@ -81,8 +81,8 @@ def _mode(answer: Answer) -> str:
     if answer.mode == "faithful":
         return "faithful: every token is the target's own choice"
     if answer.exact:
-        return "exact: byte for byte what plain decoding gives"
-    return "exact wanted, but some passes left the exact shapes"
+        return f"exact: byte for byte the same with any drafts or none (class {answer.exact_class})"
+    return f"exact wanted, but not so: {answer.exact_reason}"
 
 
 def _share(value: float, of: int) -> str:

@@ -157,7 +157,12 @@ class LlamaServer(Builder):
             "runtime.fallback_threshold_pct",
             "runtime.controller",
         )
-        self.leave("llama-server does not look for exact shapes", "runtime.mode")
+        self.leave(
+            "llama-server does not look for exact passes",
+            "runtime.mode",
+            "runtime.exact_class",
+            "runtime.exact_cost_pct",
+        )
 
     def _loading(self) -> None:
         runtime = self.deployment.runtime

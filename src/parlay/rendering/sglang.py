@@ -144,6 +144,8 @@ class Sglang(Builder):
         self.leave(
             "SGLang promises the target's distribution, not the bytes of plain decoding",
             "runtime.mode",
+            "runtime.exact_class",
+            "runtime.exact_cost_pct",
         )
         self.leave("SGLang loads weights its own way", "runtime.mmap", "runtime.mlock")
         self.leave(

@@ -141,6 +141,8 @@ class Vllm(Builder):
         self.leave(
             "vLLM promises the target's distribution, not the bytes of plain decoding",
             "runtime.mode",
+            "runtime.exact_class",
+            "runtime.exact_cost_pct",
         )
         self.leave("vLLM loads weights its own way", "runtime.mmap", "runtime.mlock")
         self.leave(

@@ -5,13 +5,22 @@ Plain data for people and JSON; knows nothing of how it came about.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from parlay.decoding.counts import Counts
 from parlay.decoding.logprobs import TokenLogprob
+from parlay.runtime.exactness import Inexact
 from parlay.runtime.request import Mode
 from parlay.runtime.sequence import Piece, Sequence
+
+
+def exact_reason(seqs: Iterable[Sequence], mode: Mode) -> str | None:
+    """Why not all of these answers are exact; None: they are."""
+    if mode != "exact":
+        return Inexact.FAITHFUL.value
+    return next((seq.inexact.value for seq in seqs if seq.inexact is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +31,14 @@ class Answer:
     tokens: tuple[int, ...]
     finish_reason: str
     mode: Mode
-    exact: bool  # every pass kept to shapes that equal plain decoding bit for bit
+    exact: bool  # it depends on model, build, device, settings, prompt and seed alone
     n_prompt: int
     n_reused: int
     prefill_s: float
     decode_s: float
     speculation: Counts
+    exact_class: str | None  # the class its passes were to stay in
+    exact_reason: str | None  # why it is not exact
     pieces: tuple[Piece, ...] = field(repr=False)
 
     @classmethod
@@ -45,6 +56,8 @@ class Answer:
             prefill_s=first - seq.started,
             decode_s=ended - first,
             speculation=seq.counts,
+            exact_class=seq.exact_class,
+            exact_reason=exact_reason([seq], mode),
             pieces=tuple(pieces),
         )
 
@@ -65,6 +78,8 @@ class Answer:
             "finish_reason": self.finish_reason,
             "mode": self.mode,
             "exact": self.exact,
+            "exact_class": self.exact_class,
+            "exact_reason": self.exact_reason,
             "usage": {
                 "prompt_tokens": self.n_prompt,
                 "reused_tokens": self.n_reused,

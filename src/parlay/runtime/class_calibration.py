@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from parlay import store
@@ -32,6 +33,7 @@ log = logging.getLogger("parlay.runtime")
 MAX_EXACT_ROWS = 32
 _MIN_WIDTHS = 17
 _MIN_CHUNK = 16  # of the probe's texts: any batch holds it
+_TOLD = "exactness"  # what is told of it, by file
 _SCOUT_S = 5.0  # for a look at a longer text, in the middle of an answer
 _FORMAT = 2  # of the records; others are probed again
 
@@ -44,6 +46,17 @@ class Chosen:
     classes: tuple[ExactClass, ...]
     cost: float | None  # the part of the speed it costs; None: nobody measured
     rate: Rate = float  # of so many sequences in one pass
+
+
+def exactness_told(target: Path) -> str | None:
+    """What the last start with this file found exactness to cost here; None: there was none."""
+    return store.read(_TOLD, store.file_identity(target), _tell)
+
+
+def _tell(record: dict[str, Any]) -> str:
+    others = ", ".join(map(str, record["classes"]))
+    cost = float(record["cost_percent"])
+    return f"class {record['class']} (of {others}) costs {cost:.1f} % of the speed here"
 
 
 class ClassCalibration:
@@ -163,6 +176,12 @@ class ClassCalibration:
         found = self._kept(classes) or value.best(self._possible(classes) or [SINGLE], n_slots)
         cost = value.cost(found, n_slots)
         log.info("exact class %s costs %.1f %% of the speed", found.name, 100 * cost)
+        told = {
+            "class": found.name,
+            "classes": [c.name for c in classes],
+            "cost_percent": round(100 * cost, 2),
+        }
+        store.save(_TOLD, store.file_identity(self._settings.target), told)
         if self._settings.draft:
             store.save("exact-class", self._key, {"class": found.name})
         return Chosen(found, classes, cost, lambda n: value.rate(found, n))

@@ -76,6 +76,7 @@ class Sequence:
         self.outside_s = 0.0  # spent by proposers on this text, in no round yet
         self.n_firm = 0  # of the cached tokens, those whose cache depends on the text alone
         self.inexact: Inexact | None = None
+        self.exact_class: str | None = None  # the class its passes stay in, if it is to be exact
         self.finish_reason: str | None = None
         self.error: ParlayError | None = None
         self.cancelled = False  # set from any thread; read once a round

@@ -11,6 +11,7 @@ from typing import Any
 
 from parlay.decoding.counts import Counts
 from parlay.proposers.prediction import PREDICTION
+from parlay.runtime.answer import exact_reason
 from parlay.runtime.request import Mode
 from parlay.runtime.sequence import Sequence
 from parlay.server.figures.plain_speed import Baseline
@@ -53,6 +54,8 @@ def speculative(seqs: Seq[Sequence], mode: Mode, policy: str, baseline: Baseline
     return {
         "mode": mode,
         "exact": mode == "exact" and all(seq.exact for seq in seqs),
+        "exact_class": seqs[0].exact_class,
+        "exact_reason": exact_reason(seqs, mode),
         "policy": policy,
         **counts.as_dict(),
         "fallback_ms": {why.value: _ms(s) for why, s in counts.fallback_s.items()},

@@ -49,6 +49,8 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
         max_window=min(max(runtime.speculative_window or 0, _MAX_WINDOW), widest),
         wide_window=WIDE_WINDOW if runtime.adaptive else 0,
         mode=None if runtime.mode == "auto" else runtime.mode,
+        exact_class=runtime.exact_class,
+        exact_cost_pct=runtime.exact_cost_pct,
         model=model,
         context=context_settings(deployment),
         drafter_model=model.for_drafter(runtime.drafter_gpu_layers),

@@ -28,7 +28,14 @@ SlotAction = Literal["save", "restore", "erase"]
 async def health(request: Request) -> JSONResponse:
     service = service_of(request)
     status = "draining" if service.draining else "ok" if service.engine.alive else "engine_died"
-    body = {"status": status, "drafter": service.drafter.state, "model": service.model_name}
+    engine = service.engine
+    body = {
+        "status": status,
+        "drafter": service.drafter.state,
+        "model": service.model_name,
+        "mode": engine.mode,
+        "exact_class": engine.exact.name if engine.mode == "exact" else None,
+    }
     return JSONResponse(body, status_code=200 if status == "ok" else 503)
 
 

@@ -93,7 +93,8 @@ export function figures(text, last, onTrace, { beside = false, action = null } =
   const sentence = off
     ? `${whole(text.n)} tokens, one pass of the model for each${why(told)}.`
     : `${guessed} of ${text.n} tokens were guessed right; ${told.rounds} passes of the model instead of ${text.n}.`;
-  const exact = told.exact ? "Exact: byte for byte what plain decoding writes." : "Faithful: every token is the model's own choice.";
+  const exact = told.exact ? `Exact: the same bytes with any drafts or none (class ${told.exact_class}).`
+    : told.mode === "exact" ? `Exact was asked for, but not so: ${told.exact_reason}.` : "Faithful: every token is the model's own choice.";
   const rows = [
     ["speed", `${fixed(timings.predicted_per_second)} tokens/s`],
     ["first token after", ms(told.ttft_ms)],

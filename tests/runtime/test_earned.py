@@ -1,0 +1,216 @@
+"""An answer that says exact depends on model, build, device, settings, prompt and seed alone.
+
+Each test breaks one way in which it might depend on more, and sees equal bits or `exact: false`.
+Log-probabilities are compared to the bit, on a tiny model with K-quants, whose passes differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parlay import store
+from parlay.decoding.sampling import Sampling
+from parlay.errors import BadRequest
+from parlay.llama import library
+from parlay.runtime.class_probe import probe
+from parlay.runtime.engine import Engine
+from parlay.runtime.exactness import Inexact
+from parlay.runtime.request import Request
+from tests import tiny_models
+from tests.runtime.rig import Rig, exact_class
+from tests.runtime.test_engine import PROBE, Waiting, run, settings
+
+EXACT: dict[str, Any] = {"mode": "exact", "exact_class": "1", "context": {"context_size": 2048}}
+LENGTHS = (40, 300, 1500)
+
+
+@pytest.fixture(autouse=True)
+def own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def target(tiny_wide: Path, tiny_folder: Path) -> Path:
+    return tiny_models.requantise(tiny_wide, tiny_folder / "earned-q4_k_m.gguf", "q4_k_m")
+
+
+def prompt(length: int, first: int = 3) -> tuple[int, ...]:
+    return tuple((first + 7 * i * i) % 240 + 3 for i in range(length))
+
+
+def asked(length: int, first: int = 3, **options: Any) -> Request:
+    return Request(prompt(length, first), max_tokens=12, logprobs=2, **options)
+
+
+Bits = list[tuple[int, float]]
+
+
+def bits(engine: Engine, request: Request) -> Bits:
+    """The tokens and their log-probabilities."""
+    client = Waiting()
+    seq = engine.submit(request, client.take)
+    assert client.ended.wait(60.0)
+    assert seq.exact, seq.inexact
+    scored = [piece.logprob for piece in client.pieces if piece.logprob is not None]
+    return [(one.token, one.logprob) for one in scored]
+
+
+@pytest.fixture(scope="module")
+def cold(target: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Bits]:
+    """Without proposers, each prompt asked of an engine that has read nothing before."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARLAY_CACHE", str(tmp_path_factory.mktemp("cold")))
+        for length in LENGTHS:
+            with Engine(settings(target, **EXACT)) as engine:
+                found[length] = bits(engine, asked(length))
+    return found
+
+
+def test_asked_again_with_drafts_an_answer_has_the_bits_of_a_cold_one(
+    target: Path, cold: dict[int, Bits]
+) -> None:
+    with Engine(settings(target, "suffix", **EXACT)) as engine:
+        assert engine.exact.name == "1-3" or engine.exact.floor == 1
+        for length in LENGTHS:
+            for _ in ("cold", "warm", "warm again"):
+                assert bits(engine, asked(length)) == cold[length]
+    assert engine.exact.bands >= {0, 1, 3}  # longer texts were tried when they came up
+
+
+def test_what_another_prompt_left_in_the_cache_changes_nothing(
+    target: Path, cold: dict[int, Bits]
+) -> None:
+    with Engine(settings(target, "suffix", **EXACT)) as engine:
+        for read in (prompt(300)[:201], (*prompt(300), 9, 9), prompt(299)):
+            run(engine, Request(read, max_tokens=5))
+            assert bits(engine, asked(300)) == cold[300]
+
+
+def test_what_a_faithful_answer_left_in_the_cache_is_not_reused(
+    target: Path, cold: dict[int, Bits]
+) -> None:
+    with Engine(settings(target, "suffix", slots=2, **EXACT)) as engine:
+        run(engine, asked(300, mode="faithful"), asked(300, mode="faithful"))
+        assert bits(engine, asked(300)) == cold[300]
+
+
+@pytest.mark.parametrize("name", ["1", "4"])
+def test_as_one_of_four_an_answer_has_the_bits_it_has_alone(target: Path, name: str) -> None:
+    pinned = {**EXACT, "exact_class": name}
+    requests = [asked(length, i) for i, length in enumerate((40, 41, 300, 600))]
+    with Engine(settings(target, **pinned)) as engine:
+        alone = [bits(engine, request) for request in requests]
+    with Engine(settings(target, "suffix", slots=4, **pinned)) as engine:
+        clients = [Waiting() for _ in requests]
+        for request, client in zip(requests, clients, strict=True):
+            engine.submit(request, client.take)
+        assert all(client.ended.wait(60.0) for client in clients)
+    for client, own in zip(clients, alone, strict=True):
+        scored = [piece.logprob for piece in client.pieces if piece.logprob is not None]
+        assert [(one.token, one.logprob) for one in scored] == own
+
+
+# -- exact: false, with the reason ---------------------------------------------------------------
+
+
+def spoiled(rig: Rig, request: Request) -> Inexact | None:
+    (seq,) = rig.run(request)
+    return seq.inexact
+
+
+def test_text_drawn_by_rejection_depends_on_the_drafts() -> None:
+    drawn = Request((1, 2, 3), max_tokens=4, sampling=Sampling(temperature=1.0, seed=1))
+    rejected = Request((1, 2, 3), 4, Sampling(temperature=1.0, seed=1), verification="rejection")
+    assert spoiled(Rig(), drawn) is None
+    assert spoiled(Rig(), rejected) is Inexact.REJECTION
+
+
+def test_a_text_that_slid_is_not_exact() -> None:
+    request = Request((1, 2, 3), max_tokens=40, context_full="slide")
+    assert spoiled(Rig(context_size=24), request) is Inexact.SLIDE
+
+
+def test_a_pass_outside_the_class_spoils_an_answer() -> None:
+    rig = Rig(mode="faithful", exact=exact_class(1), window=3)
+    assert spoiled(rig, Request((1, 2, 3), max_tokens=9)) is Inexact.SHAPE
+
+
+def test_while_reading_states_changes_sums_nothing_is_exact() -> None:
+    rig = Rig()
+    rig.scheduler.spoiled = Inexact.STATES
+    assert spoiled(rig, Request((1, 2, 3), max_tokens=4)) is Inexact.STATES
+
+
+# -- records ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def probed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with every probe."""
+    made: list[int] = []
+
+    def spy(*arguments: Any, **options: Any) -> Any:
+        made.append(1)
+        return probe(*arguments, **options)
+
+    monkeypatch.setattr(PROBE, spy)
+    return made
+
+
+def record() -> Path:
+    (path,) = (store.cache_folder() / "exact").glob("*.json")
+    return path
+
+
+def with_digest(text: str) -> str:
+    """As another build would have written it."""
+    content = json.loads(text)
+    for found in content["classes"]:
+        found["digest"] = "0" * 24
+    return json.dumps(content)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda text: "{", lambda text: '{"format": 1}', lambda text: "[1]", with_digest]
+)
+def test_a_damaged_or_foreign_record_is_measured_again(
+    target: Path, probed: list[int], damage: Callable[[str], str]
+) -> None:
+    with Engine(settings(target, "suffix")) as engine:
+        names = [found.name for found in engine.chosen.classes]
+    record().write_text(damage(record().read_text()))
+    with Engine(settings(target, "suffix")) as engine:
+        assert [found.name for found in engine.chosen.classes] == names
+    assert len(probed) == 2
+
+
+def test_two_builds_of_one_version_do_not_share_a_record(
+    target: Path, probed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for build in ("one", "two", "one"):
+        monkeypatch.setattr(library, "build", lambda build=build: build)
+        with Engine(settings(target, "suffix")):
+            pass
+    assert len(probed) == 2
+
+
+def test_the_class_is_chosen_once(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = []
+    for name in ("4", None, None):
+        with Engine(settings(target, "suffix", exact_class=name)) as engine:
+            chosen.append(engine.exact.name)
+    assert chosen == ["4", "4", "4"]
+    with Engine(settings(target)) as engine:  # without proposers, in the same class
+        assert engine.exact.name == "4"
+
+
+def test_a_class_that_is_not_here_is_refused_with_those_that_are(target: Path) -> None:
+    with pytest.raises(BadRequest, match=r"no exact class '99' here; there are: 1") as refused:
+        Engine(settings(target, "suffix", exact_class="99"))
+    assert "\n" not in str(refused.value)
