@@ -92,6 +92,19 @@ def test_a_slow_machine_races_the_first_ones_and_says_who_was_left_out(tmp_path:
     assert rows["suffix"].ratio is not None and "time was over" in rows["large"].state
 
 
+def test_a_machine_that_slows_down_cannot_make_it_late(tmp_path: Path) -> None:
+    n_asked = 0
+
+    def slower(_category: str) -> float:
+        nonlocal n_asked
+        n_asked += 1
+        return 1.0 if n_asked < 4 else 0.001
+
+    _, tuner, _ = tuned(tmp_path, {PLAIN: slower}, minutes=2)
+    longest = 127 / (50 * 0.001)  # the scripted subject knows no limit: one answer may be late
+    assert tuner.spent_s <= 120 + longest + 10
+
+
 def test_where_nothing_pays_the_deployment_is_plain(tmp_path: Path) -> None:
     speeds = dict.fromkeys(("suffix", "ngram", "small", "suffix+small", "large"), 0.8)
     found, _, _ = tuned(tmp_path, speeds)

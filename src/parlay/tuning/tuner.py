@@ -17,7 +17,14 @@ from parlay.bench.runner import Run, Runner, RunOptions
 from parlay.bench.sample import Sample
 from parlay.bench.samplefile import SampleFile
 from parlay.bench.statistics import log_ratio
-from parlay.bench.subjects.subject import ArmInfo, Ask, Subject
+from parlay.bench.subjects.subject import (
+    ArmInfo,
+    Ask,
+    Reply,
+    ScoredToken,
+    Subject,
+    TimedOut,
+)
 from parlay.bench.suite import Prompt
 from parlay.errors import ParlayError
 from parlay.tuning.race import Race
@@ -61,6 +68,36 @@ class Record:
     @property
     def samples(self) -> list[Sample]:
         return list(self.file.samples.values())
+
+
+@dataclass(frozen=True, slots=True)
+class InTime:
+    """A subject that is not asked when the time is over, and cut off where it ends."""
+
+    subject: Subject
+    left_s: Callable[[], float]
+
+    @property
+    def info(self) -> ArmInfo:
+        return self.subject.info
+
+    def warm_up(self, ask: Ask) -> list[int]:
+        return self.subject.warm_up(self._limited(ask))
+
+    def ask(self, ask: Ask) -> Reply:
+        return self.subject.ask(self._limited(ask))
+
+    def score(self, ask: Ask) -> Sequence[ScoredToken]:
+        return self.subject.score(ask)
+
+    def close(self) -> None:
+        self.subject.close()
+
+    def _limited(self, ask: Ask) -> Ask:
+        left = self.left_s()
+        if left <= 0:
+            raise TimedOut("the time was over")
+        return replace(ask, time_limit_s=min(ask.time_limit_s, left))
 
 
 @dataclass(slots=True)
@@ -137,7 +174,10 @@ class Tuner:
             return
         self._tell(record)
         try:
-            with self.open(record.sitting) as subjects:
+            with self.open(record.sitting) as opened:
+                subjects: dict[str, Subject] = {
+                    name: InTime(subject, lambda: self.left_s) for name, subject in opened.items()
+                }
                 record.infos = {name: subject.info for name, subject in subjects.items()}
                 self._measure(subjects)
                 warm = False
@@ -145,6 +185,8 @@ class Tuner:
                     self._heat(record, subjects, warm)
                     warm = True
         except ParlayError as error:
+            if self.left_s <= 0:  # what was raced before still counts
+                return
             record.problem = error.message
             self.race.stopped.update(way.label for way in record.sitting.ways)
 
