@@ -115,6 +115,8 @@ class Chaos:
             try:
                 text = await self._ask(client, prompt)
                 result = "complete" if text == self._texts[prompt] else "different"
+                if result == "different":
+                    self.outcome.details.append(f"{text!r} instead of {self._texts[prompt]!r}")
             except _Begun:
                 result = "begun"
             except _Busy:

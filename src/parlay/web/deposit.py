@@ -20,9 +20,10 @@ from starlette.types import Message, Scope, Send
 log = logging.getLogger("parlay.server")
 HEAD = struct.Struct("!II")  # bytes of the note, bytes of the request
 TRIES = b"x-parlay-tries"  # how often a request was begun before
+HEADED = b"x-parlay-headed"  # its client has the head of an answer from before
 # The connection that a request came over; set where its bytes arrive.
 connection: ContextVar[socket.socket | None] = ContextVar("connection", default=None)
-_DROPPED = frozenset({b"content-length", b"transfer-encoding", b"expect", TRIES})
+_DROPPED = frozenset({b"content-length", b"transfer-encoding", b"expect", TRIES, HEADED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,11 @@ class Deposit:
             return None
         kept = Kept(self, next(self._keys))
         headers = dict(scope["headers"])
-        about = {"path": scope["path"], "tries": _number(headers.get(TRIES))}
+        about = {
+            "path": scope["path"],
+            "tries": _number(headers.get(TRIES)),
+            "headed": HEADED in headers,
+        }
         self.tell(Note("kept", kept.key, about, written(scope, body), client.fileno()))
         return kept
 
@@ -114,6 +119,8 @@ class Kept:
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._reach("headed")
+            elif not message.get("more_body", False):
+                self.done()  # first: what the client asks next must not be taken for this
             elif self._stage == "headed" and message.get("body"):
                 self._reach("begun")
             await send(message)
@@ -121,7 +128,8 @@ class Kept:
         return watched
 
     def done(self) -> None:
-        self._reach("done")
+        if self._stage != "done":
+            self._reach("done")
 
     def _reach(self, stage: str) -> None:
         self._stage = stage

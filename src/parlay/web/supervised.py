@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from parlay.web.deposit import Note, receive, send
+from parlay.web.deposit import HEADED, Note, receive, send
 
 CHILD = "PARLAY_SUPERVISED"  # listener, channel, number of deaths before this life
 
@@ -70,7 +70,8 @@ async def _adopt(
     if headed:
         made.transport = made.flow._transport = _Headless(transport)
     if request:
-        made.data_received(request)
+        mark = b"\r\n" + HEADED + b": 1\r\n\r\n" if headed else b"\r\n\r\n"
+        made.data_received(request.replace(b"\r\n\r\n", mark, 1))
 
 
 class _Headless:

@@ -155,7 +155,8 @@ class Supervisor:
         if note.kind == "kept" and note.fd is not None:
             client = socket.socket(fileno=note.fd)
             about = note.about
-            self._open[note.key] = _Open(client, note.request, about["path"], about["tries"])
+            stage = "headed" if about["headed"] else "kept"
+            self._open[note.key] = _Open(client, note.request, about["path"], about["tries"], stage)
         elif note.kind == "done" and note.key in self._open:
             self._open.pop(note.key).client.close()
         elif note.key in self._open:
