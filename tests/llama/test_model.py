@@ -145,6 +145,7 @@ def test_devices_reach_llama_cpp_as_a_list_with_an_end(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library, "device_handles", lambda: {"CPU": 5, "CUDA0": 7, "CUDA1": 9})
+    monkeypatch.setattr(library, "gpu_names", lambda _chosen: ["CUDA0", "CUDA1"])
     lists: list[list[int | None]] = []
 
     def spy(_path: bytes, params: Any) -> None:
