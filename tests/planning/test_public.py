@@ -7,12 +7,12 @@ from pathlib import Path
 
 from parlay.planning.public import markdown_table
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "planning.md"
 
 
 def test_the_readme_shows_what_is_computed() -> None:
     """Stale? Put the output of `parlay plan --table` between the marks."""
-    page = README.read_text("utf-8")
+    page = PAGE.read_text("utf-8")
     found = re.search(r"<!-- plans -->\n(.*?)\n<!-- end of plans -->", page, re.DOTALL)
     assert found is not None
     assert found[1] == markdown_table(4096).strip()
