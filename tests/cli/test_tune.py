@@ -16,7 +16,7 @@ from tests.cli.runner import call
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PARLAY_CONFIG", str(tmp_path / "config"))
-    prompts = [{"prompt": f"{word} and so on"} for word in ("one", "two", "three", "four")]
+    prompts = [{"prompt": f"{word} and so on"} for word in ("one", "two")]
     (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, prompts)))
     return tmp_path
 
@@ -25,7 +25,7 @@ def test_a_race_ends_with_a_table_and_a_deployment(
     here: Path, tiny_llama: Path, tiny_drafter: Path
 ) -> None:
     done = call(
-        "tune", tiny_llama, "--minutes", 10, "--prompts", "mine.jsonl", "-n", 16,
+        "tune", tiny_llama, "--minutes", 10, "--prompts", "mine.jsonl", "-n", 8,
         "--context-size", 512, "--drafter", tiny_drafter, "--json",
     )  # fmt: skip
     found = json.loads(done.stdout)
@@ -44,10 +44,10 @@ def test_a_log_is_asked_again_as_it_was_read(here: Path, tiny_llama: Path) -> No
     ]
     (here / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
     done = call(
-        "tune", tiny_llama, "--minutes", 10, "--log", "log.jsonl", "-n", 16, "-c", 512, "--json"
+        "tune", tiny_llama, "--minutes", 10, "--log", "log.jsonl", "-n", 8, "-c", 512, "--json"
     )
     assert done.exit_code in (0, 1), done.output
-    assert json.loads(done.stdout)["prompts"] == 3
+    assert json.loads(done.stdout)["prompts"] == 2
 
 
 def test_a_folder_that_is_not_there_is_told_before_the_race(here: Path, tiny_llama: Path) -> None:
