@@ -108,7 +108,7 @@ def test_connections_are_counted(target: Path) -> None:
 def test_a_connection_that_says_nothing_is_closed(
     target: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(connections.bounded, "__defaults__", (0.05,))
+    monkeypatch.setattr(connections.bounded, "__defaults__", (0.05, None))
     with running(target, runtime__slots=1) as server, connect(server) as silent:
         silent.sendall(sent)
         with suppress(ConnectionResetError):

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.types import Message, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from parlay.web.deposit import connection
+from parlay.web.deposit import Deposit, Note, connection
 
 _IDLE_S = 30.0  # without a whole request; twice as long at the most
 _FULL = (
@@ -24,12 +24,17 @@ _FULL = (
 Base: Any = AutoHTTPProtocol
 
 
-def bounded(limit: int, idle_s: float = _IDLE_S) -> type[asyncio.Protocol]:
+def bounded(
+    limit: int, idle_s: float = _IDLE_S, deposit: Deposit | None = None
+) -> type[asyncio.Protocol]:
     """uvicorn's protocol for so many connections at once."""
+    kept = deposit or Deposit()
 
     class Bounded(Base):  # type: ignore[misc]
         _watch: asyncio.TimerHandle | None = None
         _was_idle = False
+        _key = 0
+        _socket: Any = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
@@ -37,12 +42,20 @@ def bounded(limit: int, idle_s: float = _IDLE_S) -> type[asyncio.Protocol]:
                 transport.write(_FULL)
                 transport.close()
                 return
+            self._socket = transport.get_extra_info("socket")
+            self._key = kept.connected(self._socket)
             self._look_again()
 
         def data_received(self, data: bytes) -> None:
-            # What is asked here runs in a task that inherits this.
-            connection.set(self.transport.get_extra_info("socket"))
+            if self._key:
+                # What is asked here runs in a task that inherits this.
+                connection.set((self._socket, self._key))
+                kept.tell(Note("data", self._key, request=data))
             super().data_received(data)
+
+        def on_response_complete(self) -> None:
+            kept.tell(Note("idle", self._key))
+            super().on_response_complete()
 
         def _look_again(self) -> None:
             self._watch = asyncio.get_running_loop().call_later(idle_s, self._look)
@@ -59,6 +72,8 @@ def bounded(limit: int, idle_s: float = _IDLE_S) -> type[asyncio.Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             if self._watch is not None:
                 self._watch.cancel()
+            if self._key:
+                kept.tell(Note("closed", self._key))
             super().connection_lost(exc)
 
     return Bounded

@@ -22,7 +22,7 @@ HEAD = struct.Struct("!II")  # bytes of the note, bytes of the request
 TRIES = b"x-parlay-tries"  # how often a request was begun before
 HEADED = b"x-parlay-headed"  # its client has the head of an answer from before
 # The connection that a request came over; set where its bytes arrive.
-connection: ContextVar[socket.socket | None] = ContextVar("connection", default=None)
+connection: ContextVar[tuple[socket.socket, int] | None] = ContextVar("connection", default=None)
 _DROPPED = frozenset({b"content-length", b"transfer-encoding", b"expect", TRIES, HEADED})
 
 
@@ -30,7 +30,7 @@ _DROPPED = frozenset({b"content-length", b"transfer-encoding", b"expect", TRIES,
 class Note:
     """One thing said between server and supervisor."""
 
-    kind: str  # ready, kept, headed, begun, done; adopt
+    kind: str  # ready, open, data, idle, closed, kept, headed, begun, done; adopt
     key: int = 0
     about: dict[str, Any] = field(default_factory=dict)
     request: bytes = b""
@@ -81,18 +81,27 @@ class Deposit:
 
     def keep(self, scope: Scope, body: bytes) -> Kept | None:
         """Hand a request over; None where there is nobody to keep it."""
-        client = connection.get()
-        if self.channel is None or client is None or not scope["path"].startswith("/v1/"):
+        found = connection.get()
+        if self.channel is None or found is None or not scope["path"].startswith("/v1/"):
             return None
+        client, at = found
         kept = Kept(self, next(self._keys))
         headers = dict(scope["headers"])
         about = {
             "path": scope["path"],
             "tries": _number(headers.get(TRIES)),
             "headed": HEADED in headers,
+            "connection": at,
         }
         self.tell(Note("kept", kept.key, about, written(scope, body), client.fileno()))
         return kept
+
+    def connected(self, client: socket.socket) -> int:
+        """Somebody came, who may have sent something that nobody has read yet."""
+        key = next(self._keys)
+        if self.channel is not None:
+            self.tell(Note("open", key, fd=client.fileno()))
+        return key
 
     def tell(self, note: Note) -> None:
         """A supervisor that is gone costs its help, and nobody's answer."""

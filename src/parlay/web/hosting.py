@@ -117,7 +117,7 @@ class Host(ABC, Generic[S]):
             listener.close()
 
     async def _serve(self, service: S, listener: socket.socket) -> None:
-        self.server = UvicornServer(_config(self.app(service), service.deployment))
+        self.server = UvicornServer(_config(self.app(service), service.deployment, service.deposit))
         self.server.service = service
         beside = self.beside(service).items()
         tasks = [asyncio.create_task(keep(n, work, service.alerts)) for n, work in beside]
@@ -178,10 +178,10 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _config(app: ASGIApp, deployment: Deployment) -> uvicorn.Config:
+def _config(app: ASGIApp, deployment: Deployment, deposit: Deposit) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=bounded(deployment.server.max_connections),
+        http=bounded(deployment.server.max_connections, deposit=deposit),
         log_level="error",
         access_log=False,
         lifespan="off",

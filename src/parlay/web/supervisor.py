@@ -32,6 +32,7 @@ from parlay.web.supervised import CHILD
 
 log = logging.getLogger("parlay.server")
 _MAX_HELD = 512  # connections that wait for the server to come back
+_MAX_UNREAD = 1 << 23
 _MAX_TRIES = 2  # a request that was there at so many deaths may be their cause
 _FORGIVE_S = 600.0
 _LONGEST_S = 30.0
@@ -49,6 +50,7 @@ class _Open:
     request: bytes
     path: str
     tries: int
+    connection: int
     stage: str = "kept"
 
 
@@ -66,6 +68,8 @@ class Supervisor:
         self._child: subprocess.Popen[bytes] | None = None
         self._open: dict[int, _Open] = {}
         self._held: list[Held] = []
+        self._clients: dict[int, socket.socket] = {}  # every connection of the server
+        self._unread: dict[int, bytes] = {}  # what came over them since the last whole request
         self._stopping = False
         self._ready = False
         self._deaths: list[float] = []
@@ -141,6 +145,17 @@ class Supervisor:
                     else:
                         self._take(note)
 
+    def _follow(self, note: Note) -> None:
+        """Connections, and what came over them that is not a whole request yet."""
+        if note.kind == "open" and note.fd is not None:
+            self._clients[note.key] = socket.socket(fileno=note.fd)
+        elif note.kind == "data":
+            self._unread[note.key] = (self._unread.get(note.key, b"") + note.request)[:_MAX_UNREAD]
+        else:
+            self._unread.pop(note.key, None)
+            if note.kind == "closed" and note.key in self._clients:
+                self._clients.pop(note.key).close()
+
     def _hand_over(self, channel: socket.socket, held: list[Held]) -> None:
         """The server is there: it gets everyone who waited; should it die again, the rest wait."""
         for client, request, headed in held:
@@ -152,11 +167,17 @@ class Supervisor:
                 self._held.append((client, request, headed))
 
     def _take(self, note: Note) -> None:
-        if note.kind == "kept" and note.fd is not None:
+        if note.kind == "kept":
+            self._unread[note.about["connection"]] = b""  # read whole, and kept as such
+        if note.kind in ("open", "data", "idle", "closed"):
+            self._follow(note)
+        elif note.kind == "kept" and note.fd is not None:
             client = socket.socket(fileno=note.fd)
             about = note.about
             stage = "headed" if about["headed"] else "kept"
-            self._open[note.key] = _Open(client, note.request, about["path"], about["tries"], stage)
+            self._open[note.key] = _Open(
+                client, note.request, about["path"], about["tries"], about["connection"], stage
+            )
         elif note.kind == "done" and note.key in self._open:
             self._open.pop(note.key).client.close()
         elif note.key in self._open:
@@ -193,6 +214,7 @@ class Supervisor:
     def _settle(self) -> None:
         """Whose answer had not begun waits for the next server; the others are told."""
         lost, self._open = self._open, {}
+        self._save_connections({entry.connection for entry in lost.values()})
         broken = [entry for entry in lost.values() if not self._saves(entry)]
         for entry in broken:
             _break_off(entry)
@@ -202,6 +224,16 @@ class Supervisor:
             for entry in lost.values()
             if self._saves(entry)
         ]
+
+    def _save_connections(self, answered: set[int]) -> None:
+        """Whoever was not being answered goes on with the next server where this one stopped."""
+        for key, client in self._clients.items():
+            unread = self._unread.get(key, b"")
+            if key in answered or not (unread == b"" or unread.startswith(b"POST /v1/")):
+                client.close()
+            else:
+                self._held.append((client, unread, False))
+        self._clients, self._unread = {}, {}
 
     def _saves(self, entry: _Open) -> bool:
         return entry.stage in ("kept", "headed") and entry.tries + 1 < _MAX_TRIES
