@@ -24,6 +24,25 @@ ENGINE: dict[str, tuple[Any, Callable[[EngineSettings], Any]]] = {
     "runtime.drafter_gpu_layers": (3, lambda s: s.drafter_model.gpu_layers),
     "runtime.context_size": (777, lambda s: s.context.context_size),
     "runtime.vram_budget_gb": (5.5, lambda s: s.vram_budget_gb),
+    "runtime.main_gpu": (1, lambda s: s.model.main_gpu),
+    "runtime.n_cpu_moe": (2, lambda s: s.model.n_cpu_moe),
+    "runtime.split_mode": ("row", lambda s: s.model.split_mode),
+    "runtime.tensor_split": ((3.0, 1.0), lambda s: s.model.tensor_split),
+    "runtime.tensor_overrides": (
+        ("exps=CPU",),
+        lambda s: tuple(f"{o.pattern}={o.device}" for o in s.model.overrides),
+    ),
+    "runtime.ubatch": (128, lambda s: s.context.n_ubatch),
+    "runtime.prompt_cache_mb": (7, lambda s: s.context.prompt_cache_bytes >> 20),
+    "runtime.snapshots": (3, lambda s: s.snapshots),
+    "runtime.rope_scaling": ("yarn", lambda s: s.context.rope.scaling),
+    "runtime.rope_scale": (2.0, lambda s: s.context.rope.scale),
+    "runtime.rope_freq_base": (5e5, lambda s: s.context.rope.freq_base),
+    "runtime.yarn_orig_context": (2048, lambda s: s.context.rope.yarn_orig_context),
+    "runtime.yarn_ext_factor": (0.5, lambda s: s.context.rope.yarn_ext_factor),
+    "runtime.yarn_attn_factor": (0.5, lambda s: s.context.rope.yarn_attn_factor),
+    "runtime.yarn_beta_fast": (16.0, lambda s: s.context.rope.yarn_beta_fast),
+    "runtime.yarn_beta_slow": (2.0, lambda s: s.context.rope.yarn_beta_slow),
     "runtime.mode": ("faithful", lambda s: s.mode),
     "runtime.exact_class": ("3-4", lambda s: s.exact_class),
     "runtime.exact_cost_pct": (7.5, lambda s: s.exact_cost_pct),
@@ -112,6 +131,15 @@ ELSEWHERE = {
     "server.parse_special_in_messages": (
         "test_control_words.py:test_a_server_can_be_told_to_read_them_as_marks"
     ),
+    "model.lora": "test_opening.py:test_adapters_are_meant_from_the_files_folder",
+    "server.slot_save_path": (
+        "test_slot_files.py:test_a_saved_conversation_goes_on_after_the_slot_was_erased"
+    ),
+    "server.slot_save_mb": "test_slot_files.py:test_saved_slots_are_bounded",
+    "server.stored_responses": (
+        "test_doors.py:test_a_response_cannot_go_on_from_one_that_was_not_kept"
+    ),
+    "server.unknown_fields": "test_doors.py:test_unknown_fields_can_be_refused_at_every_door",
     "server.default_temperature": "test_keys.py:test_limits_and_defaults_act_on_answers",
 }
 
