@@ -40,7 +40,7 @@ def test_a_race_ends_with_a_table_and_a_deployment(
 
 def test_a_log_is_asked_again_as_it_was_read(here: Path, tiny_llama: Path) -> None:
     rows = [
-        {"request_id": str(i), "prompt": f"the {i} and the", "policy": "chat"} for i in range(3)
+        {"request_id": str(i), "prompt": f"the {i} and the", "policy": "chat"} for i in range(2)
     ]
     (here / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
     done = call(
