@@ -305,7 +305,7 @@ def test_only_a_target_is_named_and_the_manifest_knows_the_drafter(
     record(target, drafter, check_pair(target, drafter))
     with running(target) as server:
         wait_for(lambda: server.service.drafter.state == "ready")
-        assert server.service.engine.bets.proposers.keys() == {"suffix", "model"}
+        assert server.service.engine.bets.named == ["model", "suffix"]
     assert load_deployment(environ={}).model.drafter == "auto"
 
 

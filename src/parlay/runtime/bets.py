@@ -69,6 +69,11 @@ class Bets:
         self._most_rows = most_rows
         self._faults = Faults()
 
+    @property
+    def named(self) -> list[str]:
+        """The proposers that were asked for; others draft from what comes with a request."""
+        return sorted(name for name in self.proposers if name not in (PREDICTION, SKELETON))
+
     def observe(self, rounds: Seq[Round]) -> None:
         """The rounds of one finished pass, for whoever learns or counts; none of them ends it."""
         for listener in (self.controller, *self.listeners):

@@ -41,7 +41,7 @@ class Watching:
     def costs(self) -> dict[str, Any]:
         """What passes cost, by the controller or by the last A/B, and the break-even."""
         costs = costs_of(self._service) or self.bench.costs
-        proposers = sorted(self._service.engine.bets.proposers)
+        proposers = self._service.engine.bets.named
         return economics(costs, acceptance_of(self._service), proposers)
 
     def _tell_bench(self, progress: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ class ServedArm:
         self._speculates = speculates
         self._job: Job | None = None
         self.n_asked = 0
-        proposers = "+".join(sorted(service.engine.bets.proposers))
+        proposers = "+".join(service.engine.bets.named)
         self._info = ArmInfo(
             name=f"served, {proposers}"[:90] if speculates else "served, plain",
             kind="parlay",

@@ -62,7 +62,7 @@ class Live:
             "viewers": n_viewers,
             "model": service.model_name,
             "mode": service.engine.mode,
-            "proposers": sorted(service.engine.bets.proposers),
+            "proposers": service.engine.bets.named,
             "drafter": service.drafter.state,
             "answered": service.ledger.n_answered,
             **self._machine(),

@@ -96,7 +96,7 @@ def _drafter(service: Service) -> dict[str, Any]:
         "state": care.state,
         "reason": None if care.reason is None else care.reason.value,
         "detail": care.detail,
-        "proposers": sorted(service.engine.bets.proposers),
+        "proposers": service.engine.bets.named,
     }
 
 
