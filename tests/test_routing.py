@@ -22,7 +22,7 @@ CHAT = Facts(endpoint="chat", n_prompt=100, n_answer=200)
         (replace(CHAT, n_prompt=4000, n_answer=1000), "chat", None),
         (replace(CHAT, n_prompt=500, n_answer=1), "chat", None),
         (replace(CHAT, reasoning=True), "reasoning", Fallback.REASONING),
-        (replace(CHAT, grammar=True, tools=True), "grammar", Fallback.GRAMMAR),
+        (replace(CHAT, grammar=True), "chat", None),
         (replace(CHAT, memory_pressure=True, grammar=True), "memory", Fallback.MEMORY),
     ],
 )

@@ -96,20 +96,13 @@ class Rule(BaseModel):
 
 
 # The decision table. Plain by default: a long prompt with a short answer (its time is the
-# prompt's), reasoning and grammars (low acceptance), and no room in memory for a drafter.
+# prompt's), reasoning (low acceptance), and no room in memory for a drafter.
 DEFAULT_RULES: tuple[Rule, ...] = (
     Rule(
         name="memory",
         when=When(memory_pressure=True),
         policy="plain",
         reason=Fallback.MEMORY,
-    ),
-    Rule(
-        name="grammar",
-        when=When(grammar=True),
-        policy="plain",
-        reason=Fallback.GRAMMAR,
-        auto=True,
     ),
     Rule(
         name="reasoning",

@@ -2,14 +2,17 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import FrozenInstanceError
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from parlay.bench import suite as suite_module
 from parlay.bench.suite import Suite, load_suite, suite_hash
 from parlay.errors import BadRequest
+from parlay.runtime.grammar_check import read_here
 
 CORE_12 = {"code": 3, "math": 3, "reasoning": 2, "summary": 2, "chat": 2}
 CORE_60 = {
@@ -25,10 +28,20 @@ CORE_60 = {
     "boilerplate": 5,
     "multi-turn": 5,
 }
+STRUCTURED_24 = {"extraction": 6, "classification": 6, "nested": 6, "arguments": 6}
+EDITS_16 = {"rename": 5, "insertion": 5, "deletion": 4, "rewrite": 2}
+COUNTS = {
+    "core-12": CORE_12,
+    "core-60": CORE_60,
+    "structured-24": STRUCTURED_24,
+    "edits-16": EDITS_16,
+}
 # A changed hash means changed prompts: raise the version in BUILT_IN and in NOTICE.md with it.
 SHA256 = {
     "core-12": "5d3147e3c814b724ce5972c4ed199fdb01a1ed2a103e09ac2696ea6e8a6139dc",
     "core-60": "26c51f33401ff7d6725cd3d947f16f68751d4d0c3301ddaf0c146592fb5380c7",
+    "structured-24": "75bfbd0193864e3923a491c50de383a3fe4a42ed0839931a156bd535605e5b43",
+    "edits-16": "bdcac7b9e0be965bbd85d5667ee4ec48a35562b7a763dafce19dc4984b17702b",
 }
 
 
@@ -53,7 +66,7 @@ def categories(suite: Suite) -> dict[str, int]:
 # ---- built-in suites
 
 
-@pytest.mark.parametrize(("name", "counts"), [("core-12", CORE_12), ("core-60", CORE_60)])
+@pytest.mark.parametrize(("name", "counts"), COUNTS.items())
 def test_built_in_suite_has_the_promised_counts_and_unique_ids(
     name: str, counts: dict[str, int]
 ) -> None:
@@ -113,11 +126,49 @@ def test_prompts_do_not_repeat_and_carry_no_stray_blanks() -> None:
     assert all(text == text.strip() for text in texts)
 
 
+@pytest.mark.parametrize("name", sorted(COUNTS))
+def test_built_in_suites_stay_small(name: str) -> None:
+    file = Path(suite_module.__file__).parent / "suites" / f"{name}.jsonl"
+    assert file.stat().st_size < 400_000
+
+
+def test_every_schema_of_structured_24_compiles_and_is_closed() -> None:
+    for prompt in load_suite("structured-24").prompts:
+        schema = prompt.json_schema
+        assert schema is not None and prompt.prediction is None, prompt.id
+        assert read_here("json_schema", json.dumps(schema))
+        for part in objects_in(schema):
+            assert part["additionalProperties"] is False
+            assert part["required"] == list(part["properties"]), prompt.id
+
+
+def objects_in(schema: Any) -> Iterator[dict[str, Any]]:
+    """Every schema of an object in it."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "object":
+            yield schema
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for part in schema:
+            yield from objects_in(part)
+
+
+def test_every_prompt_of_edits_16_shows_the_file_it_predicts() -> None:
+    for prompt in load_suite("edits-16").prompts:
+        assert prompt.prediction is not None and prompt.json_schema is None, prompt.id
+        assert 40 <= len(prompt.prediction.splitlines()) <= 200, prompt.id
+        asked = prompt.messages[-1]["content"]
+        assert asked.endswith("\n\n" + prompt.prediction.rstrip()), prompt.id
+        # Room for the file twice and a change, at the two bytes a token that hardly any text has.
+        assert len(prompt.prediction) / 2.4 < prompt.max_tokens, prompt.id
+        assert len(asked) / 2 + prompt.max_tokens < 4096, prompt.id
+
+
 def test_notice_states_licence_version_and_counts() -> None:
     notice = (Path(suite_module.__file__).parent / "suites" / "NOTICE.md").read_text("utf-8")
     assert "CC BY 4.0" in notice
     assert "version 1" in notice
-    for counts in (CORE_12, CORE_60):
+    for counts in COUNTS.values():
         assert ", ".join(f"{name} {n}" for name, n in counts.items()) in notice
 
 
@@ -147,6 +198,8 @@ def test_own_file_takes_every_field_of_a_built_in_one(tmp_path: Path) -> None:
             "messages": p.messages,
             "max_tokens": p.max_tokens,
             "tools": p.tools,
+            "json_schema": p.json_schema,
+            "prediction": p.prediction,
         }
         for p in core.prompts
     ]
@@ -186,6 +239,14 @@ def test_tool_schema_is_handed_on_unchanged(tmp_path: Path) -> None:
     assert list(suite.prompts[0].tools) == tools
 
 
+def test_schema_and_prediction_are_handed_on_unchanged(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"b": {}, "a": {}}}
+    row = {"prompt": "go", "json_schema": schema, "prediction": " {\n"}
+    prompt = load_suite(write(tmp_path, json.dumps(row))).prompts[0]
+    assert json.dumps(prompt.json_schema) == json.dumps(schema)
+    assert prompt.prediction == " {\n"
+
+
 def test_prompt_and_suite_are_frozen() -> None:
     suite = load_suite("core-12")
     with pytest.raises(FrozenInstanceError):
@@ -213,11 +274,21 @@ def test_hash_ignores_layout_key_order_and_spelled_out_defaults(tmp_path: Path) 
         '{"id": "b", "prompt": "two blanks"}',
         '{"id": "a", "prompt": "two blanks", "max_tokens": 255}',
         '{"id": "a", "prompt": "two blanks", "category": "chat"}',
+        '{"id": "a", "prompt": "two blanks", "json_schema": {}}',
+        '{"id": "a", "prompt": "two blanks", "prediction": ""}',
     ],
 )
 def test_hash_changes_with_every_field(tmp_path: Path, line: str) -> None:
     plain = load_suite(write(tmp_path, '{"id": "a", "prompt": "two blanks"}')).sha256
     assert load_suite(write(tmp_path, line)).sha256 != plain
+
+
+def test_hash_depends_on_the_order_of_a_schema_s_properties(tmp_path: Path) -> None:
+    line = '{"prompt": "a", "json_schema": {"properties": {%s}}}'
+    one, other = '"x": {}, "y": {}', '"y": {}, "x": {}'
+    first = load_suite(write(tmp_path, line % one)).sha256
+    assert load_suite(write(tmp_path, line % one.replace(" ", "  "))).sha256 == first
+    assert load_suite(write(tmp_path, line % other)).sha256 != first
 
 
 def test_hash_depends_on_the_order_of_the_prompts() -> None:
@@ -256,6 +327,14 @@ BAD_LINES = [
     ('{"prompt": "a", "tools": [{"type": "x", "function": {"name": "f"}}]}', "tools.0.type: "),
     ('{"prompt": "a", "tools": [{"type": "function", "function": {"name": "f", "n": NaN}}]}', ""),
     ('{"prompt": "a", "tools": [{"type": "function", "function": {"name": "f", "n": 1e999}}]}', ""),
+    ('{"prompt": "a", "json_schema": "x"}', "json_schema: "),
+    ('{"prompt": "a", "json_schema": {"x": NaN}}', ""),
+    ('{"prompt": "a", "prediction": ["x"]}', "prediction: "),
+    (
+        '{"prompt": "a", "json_schema": {}, '
+        '"tools": [{"type": "function", "function": {"name": "f"}}]}',
+        "one of json_schema and tools",
+    ),
     ('{"prompt": "\\ud800"}', "not JSON"),
     ('{"prompt": ' + "[" * 100_000, "not JSON"),
     ('{"prompt": "a", "max_tokens": ' + "9" * 10_000 + "}", "out of range"),

@@ -15,9 +15,11 @@ import httpx
 import pytest
 
 from parlay import store
+from parlay.decoding.round import Fallback
 from parlay.deployment import Deployment, load_deployment
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.records import record
+from parlay.routing import Rule
 from parlay.server.lifecycle import supervision
 from parlay.server.lifecycle.reload import reload
 from parlay.server.lifecycle.service import Service
@@ -258,11 +260,20 @@ def test_guard_rails_act_on_top(target: Path, tiny_folder: Path) -> None:
 
 
 def test_auto_rules_are_only_advice_to_a_controller_that_measures(target: Path) -> None:
-    form = {"response_format": {"type": "json_object"}}
-    with priced(target) as server:
-        assert "grammar" not in ask(server, **form)["speculative"]["fallbacks"]
+    plain = Rule(name="plain", policy="plain", reason=Fallback.PROMPT_HEAVY, auto=True)
+    with priced(target, routes=(plain,)) as server:
+        assert "prompt_heavy" not in ask(server)["speculative"]["fallbacks"]
+    with running(target, routes=(plain,)) as server:
+        assert ask(server)["speculative"]["fallbacks"].keys() == {"prompt_heavy"}
+
+
+def test_structured_output_is_drafted_even_without_a_controller_that_measures(
+    target: Path,
+) -> None:
+    schema = {"type": "object", "properties": {"name": {"const": "x" * 40}}, "required": ["name"]}
     with running(target) as server:
-        assert ask(server, **form)["speculative"]["fallbacks"].keys() == {"grammar"}
+        told = ask(server, json_schema=schema)["speculative"]
+    assert "grammar" not in told["fallbacks"] and told["proposers"].get("skeleton", 0) > 0
 
 
 def test_a_set_window_is_the_widest_unless_a_fixed_one_is_asked_for(target: Path) -> None:

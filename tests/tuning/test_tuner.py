@@ -129,7 +129,7 @@ def test_a_route_on_which_another_way_is_faster_gets_it(tmp_path: Path) -> None:
     assert {name: way and way.label for name, way in found.routes.items()} == {"code": "suffix"}
     rules = {rule.name: rule for rule in written(tmp_path, found).routes}
     assert rules["code"].draft == "suffix" and rules["chat"].draft == "suffix,model"
-    assert rules["grammar"].policy == "plain"
+    assert rules["reasoning"].policy == "plain"
 
 
 def test_a_route_on_which_nothing_pays_decodes_plainly(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ One JSON object per line, blank lines skipped:
 
     {"id": "code-01", "category": "code", "messages": [...], "max_tokens": 256, "tools": [...]}
     {"prompt": "the same as one user message"}
+    {"prompt": "...", "json_schema": {...}, "prediction": "the answer that is expected"}
 
 Only `messages` or `prompt` is required. `id` defaults to the line number in the file.
 """
@@ -26,7 +27,8 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from parlay.errors import BadRequest
 
-BUILT_IN: Final = {"core-12": 1, "core-60": 1}  # name -> version; any edit of a prompt raises it
+# name -> version; any edit of a prompt raises it
+BUILT_IN: Final = {"core-12": 1, "core-60": 1, "structured-24": 1, "edits-16": 1}
 TEMPERATURE: Final = 0.0
 N_CONTEXT: Final = 4096
 MAX_TOKENS: Final = 256
@@ -48,6 +50,8 @@ class Prompt:
     messages: tuple[dict[str, Any], ...]
     max_tokens: int = MAX_TOKENS
     tools: tuple[dict[str, Any], ...] = ()
+    json_schema: dict[str, Any] | None = None  # what the answer must keep to
+    prediction: str | None = None  # the answer that is expected
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,17 @@ def load_suite(name_or_path: str) -> Suite:
 
 def suite_hash(prompts: Iterable[Prompt]) -> str:
     """SHA-256 over sorted keys, defaults filled in, no whitespace: the layout does not matter."""
-    rows = [asdict(prompt) for prompt in prompts]
+    rows = [_hashed(prompt) for prompt in prompts]
     return hashlib.sha256(_canonical(rows).encode()).hexdigest()
+
+
+def _hashed(prompt: Prompt) -> dict[str, Any]:
+    """A field that is not there leaves the hashes of older suites as they are. The order of a
+    schema's properties is that of the answer, so it counts."""
+    row = {name: value for name, value in asdict(prompt).items() if value is not None}
+    if prompt.json_schema is not None:
+        row["json_schema"] = json.dumps(prompt.json_schema, separators=(",", ":"))
+    return row
 
 
 def _canonical(value: object) -> str:
@@ -147,7 +160,15 @@ def _prompt(row: "_Line", default_id: str) -> Prompt:
     if row.messages is not None:
         messages = tuple(message.model_dump(exclude_unset=True) for message in row.messages)
     tools = tuple(tool.model_dump(exclude_unset=True) for tool in row.tools or ())
-    return Prompt(row.id or default_id, row.category, messages, row.max_tokens, tools)
+    return Prompt(
+        row.id or default_id,
+        row.category,
+        messages,
+        row.max_tokens,
+        tools,
+        row.json_schema,
+        row.prediction,
+    )
 
 
 # ---- errors
@@ -241,6 +262,8 @@ class _Line(_Strict):
     messages: list[_Message] | None = None
     max_tokens: int = Field(default=MAX_TOKENS, ge=1, le=N_CONTEXT)
     tools: list[_Tool] | None = None
+    json_schema: dict[str, Any] | None = None  # handed on as it is
+    prediction: str | None = None
 
     @model_validator(mode="after")
     def _check(self) -> "_Line":
@@ -250,6 +273,8 @@ class _Line(_Strict):
             raise PydanticCustomError("line", "the prompt is empty; write one or remove the line")
         if self.messages is not None:
             _check_turns(self.messages)
+        if self.json_schema is not None and self.tools:
+            raise PydanticCustomError("line", "give one of json_schema and tools, not both")
         return self
 
 

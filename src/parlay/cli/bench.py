@@ -64,7 +64,9 @@ def bench(
         list[str] | None,
         typer.Option("--window", "-k", help="auto (the controller's) or a number. May repeat."),
     ] = None,
-    suite: Annotated[str, typer.Option(help="core-12, core-60 or a JSONL file.")] = "core-12",
+    suite: Annotated[
+        str, typer.Option(help="core-12, core-60, structured-24, edits-16 or a JSONL file.")
+    ] = "core-12",
     quick: Annotated[bool, typer.Option(help="A look: one prompt a category, 32 tokens.")] = False,
     pairs: Annotated[int, typer.Option(min=1, help="Repeats of each prompt.")] = MIN_PAIRS,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", min=2)] = None,

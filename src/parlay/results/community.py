@@ -69,7 +69,7 @@ def problems_of(record: Record) -> list[str]:
     if all(c.speedup is None for c in record.comparisons):
         found.append(f"{record.id}: it has no figure")
     if record.run.quick or record.suite.version is None:
-        found.append(f"{record.id}: send a whole run of core-12 or core-60")
+        found.append(f"{record.id}: send a whole run of a built-in suite")
     return found
 
 

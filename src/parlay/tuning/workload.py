@@ -101,6 +101,7 @@ def route_of(prompt: Prompt) -> str:
         n_prompt=max(1, sum(map(len, texts)) // _CHARACTERS),
         n_answer=prompt.max_tokens,
         tools=bool(prompt.tools),
+        grammar=prompt.json_schema is not None,
         code=any("```" in text for text in texts),
     )
     return first_match(DEFAULT_RULES, facts).name

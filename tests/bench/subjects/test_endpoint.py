@@ -127,6 +127,25 @@ def test_tools_are_sent() -> None:
     assert recorded.asked[0]["tools"] == [tool]
 
 
+STRUCTURED = Prompt(
+    "p", "chat", PROMPT.messages, 32, json_schema={"type": "object"}, prediction="old text"
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_asked_for_the_schema_and_only_our_own_for_the_prediction(kind: str) -> None:
+    recorded = Recorded(kind)
+    with arm_for(recorded) as arm:
+        arm.ask(Ask(STRUCTURED, 8, 0.0, 0, 20.0))
+    asked = recorded.asked[0]
+    if kind == "ollama":
+        assert asked["format"] == {"type": "object"}
+    else:
+        assert asked["response_format"]["json_schema"]["schema"] == {"type": "object"}
+    told = {"type": "content", "content": "old text"}
+    assert asked.get("prediction") == (told if kind == "parlay" else None)
+
+
 def test_slow_trickle_runs_into_the_time_limit() -> None:
     recorded = Recorded("openai", delay_s=0.1, text=["x"] * 60)
     with arm_for(recorded) as arm, pytest.raises(TimedOut, match=r"no whole answer after 0\.5 s"):

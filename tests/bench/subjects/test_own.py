@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,28 @@ def test_speculation_is_switched_by_request_and_the_text_stays(lineup: Lineup) -
     assert plain.speculation is not None and plain.speculation.drafted == 0
     assert plain.n_tokens == fast.n_tokens == 24
     assert plain.decode_s > 0 and plain.wall_s >= plain.decode_s
+
+
+def test_a_schema_holds_for_every_arm_and_is_drafted_from_by_those_that_speculate(
+    lineup: Lineup,
+) -> None:
+    properties = {"name": {"const": "x" * 12}}
+    schema = {"type": "object", "properties": properties, "required": ["name"]}
+    ask = replace(ASK, prompt=replace(PROMPT, json_schema=schema), max_tokens=64)
+    plain, fast = arm(lineup, "plain").ask(ask), arm(lineup, "suffix k=3").ask(ask)
+    assert json.loads(plain.text) == {"name": "x" * 12}
+    assert fast.text == plain.text
+    assert plain.speculation is not None and plain.speculation.drafted == 0
+    assert fast.speculation is not None and "skeleton" in "".join(fast.speculation.proposers)
+
+
+def test_a_prediction_is_drafted_from_by_arms_that_speculate(lineup: Lineup) -> None:
+    text = arm(lineup, "plain").ask(ASK).text
+    ask = replace(ASK, prompt=replace(PROMPT, prediction=text))
+    plain, fast = arm(lineup, "plain").ask(ask), arm(lineup, "suffix k=3").ask(ask)
+    assert plain.text == fast.text == text
+    assert plain.speculation is not None and plain.speculation.drafted == 0
+    assert fast.speculation is not None and "prediction" in fast.speculation.proposers
 
 
 def test_every_prompt_is_read_anew(lineup: Lineup) -> None:

@@ -33,6 +33,9 @@ class OpenAI:
         }
         if ask.prompt.tools:
             body["tools"] = list(ask.prompt.tools)
+        if ask.prompt.json_schema is not None:
+            form = {"name": "answer", "strict": True, "schema": ask.prompt.json_schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": form}
         return body
 
     def read(self, line: str) -> Event | None:
@@ -56,6 +59,13 @@ class OwnServer(OpenAI):
     """Parlay's own server: `speculative` in its own words, `timings` in llama.cpp's."""
 
     kind: Kind = "parlay"
+
+    def body(self, ask: Ask, model: str, salt: str) -> dict[str, Any]:
+        """Others refuse a prediction or ignore it; here it is drafted from."""
+        body = super().body(ask, model, salt)
+        if ask.prompt.prediction:
+            body["prediction"] = {"type": "content", "content": ask.prompt.prediction}
+        return body
 
 
 class Vllm(OpenAI):
@@ -102,6 +112,8 @@ class Ollama(OpenAI):
         }
         if ask.prompt.tools:
             body["tools"] = list(ask.prompt.tools)
+        if ask.prompt.json_schema is not None:
+            body["format"] = ask.prompt.json_schema
         return body
 
     def read(self, line: str) -> Event | None:

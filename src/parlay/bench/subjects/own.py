@@ -12,9 +12,12 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from parlay.bench.subjects.subject import ArmInfo, Ask, Reply, ScoredToken, TimedOut
+from parlay.bench.suite import Prompt
 from parlay.decoding.counts import Counts
 from parlay.errors import ParlayError
 from parlay.parlay import Parlay, Stream
+from parlay.proposers.prediction import PREDICTION
+from parlay.proposers.skeleton import SKELETON
 from parlay.reading.speculation import Speculation
 from parlay.runtime.answer import Answer
 from parlay.timing import window_passes as passes
@@ -91,7 +94,9 @@ class OwnArm:
         stream = self._parlay.stream(
             prompt,
             tools=ask.prompt.tools,
-            draft=draft,
+            json_schema=ask.prompt.json_schema,
+            prediction=ask.prompt.prediction or "",
+            draft=_with_what_came(draft, ask.prompt),
             window=window,
             max_tokens=ask.max_tokens,
             temperature=ask.temperature,
@@ -117,6 +122,14 @@ class OwnArm:
                 slot.tokens = []
 
         on_worker(self._parlay, forget)
+
+
+def _with_what_came(draft: str | None, prompt: Prompt) -> str | None:
+    """An arm that drafts also drafts from what comes with the prompt, as a server does."""
+    if draft in (None, "none"):
+        return draft
+    came = {PREDICTION: prompt.prediction, SKELETON: prompt.json_schema}
+    return ",".join([*(name for name, given in came.items() if given), str(draft)])
 
 
 @contextmanager
