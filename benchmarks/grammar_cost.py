@@ -1,0 +1,131 @@
+"""What a grammar costs a round: the skeleton, the masks of its rows, and the tokens taken over.
+
+Follows an example answer for each schema of structured-24, in rounds that draft the skeleton; no
+model runs. Once with the model's own vocabulary, once with one made wider by pairs of its tokens.
+
+    python -m benchmarks.grammar_cost --json grammar_cost.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from parlay.bench.suite import load_suite
+from parlay.decoding.constraint import Constraint
+from parlay.decoding.span import common_prefix
+from parlay.hub.resolving import resolve_model
+from parlay.llama.vocabulary import Vocabulary
+from parlay.llama.vocabulary_only import open_vocabulary
+from parlay.proposers.proposer import Ask
+from parlay.proposers.skeleton import SkeletonProposer
+from parlay.runtime.grammar import Grammars
+
+PARTS = ("skeleton", "masks", "accept")
+Times = list[tuple[float, ...]]  # of each round, microseconds by part
+
+
+class Widened(Vocabulary):
+    """A vocabulary with more tokens than the model has; texts are written as before."""
+
+    def __init__(self, own: Vocabulary, size: int) -> None:
+        self.__dict__.update(own.__dict__)
+        words = [token for token in range(own.size) if own.piece(token).isalpha()]
+        pairs = ((a, b) for a in words for b in words)
+        self._more = dict(zip(range(own.size, size), pairs, strict=False))
+        self.size = own.size + len(self._more)
+
+    def piece(self, token: int) -> bytes:
+        pair = self._more.get(token)
+        return super().piece(token) if pair is None else b"".join(map(super().piece, pair))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", default="default", help="whose vocabulary")
+    parser.add_argument("--widened", type=int, default=150_000, help="tokens of the made one")
+    parser.add_argument("--window", type=int, default=16, help="the longest skeleton of a round")
+    parser.add_argument("--schemas", type=int, default=24, help="so many of structured-24")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    prompts = load_suite("structured-24").prompts[: args.schemas]
+    schemas = [prompt.json_schema for prompt in prompts if prompt.json_schema]
+    with open_vocabulary(resolve_model(args.model)) as own:
+        found = [
+            measure(vocabulary, schemas, args.window)
+            for vocabulary in (own, Widened(own, args.widened))
+        ]
+    print(json.dumps(found, indent=1))
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1), "utf-8")
+
+
+def measure(
+    vocabulary: Vocabulary, schemas: Sequence[dict[str, Any]], window: int
+) -> dict[str, Any]:
+    """Microseconds a round, p50 and p95: each part, and the whole."""
+    grammars = Grammars(vocabulary)
+    rng = np.random.default_rng(0)
+    p = rng.standard_normal((window + 1, vocabulary.size), np.float32)
+    times: Times = []
+    for schema in schemas:
+        answer = vocabulary.continuation(json.dumps(example(schema), indent=1))
+        constraint = grammars.constraint(grammars.json_schema(schema))
+        times += _rounds(constraint, vocabulary, answer, p)
+    columns = dict(zip(PARTS, zip(*times, strict=True), strict=True))
+    columns["round"] = tuple(map(sum, times))
+    return {
+        "n_vocab": vocabulary.size,
+        "rounds": len(times),
+        "us": {name: _percentiles(column) for name, column in columns.items()},
+    }
+
+
+def _rounds(
+    constraint: Constraint, vocabulary: Vocabulary, answer: Sequence[int], p: Any
+) -> Iterator[tuple[float, ...]]:
+    proposer, done = SkeletonProposer(vocabulary.piece), 0
+    while done < len(answer):
+        began = perf_counter()
+        ask = Ask(0, answer[:done], len(p) - 1, n_prompt=0, constraint=constraint)
+        draft = proposer.propose([ask])[0].tokens
+        drafted = perf_counter()
+        constraint.mask(p[: len(draft) + 1], draft)
+        masked = perf_counter()
+        taken = answer[done : done + common_prefix(draft, answer[done:]) + 1]
+        constraint.accept(taken)
+        done += len(taken)
+        ended = perf_counter()
+        yield tuple(s * 1e6 for s in (drafted - began, masked - drafted, ended - masked))
+
+
+def _percentiles(values: Sequence[float]) -> dict[str, float]:
+    cuts = statistics.quantiles(values, n=20, method="inclusive")
+    return {"p50": round(cuts[9], 1), "p95": round(cuts[18], 1)}
+
+
+def example(schema: dict[str, Any]) -> Any:
+    """A value that a schema of the suite allows."""
+    if "anyOf" in schema:
+        return example(schema["anyOf"][0])
+    if "enum" in schema:
+        return schema["enum"][-1]
+    kind = schema["type"]
+    if kind == "object":
+        return {name: example(part) for name, part in schema["properties"].items()}
+    if kind == "array":
+        n = max(schema.get("minItems", 0), min(2, schema.get("maxItems", 2)))
+        return [example(schema["items"])] * n
+    values = {"string": "a few words of text", "integer": 42, "number": 3.5, "boolean": True}
+    return values[kind] if isinstance(kind, str) else values[kind[0]]
+
+
+if __name__ == "__main__":
+    main()
