@@ -454,3 +454,11 @@ def test_prompts_of_nearly_equal_length_are_read_in_one_pass() -> None:
     answers = rig.run(*requests)
     assert rig.target.shapes[0] == (8, 8, 8)
     assert [rig.text(seq) for seq in answers] == [plain(request) for request in requests]
+
+
+def test_time_outside_of_rounds_is_told_once() -> None:
+    rig = Rig()
+    seq = rig.add(Request(PROMPT, max_tokens=12))
+    seq.outside_s = 0.5
+    rig.finish()
+    assert sum(found.outside_s for found in seq.rounds) == pytest.approx(0.5, abs=0.1)

@@ -42,6 +42,7 @@ _LARGEST_EXCESS = 2.0
 _N_WITHOUT_PLAIN = 512
 _WIDTHS = (0, 1, 3, 7, 15, 31)  # rows more than without a draft, as far as prices have steps
 
+_LOOK_SHARE = 0.05  # of a pass that looking may take, while it is done at all
 _REST = replace(plain(Fallback.UNPROFITABLE), reason="rest")
 
 _Offers = dict[int, Offer]  # by sequence
@@ -288,8 +289,14 @@ class ProfitController:
                 request.n_missing += r.n_generated
 
     def _spend(self, rounds: Sequence[Round]) -> None:
-        """What looking took where no bet came of it, and proposers outside of rounds."""
-        look_s = 0.0 if _is_bet(rounds) else rounds[0].timing.draft_s / len(rounds)
+        """What looking took where no bet came of it, and proposers outside of rounds.
+
+        Looking has a bound of its own (`attention.py`): only what is beyond it counts here, or a
+        model whose looks take a fiftieth of a pass could never bet.
+        """
+        timing = rounds[0].timing
+        beyond_s = max(0.0, timing.draft_s - _LOOK_SHARE * timing.verify_s)
+        look_s = 0.0 if _is_bet(rounds) else beyond_s / len(rounds)
         for r in rounds:
             if r.seq_id in self._requests:
                 self.account.spend(r.seq_id, (look_s + r.outside_s) / self.costs.pace)

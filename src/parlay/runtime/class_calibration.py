@@ -194,8 +194,11 @@ class ClassCalibration:
         return Worth.of(free=bool(names), model=model, step_s=step_s)
 
     def _prices(self, target: Stopwatch, progress: Progress) -> CostTable:
-        """What the probe's passes took, now or when it was made; else some are made now."""
-        if target.samples[1, 1, False]:
+        """What the probe's passes took, now or when it was made; else some are made now.
+
+        Where a change of shape costs, the probe's passes tell little: nearly all of them change it.
+        """
+        if target.samples[1, 1, False] and not target.steady:
             return self._keep_prices(measuring.table(target))
         known = store.read("exact-costs", self._key, CostTable.from_dict)
         if known is not None and not self._settings.measure_again:

@@ -355,6 +355,7 @@ class Scheduler:
             row.seq.counts.observe(found)
             if row.decodes:
                 row.seq.rounds.append(found)
+                row.seq.outside_s = 0.0  # told once
                 rounds.append(found)
         if rounds:
             self.bets.observe(rounds)
