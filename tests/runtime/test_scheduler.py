@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from parlay.control.controller import Choice, FixedWindow, View
 from parlay.decoding.draft import NO_DRAFT, Draft
@@ -15,7 +17,9 @@ from parlay.decoding.sampling import Sampling
 from parlay.decoding.verdict import Origin
 from parlay.errors import BadRequest, DecodeError
 from parlay.proposers.draft_model import DraftModel
-from parlay.proposers.proposer import Ask
+from parlay.proposers.proposer import Ask, Proposer
+from parlay.proposers.skeleton import SkeletonProposer
+from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import KEPT_ROUNDS, Sequence
 from parlay.testing import ScriptedModel, ScriptedProposer
@@ -462,3 +466,51 @@ def test_time_outside_of_rounds_is_told_once() -> None:
     seq.outside_s = 0.5
     rig.finish()
     assert sum(found.outside_s for found in seq.rounds) == pytest.approx(0.5, abs=0.1)
+
+
+class Forced:
+    """A grammar that forces the next two tokens as plain decoding would choose them."""
+
+    complete = True
+
+    def __init__(self, tokens: Seq[int]) -> None:
+        self._left = list(tokens)
+
+    def forced(self, spacing: object) -> list[int]:
+        return self._left[:2]
+
+    def mask(self, p: NDArray[np.float32], draft: Seq[int]) -> NDArray[np.float32]:
+        return p
+
+    def accept(self, tokens: Seq[int]) -> None:
+        del self._left[: len(tokens)]
+
+    def allowed(self, draft: Seq[int]) -> None:
+        return None
+
+    def n_obeying(self, draft: Seq[int]) -> int:
+        return len(draft)
+
+
+def test_what_a_grammar_forces_and_what_follows_it_are_drafted_together() -> None:
+    request = Request(PROMPT * 4, max_tokens=24)
+    said = Rig(proposers={}).run(request)[0].tokens[len(request.prompt) :]
+    proposers: dict[str, Proposer] = {
+        "skeleton": SkeletonProposer(lambda _token: b"x"),
+        "suffix": SuffixProposer(min_match=1),
+    }
+    rig = Rig(proposers=proposers, free=frozenset(proposers), controller=Longest(8))
+    seq = rig.add(request, Forced(said))
+    rig.finish()
+    assert seq.tokens[len(request.prompt) :] == said
+    assert Fallback.DRAFT_ERROR not in seq.counts.fallbacks
+    assert "skeleton+suffix" in seq.counts.sources
+
+
+class Longest(FixedWindow):
+    """Takes the longest offer, whoever makes it."""
+
+    def choose(self, views: Seq[View]) -> list[Choice]:
+        offers = [sorted(v.offers.values(), key=lambda d: len(d.tokens)) for v in views]
+        longest = [found[-1] if found else NO_DRAFT for found in offers]
+        return [Choice(draft.source, len(draft.tokens)) for draft in longest]

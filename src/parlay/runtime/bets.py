@@ -224,8 +224,13 @@ class Bets:
             _cut(view.offers.get(choice.source, NO_DRAFT), choice.window)
             for view, choice in zip(views, choices, strict=True)
         ]
-        for name in {c.source for c in choices if c.window and c.source not in self._free}:
-            at = [i for i, c in enumerate(choices) if c.source == name and c.window]
+        asked = [
+            i
+            for i, (view, choice) in enumerate(zip(views, choices, strict=True))
+            if choice.window and choice.source not in self._free | view.offers.keys()
+        ]
+        for name in {choices[i].source for i in asked}:
+            at = [i for i in asked if choices[i].source == name]
             # What the grammar forces needs no model: it drafts on from there.
             ahead = [self._forced(name, sequences[i], views[i], choices[i]) for i in at]
             asks = [
