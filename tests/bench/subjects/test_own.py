@@ -61,7 +61,12 @@ def test_a_schema_holds_for_every_arm_and_is_drafted_from_by_those_that_speculat
     lineup: Lineup,
 ) -> None:
     properties = {"name": {"const": "x" * 12}}
-    schema = {"type": "object", "properties": properties, "required": ["name"]}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": ["name"],
+        "additionalProperties": False,  # a random model would go on for ever
+    }
     ask = replace(ASK, prompt=replace(PROMPT, json_schema=schema), max_tokens=64)
     plain, fast = arm(lineup, "plain").ask(ask), arm(lineup, "suffix k=3").ask(ask)
     assert json.loads(plain.text) == {"name": "x" * 12}
