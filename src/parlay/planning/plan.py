@@ -126,8 +126,8 @@ def make_plan(
         check_cache_types(load.shape, load.context)
         check_split(load.model, _gpus_of(load, pools))
         found = needs(load, gpus=left, repacked=repacked)
-        for item in found:  # the next model finds less
-            if item.place == "gpu":
+        for item in found:  # the next model finds less; a device that is not there is refused later
+            if item.place == "gpu" and item.device < len(left):
                 left[item.device] -= item.n_bytes
         items += found
     used = sorted({item.device for item in items if item.place == "gpu"})
