@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.grammar_cost import PARTS, Widened, example, measure
+from benchmarks.measurements.grammar_cost import PARTS, Widened, example, measure
 from parlay.bench.suite import load_suite
 from parlay.llama.vocabulary_only import open_vocabulary
 

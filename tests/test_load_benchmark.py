@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.load import AUTO, PEER, PLAIN, Cell, Sample, lots, main, prompt, summary
+from benchmarks.measurements.load import (
+    AUTO,
+    PEER,
+    PLAIN,
+    Cell,
+    Sample,
+    lots,
+    main,
+    prompt,
+    summary,
+)
 
 CELL = Cell(4, 500, 96, "chat")
 

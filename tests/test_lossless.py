@@ -2,7 +2,7 @@
 
 24 prompts of 128 tokens for each of three file types, half of them asked alone and half as one of
 four. Every prompt takes another proposer and window, so that all of them are tried both ways;
-benchmarks/lossless.py runs every prompt with every pair of them. A block drafter, for which
+benchmarks/proofs/lossless.py runs every prompt with every pair of them. A block drafter, for which
 the target's hidden states are read out, has fewer and shorter texts of its own.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.lossless import FREE, N_TOKENS, WAYS, WINDOWS, answers, prompts
+from benchmarks.proofs.lossless import FREE, N_TOKENS, WAYS, WINDOWS, answers, prompts
 from parlay import Parlay
 from parlay.models import BLOCK_DRAFTER, DEFAULT_DRAFTER
 from parlay.runtime.loading import MODEL

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lossless import prompts
+from benchmarks.proofs.lossless import prompts
 from parlay import Parlay
 from parlay.llama.facts import read_facts
 from parlay.models import SHIPPED_DRAFTERS

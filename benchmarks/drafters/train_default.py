@@ -1,11 +1,12 @@
 """Makes the shipped drafter: writes text, trains several configurations at once, gathers reports.
 
-    python -m benchmarks.train_default write  --target T.gguf --work W --minutes 3.5 --writers 4
-    python -m benchmarks.train_default train  --target T.gguf --work W --minutes 5 \
+    python -m benchmarks.drafters.train_default write  --target T.gguf --work W \
+        --minutes 3.5 --writers 4
+    python -m benchmarks.drafters.train_default train  --target T.gguf --work W --minutes 5 \
         --config base=base --config sharp=base,temperature=0.7 --config wide=wide
-    python -m benchmarks.train_default train  --target T.gguf --work W --minutes 5 \
+    python -m benchmarks.drafters.train_default train  --target T.gguf --work W --minutes 5 \
         --start deep.gguf --config more=deep --config slow=,learning_rate=0.0002
-    python -m benchmarks.train_default report --work W --out O
+    python -m benchmarks.drafters.train_default report --work W --out O
 
 A configuration is NAME=PRESET and, after commas, fields of the shape or the recipe. With --start
 all of them begin with that drafter's weights (`default`: the shipped one) at a quarter of the usual
@@ -33,7 +34,7 @@ import parlay  # noqa: F401 - before PyTorch, which helps some GPU builds; LD_PR
 # isort: split
 import torch
 
-from benchmarks import trainings
+from benchmarks.drafters import trainings
 from parlay.errors import ParlayError
 from parlay.hub.resolving import resolve_drafter
 from parlay.llama.facts import read_facts
@@ -101,7 +102,7 @@ def _sources(args: argparse.Namespace) -> Shares:
 
 def _train_all(args: argparse.Namespace) -> int:
     more = {"context": args.context} | ({"start": args.start} if args.start else {})
-    return trainings.train_all("benchmarks.train_default", args, more)
+    return trainings.train_all("benchmarks.drafters.train_default", args, more)
 
 
 def _train_one(args: argparse.Namespace) -> int:

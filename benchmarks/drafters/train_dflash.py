@@ -1,8 +1,8 @@
 """Makes the shipped block drafter from text that train_default.py wrote.
 
-    python -m benchmarks.train_dflash train  --target T.gguf --work W --minutes 3 --tokens 3000000 \
-        --config block=base --config block-small=small,block_size=6
-    python -m benchmarks.train_dflash report --work W --out O
+    python -m benchmarks.drafters.train_dflash train  --target T.gguf --work W --minutes 3 \
+        --tokens 3000000 --config block=base --config block-small=small,block_size=6
+    python -m benchmarks.drafters.train_dflash report --work W --out O
 
 A configuration is NAME=PRESET and, after commas, fields of the preset or the recipe; each is a
 process of its own, which captures the target's states of so many written tokens and then trains.
@@ -23,7 +23,7 @@ import parlay  # noqa: F401 - before PyTorch, which helps some GPU builds; LD_PR
 # isort: split
 import torch
 
-from benchmarks import trainings
+from benchmarks.drafters import trainings
 from parlay.training.block.block_distill import BlockSettings, export_blocks, train_blocks
 from parlay.training.block.block_shape import BlockPreset, block_preset
 from parlay.training.trainer import Progress, Recipe
@@ -36,7 +36,7 @@ def main() -> int:
 
 def _train_all(args: argparse.Namespace) -> int:
     more = {"tokens": args.tokens, "batch-tokens": args.batch_tokens}
-    return trainings.train_all("benchmarks.train_dflash", args, more)
+    return trainings.train_all("benchmarks.drafters.train_dflash", args, more)
 
 
 def _train_one(args: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """What a pass costs by its sequences and rows, up to 512 rows: a cost table for `parlay plan`.
 
-  python benchmarks/batch_costs.py MODEL.gguf --name gpu-27b-batch --out gpu-27b-batch.json \
+  python -m benchmarks.measurements.batch_costs MODEL.gguf --name gpu-27b-batch \
+      --out gpu-27b-batch.json \
       --origin "Measured: a 27B stand-in at Q5_0 with llama.cpp on one H200."
 
 Sequences in powers of two and around the steps of kernels, windows of 0 to 16, after 64 and after
@@ -25,7 +26,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("model", help="GGUF file, or default")
     parser.add_argument("--draft", help="the drafter's GGUF file")
     parser.add_argument("--name", default="measured")
-    parser.add_argument("--origin", default="measured by benchmarks/batch_costs.py")
+    parser.add_argument("--origin", default="measured by benchmarks/measurements/batch_costs.py")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--sequences", type=int, default=256, help="at most")
     parser.add_argument("--contexts", default="64,1024", help="tokens in the cache")

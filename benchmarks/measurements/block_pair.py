@@ -1,7 +1,7 @@
 """A large target with a block drafter in shape: true costs, known acceptance.
 
-    python -m benchmarks.stand_ins --kind hybrid --preset 27b --out /dev/shm/hybrid-27b.gguf
-    python -m benchmarks.block_pair --target /dev/shm/hybrid-27b.gguf --json pair.json
+    python -m benchmarks.models.stand_ins --kind hybrid --preset 27b --out /dev/shm/hybrid-27b.gguf
+    python -m benchmarks.measurements.block_pair --target /dev/shm/hybrid-27b.gguf --json pair.json
 
 The drafter has random weights and is as large as published ones (5 layers, the target's width,
 blocks of 16); it is written beside the target. Its passes are really made; its tokens are taken
@@ -25,7 +25,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as TensorKind
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
-from benchmarks.expand import TYPES, Noise, Tensor
+from benchmarks.models.expand import TYPES, Noise, Tensor
 from parlay import Parlay
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Round

@@ -3,7 +3,7 @@
 Fills one sequence, slides it (half of its cells become holes), and times passes over one token
 before and after a compaction. Other jobs on the machine make every figure worse: take the best.
 
-Example: python benchmarks/cache_care.py --model default --context 4096 --threads 1
+Example: python -m benchmarks.measurements.cache_care --model default --context 4096 --threads 1
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which cache types keep passes exact, and what they cost: the figures of docs/exactness.md.
 
-  python benchmarks/cache_types.py [MODEL.gguf]
+  python -m benchmarks.measurements.cache_types [MODEL.gguf]
 
 Passes of one and of four tokens, interleaved over all types, and the shapes that the probe finds.
 """

@@ -1,6 +1,7 @@
 """Caches apart or one for all: what passes over many sequences cost in each, ragged ones and gaps.
 
-    python -m benchmarks.caches MODEL.gguf --sequences 16 --depths 256 2048 8192 --json out.json
+    python -m benchmarks.measurements.caches MODEL.gguf --sequences 16 --depths 256 2048 8192 \
+        --json out.json
 
 With caches apart llama.cpp cuts a pass where ids have gaps or rows differ; with one cache (the
 deployment's `runtime.unified_cache`) it cuts nothing, but each row looks at everybody's tokens.

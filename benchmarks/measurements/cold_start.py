@@ -2,7 +2,7 @@
 
 Interleaved pairs, each with a fresh process; the ratio of each pair and their median.
 
-Example: python -m benchmarks.cold_start --model default --drafter drafter.gguf --pairs 12
+  python -m benchmarks.measurements.cold_start --model default --drafter drafter.gguf --pairs 12
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from time import perf_counter
 
 import httpx
 
-from benchmarks import served
+from benchmarks.shared import served
 from parlay.hub.resolving import resolve_model
 
 BODY = {"prompt": "Hello", "max_tokens": 8, "temperature": 0}

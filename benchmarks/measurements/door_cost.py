@@ -3,7 +3,7 @@
 Interleaved rounds over chat, responses and messages, one token an event; each door's median over
 chat's. CPU time and not wall time: on a busy machine the latter measures the neighbours.
 
-    python -m benchmarks.door_cost --rounds 7 --tokens 300
+    python -m benchmarks.measurements.door_cost --rounds 7 --tokens 300
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchmarks import served
-from benchmarks.server_vs_llama import _idle_share, _loop_cpu_s
+from benchmarks.measurements.server_vs_llama import _idle_share, _loop_cpu_s
+from benchmarks.shared import served
 from parlay.hub.resolving import resolve_model
 
 TURN = [{"role": "user", "content": "Tell me a long story."}]

@@ -3,7 +3,7 @@
 Follows an example answer for each schema of structured-24, in rounds that draft the skeleton; no
 model runs. Once with the model's own vocabulary, once with one made wider by pairs of its tokens.
 
-    python -m benchmarks.grammar_cost --json grammar_cost.json
+    python -m benchmarks.measurements.grammar_cost --json grammar_cost.json
 """
 
 from __future__ import annotations

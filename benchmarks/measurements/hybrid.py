@@ -1,8 +1,9 @@
 """What speculation on a hybrid costs and brings: rollback, turns, memory, beside llama-server.
 
-    python -m benchmarks.hybrid --preset 27b --folder /dev/shm --server llama-server --json out.json
+    python -m benchmarks.measurements.hybrid --preset 27b --folder /dev/shm \
+        --server llama-server --json out.json
 
-Writes its own stand-in (benchmarks/stand_ins.py) unless --model names one. Parts (--parts):
+Writes its own stand-in (benchmarks/models/stand_ins.py) unless --model names one. Parts (--parts):
 
   speed    the same prompts answered by Parlay plain, by Parlay's controller with suffix drafts, and
            by llama.cpp's server plain and with ngram-mod (--server, or LLAMA_SERVER)
@@ -36,8 +37,8 @@ from typing import Any, TypeVar
 
 import httpx
 
-from benchmarks import stand_ins
-from benchmarks.expand import TYPES
+from benchmarks.models import stand_ins
+from benchmarks.models.expand import TYPES
 from parlay.decoding.round import Round
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span

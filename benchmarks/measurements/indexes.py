@@ -1,6 +1,6 @@
 """What indexing a text costs suffix and n-gram lookup: a prompt at once, a turn, token by token.
 
-python -m benchmarks.indexes --tokens 32000
+python -m benchmarks.measurements.indexes --tokens 32000
 """
 
 from __future__ import annotations

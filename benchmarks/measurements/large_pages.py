@@ -1,6 +1,6 @@
 """Plain decoding from large pages against a mapped file: both loaded, interleaved, one ratio.
 
-Example: python benchmarks/large_pages.py --target default --pairs 10
+Example: python -m benchmarks.measurements.large_pages --target default --pairs 10
 """
 
 from __future__ import annotations

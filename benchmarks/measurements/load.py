@@ -5,10 +5,11 @@ in turn, forwards and then backwards, until the time is over, so that drift hits
 come from neighbours in time. Two lots, one after the other: many streams in short contexts, few in
 deep ones.
 
-On a GPU, with a stand-in (benchmarks/expand.py --context 32768) and llama.cpp's own binary:
-  python -m benchmarks.load --model 8b-q5_0.gguf --server bin/llama-server --quick --json out.json
+On a GPU, with a stand-in (benchmarks/models/expand.py --context 32768) and llama.cpp's own binary:
+  python -m benchmarks.measurements.load --model 8b-q5_0.gguf --server bin/llama-server --quick \
+    --json out.json
 On a CPU:
-  python -m benchmarks.load --streams 1 4 8 --depths 500 2000 7000 --json out.json
+  python -m benchmarks.measurements.load --streams 1 4 8 --depths 500 2000 7000 --json out.json
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Any
 import httpx
 import psutil
 
-from benchmarks import served
+from benchmarks.shared import served
 from parlay.hub.resolving import resolve_model
 
 TOPICS = ("rain", "bread", "a bridge", "bees", "glass", "maps", "salt", "trains")

@@ -1,7 +1,7 @@
 """What a pass over several tokens costs a mixture of experts, and whether the controller knows.
 
-    python -m benchmarks.stand_ins --kind mixture --preset 30b --out /dev/shm/mixture-30b.gguf
-    python -m benchmarks.mixture --model /dev/shm/mixture-30b.gguf --n-cpu-moe 0 24 -1
+  python -m benchmarks.models.stand_ins --kind mixture --preset 30b --out /dev/shm/mixture-30b.gguf
+  python -m benchmarks.measurements.mixture --model /dev/shm/mixture-30b.gguf --n-cpu-moe 0 24 -1
 
 For each number of layers whose experts stay in RAM: T(b), a pass over b rows of real text in passes
 over one row, beside the same with tokens that all are equal (few experts) and tokens that jump
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.block_pair import PROMPTS
+from benchmarks.measurements.block_pair import PROMPTS
 from parlay import Parlay
 from parlay.llama.context import Context
 from parlay.llama.model import Model

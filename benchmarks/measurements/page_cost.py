@@ -3,7 +3,7 @@
 The same prompt is answered in turn without and with viewers, forwards and then backwards, so that
 drift hits both alike. A viewer reads the stream as the page does, in a process of its own.
 
-Example: python -m benchmarks.page_cost --pairs 16 --viewers 1 50
+Example: python -m benchmarks.measurements.page_cost --pairs 16 --viewers 1 50
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 import httpx
 
-from benchmarks import served
+from benchmarks.shared import served
 from parlay.bench.statistics import estimate
 
 # Wakes when something comes, reads it, and does nothing with it.

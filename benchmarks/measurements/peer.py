@@ -4,10 +4,10 @@ Every subject stays loaded; each prompt goes to all of them in turn, forwards an
 that drift hits all alike. Needs llama.cpp's server binary (--server), or the package xllamacpp.
 
 Example, on a CPU:
-  python benchmarks/peer.py --target default --pairs 3 --json out.json
+  python -m benchmarks.measurements.peer --target default --pairs 3 --json out.json
 Example, on a GPU with a stand-in and a drafter:
-  python benchmarks/peer.py --target m/27b.gguf --drafter m/smol-q8_0.gguf --window 5 \\
-    --server bin/llama-server
+  python -m benchmarks.measurements.peer --target m/27b.gguf --drafter m/smol-q8_0.gguf \\
+    --window 5 --server bin/llama-server
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Two runtimes of the default model, one with a memory; both have answered every prompt once. Ratios
 of tokens per second by category, and whether the texts are equal.
 
-Example: python benchmarks/remember.py
+Example: python -m benchmarks.measurements.remember
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Both stay loaded. For each number of streams every subject answers the same prompts in turn,
 forwards and then backwards, so that drift hits all alike; ratios come from neighbours in time.
 
-Example: python -m benchmarks.server_vs_llama --model default --streams 1 4 8 --pairs 3
+Example: python -m benchmarks.measurements.server_vs_llama --model default --streams 1 4 8 --pairs 3
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import httpx
 import psutil
 
-from benchmarks import served
+from benchmarks.shared import served
 from parlay.hub.resolving import resolve_model
 
 TOPICS = ("rain", "bread", "a bridge", "bees", "glass", "maps", "salt", "trains")

@@ -1,6 +1,6 @@
 """Two slow facts: memory over 2,000 rounds, and acceptance by coupled drawing and by rejection.
 
-python benchmarks/steady.py [TARGET.gguf] [DRAFTER.gguf]
+python -m benchmarks.measurements.steady [TARGET.gguf] [DRAFTER.gguf]
 """
 
 from __future__ import annotations

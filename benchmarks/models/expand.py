@@ -1,6 +1,6 @@
 """A large stand-in out of a small model: its text, at the cost of a large shape.
 
-    python -m benchmarks.expand --source SmolLM2-135M-Instruct.Q4_1.gguf --out 8b-q5_0.gguf \
+    python -m benchmarks.models.expand --source SmolLM2-135M-Instruct.Q4_1.gguf --out 8b-q5_0.gguf \
         --preset 8b --type q5_0 --context 32768
 
 The small model's weights sit in one corner of the large one. The rest is read and multiplied but

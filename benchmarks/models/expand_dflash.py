@@ -1,6 +1,6 @@
 """A block drafter for a stand-in, out of the block drafter of the small model it was made from.
 
-    python -m benchmarks.expand_dflash --drafter block.gguf --source SmolLM2-135M.gguf \
+    python -m benchmarks.models.expand_dflash --drafter block.gguf --source SmolLM2-135M.gguf \
         --standin 27b.gguf --out 27b-block.gguf --type q4_0
 
 A stand-in computes what its source computes, at the cost of a large shape: the source's numbers

@@ -2,7 +2,7 @@
 
 Runs in vLLM's own environment (transformers, gguf, accelerate), not in Parlay's.
 
-Example: VENV/bin/python benchmarks/gguf_to_hf.py SmolLM2-135M-Instruct.Q4_1.gguf smollm2-hf
+Example: VENV/bin/python -m benchmarks.models.gguf_to_hf SmolLM2-135M-Instruct.Q4_1.gguf smollm2-hf
 """
 
 from __future__ import annotations

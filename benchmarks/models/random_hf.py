@@ -3,7 +3,7 @@
 SmolLM2 has nine. Runs in vLLM's own environment (torch, transformers), not in Parlay's; tokenizer
 and template are those of the folder it is given.
 
-Example: VENV/bin/python benchmarks/random_hf.py smollm2-hf random-hf
+Example: VENV/bin/python -m benchmarks.models.random_hf smollm2-hf random-hf
 """
 
 from __future__ import annotations

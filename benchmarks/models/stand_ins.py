@@ -1,7 +1,8 @@
 """Hybrids and mixtures of any size with random weights: their cost is real, their text is not.
 
-    python -m benchmarks.stand_ins --kind hybrid --preset 27b --type q4_0 --out hybrid-27b.gguf
-    python -m benchmarks.stand_ins --kind mixture --preset 30b --type q4_0 --out mixture-30b.gguf
+  python -m benchmarks.models.stand_ins --kind hybrid --preset 27b --type q4_0 --out hybrid-27b.gguf
+  python -m benchmarks.models.stand_ins --kind mixture --preset 30b --type q4_0 \
+    --out mixture-30b.gguf
 
 A hybrid is a qwen35 (three layers with a recurrent state, then one with attention), a mixture a
 qwen3moe. The tokenizer is the source's. Their greedy text soon repeats itself, so that free drafts
@@ -23,7 +24,7 @@ from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from numpy.typing import NDArray
 
-from benchmarks.expand import TYPES, Noise, Tensor
+from benchmarks.models.expand import TYPES, Noise, Tensor
 from parlay.hub.resolving import resolve_model
 
 _CONTEXT = 32768

@@ -4,8 +4,8 @@ Installs them from the package registries into a folder, then drives each one, w
 against a Parlay of the default model. The model is too small to finish their tasks: what counts is
 that no request is refused and that the second turn reads only what is new.
 
-    python -m benchmarks.agents --folder /tmp/agents --json agents.json
-    python -m benchmarks.agents --only claude,codex
+    python -m benchmarks.proofs.agents --folder /tmp/agents --json agents.json
+    python -m benchmarks.proofs.agents --only claude,codex
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks import served
+from benchmarks.shared import served
 
 ASK = "Say hello in one word."
 AGAIN = "And once more."

@@ -4,7 +4,7 @@ Poison, cancels, slow readers, huge bodies, reloads, drafters that vanish, and k
 process. Fails if an honest request that had not begun is lost, if a text differs from the one
 plain decoding gave before, or if memory grows. One JSON object comes out.
 
-Example, 20 minutes: python -m benchmarks.chaos --minutes 20 --out chaos.json
+Example, 20 minutes: python -m benchmarks.proofs.chaos --minutes 20 --out chaos.json
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from typing import Any
 import httpx
 import yaml
 
-from benchmarks import served
-from benchmarks.traffic import Traffic
+from benchmarks.shared import served
+from benchmarks.shared.traffic import Traffic
 
 _GROWTH_MB = 64.0
 _POISON: tuple[bytes, ...] = (
@@ -164,7 +164,7 @@ class Chaos:
         await asyncio.sleep(0.02)
 
     async def _traffic(self) -> None:
-        """Good, bad, leaving, slow: see benchmarks/traffic.py."""
+        """Good, bad, leaving, slow: see benchmarks/shared/traffic.py."""
         await Traffic(self._server.url, seed=self._random.randrange(1 << 30)).run(10, 4)
 
     async def _reload(self) -> None:

@@ -1,6 +1,6 @@
 """The proof by replay: 60 recorded answers under every shipped cost table, no model needed.
 
-Run it with: pytest benchmarks/controller_proof.py
+Run it with: pytest benchmarks/proofs/controller_proof.py
 
 `kept`: one controller answers all of them in turn and keeps what it learns, as a running engine
 does. `fresh`: it starts anew with every answer, the hardest case. Figures: docs/controller.md.

@@ -1,8 +1,8 @@
 """Exactness on this device: the classes of passes, every text of a matrix compared, and its price.
 
-  python benchmarks/exact_classes.py MODEL --drafter PATH     alone and as one of four, all ways
-  python benchmarks/exact_classes.py MODEL --classes          the classes and their prices only
-  python benchmarks/exact_classes.py default --drafter default --prompts 4 --tokens 32   a try-out
+  python -m benchmarks.proofs.exact_classes MODEL --drafter PATH  alone and as one of four, all ways
+  python -m benchmarks.proofs.exact_classes MODEL --classes       the classes and their prices only
+  python -m benchmarks.proofs.exact_classes default --drafter default --prompts 4 --tokens 32
 
 The reference is an engine without proposers, each prompt asked of a cold cache. Compared with it:
 suffix, the draft model at each window of the class, the controller; alone and as one of four; cold,

@@ -3,7 +3,7 @@
 Bodies are JSON of the fields that routes know, with values of every kind, or bytes that are hardly
 JSON. Documented are 501 (not here), 503 (starting, draining, too many) and 504 (no token in time).
 
-Example: python -m benchmarks.fuzz --requests 10000 --out fuzz.json
+Example: python -m benchmarks.proofs.fuzz --requests 10000 --out fuzz.json
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import yaml
 
-from benchmarks import served
+from benchmarks.shared import served
 
 _DOCUMENTED = {501, 503, 504}
 _METHODS = ("get", "post", "put", "delete")

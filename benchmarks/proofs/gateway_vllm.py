@@ -9,7 +9,7 @@ ngram: n-gram speculation with data parallel 2, so that counters stand under two
 draft: a draft model, the one that comes with Parlay.
 nodes: n-gram with tensor parallel 2 over two nodes of this machine, a small random model.
 
-Example: python -m benchmarks.gateway_vllm --vllm VENV/bin/vllm --model smollm2-hf
+Example: python -m benchmarks.proofs.gateway_vllm --vllm VENV/bin/vllm --model smollm2-hf
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from typing import Any
 import httpx
 import yaml
 
-from benchmarks import served, vllm_servers
-from benchmarks.vllm_servers import NAME, Vllm
+from benchmarks.shared import served, vllm_servers
+from benchmarks.shared.vllm_servers import NAME, Vllm
 from parlay.bench.subjects.endpoint import Client, EndpointArm, discover
 from parlay.bench.subjects.subject import ArmInfo, Ask
 from parlay.bench.suite import load_suite
@@ -119,7 +119,8 @@ PARTS: dict[str, Callable[[argparse.Namespace, Path], None]] = {
 
 def make(args: argparse.Namespace, script: str, source: Path, out: Path) -> None:
     """A model, by a script that runs in vLLM's environment."""
-    command = [args.vllm.with_name("python"), Path(__file__).with_name(script), source, out]
+    maker = Path(__file__).parents[1] / "models" / script
+    command = [args.vllm.with_name("python"), maker, source, out]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{script} failed: {done.stderr[-300:]}")
@@ -355,7 +356,7 @@ def _arguments() -> argparse.Namespace:
         "--vllm", type=Path, required=True, help="the vllm command of its environment"
     )
     parser.add_argument(
-        "--model", type=Path, required=True, help="folder by benchmarks/gguf_to_hf.py"
+        "--model", type=Path, required=True, help="folder by benchmarks/models/gguf_to_hf.py"
     )
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--logs", type=Path, help="keep vLLM's logs in this folder")

@@ -1,8 +1,8 @@
 """The slow proof: text with every proposer and window equals plain decoding byte for byte.
 
-  python benchmarks/lossless.py              SmolLM2 at Q4_1, Q4_0, Q8_0, alone and four at once
-  python benchmarks/lossless.py --types f16  where no shape is exact: how many texts differ
-  python benchmarks/lossless.py --proposers default-block --prompts 12     a part of it
+  python -m benchmarks.proofs.lossless          SmolLM2 at Q4_1, Q4_0, Q8_0, alone and four at once
+  python -m benchmarks.proofs.lossless --types f16   where no shape is exact: how many texts differ
+  python -m benchmarks.proofs.lossless --proposers default-block --prompts 12     a part of it
 
 Greedy with every window, and drawn with one of them. Of the drafters, twin is the same model in
 another file type, nearly always right; default and default-block are the shipped ones. Plain texts

@@ -1,6 +1,6 @@
 """The simulation against a real server: an open loop of arrivals, both ways, figures side by side.
 
-  python -m benchmarks.queueing [MODEL.gguf] --slots 1 4 --draft none suffix --requests 30
+  python -m benchmarks.proofs.queueing [MODEL.gguf] --slots 1 4 --draft none suffix --requests 30
 
 The shorter prompts of the suite core-60 arrive at random times, whether earlier ones are done or
 not. Then the same arrivals are simulated: prices from `parlay plan`'s own table, odds as the server
@@ -23,7 +23,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.served import parlay
+from benchmarks.shared.served import parlay
 from parlay.bench.suite import load_suite
 from parlay.fleet.arrivals import Arrival
 from parlay.fleet.machine import Shape

@@ -3,8 +3,8 @@
 Fails if memory, open files or latency grow, if an answer is lost, or if a slot stays taken.
 Each minute one JSON line goes to --out.
 
-Example, 20 minutes: python -m benchmarks.soak --minutes 20
-A week:              python -m benchmarks.soak --minutes 10080 --drafter drafter.gguf
+Example, 20 minutes: python -m benchmarks.proofs.soak --minutes 20
+A week:              python -m benchmarks.proofs.soak --minutes 10080 --drafter drafter.gguf
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import httpx
 import psutil
 import yaml
 
-from benchmarks import served
-from benchmarks.traffic import Report, Traffic
+from benchmarks.shared import served
+from benchmarks.shared.traffic import Report, Traffic
 from parlay.hub.resolving import resolve_model
 
 GROWTH_MB = 64.0  # what allocators may keep of a burst

@@ -4,7 +4,7 @@ For drafters that read the target's hidden states: DFlash, EAGLE-3, or a target'
 (name the target as its drafter). Greedy, the same prompts and window; ends with 1 where token
 acceptance differs by more than two points.
 
-    python benchmarks/state_drafters.py --target default --drafter block.gguf --window 4
+    python -m benchmarks.proofs.state_drafters --target default --drafter block.gguf --window 4
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The full benchmark runs every candidate over every prompt `--pairs` times, without stopping anybody.
 
-Example: python -m benchmarks.tune_proof --target default --minutes 10 --pairs 5 --json tune.json
+  python -m benchmarks.proofs.tune_proof --target default --minutes 10 --pairs 5 --json tune.json
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.traffic import Traffic
+from benchmarks.shared.traffic import Traffic
 from tests.server.running import running
 from tests.serving import wait_for
 

@@ -1,12 +1,12 @@
-"""A short run of benchmarks/chaos.py: kills, poison and reloads cost honest clients nothing."""
+"""A short run of benchmarks/proofs/chaos.py: kills, poison and reloads cost clients nothing."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
-from benchmarks import served
-from benchmarks.chaos import Chaos, write
+from benchmarks.proofs.chaos import Chaos, write
+from benchmarks.shared import served
 
 
 def test_honest_streams_get_their_texts_through_kills_poison_and_reloads(

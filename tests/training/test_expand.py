@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.expand import Expansion, Shape, Source, write
+from benchmarks.models.expand import Expansion, Shape, Source, write
 from parlay.decoding.span import Span
 from parlay.llama.context import Context
 from parlay.llama.facts import read_facts

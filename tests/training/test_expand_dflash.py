@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import pytest
 
-from benchmarks.expand_dflash import expand
+from benchmarks.models.expand_dflash import expand
 from parlay.decoding.span import Span
 from parlay.decoding.states import Fed, States
 from parlay.llama.context import Context
