@@ -12,6 +12,9 @@ Writes its own stand-in (benchmarks/models/stand_ins.py) unless --model names on
   turn     the second turn of a long conversation, the same again, and an edited last message,
            against reading just the new tokens
   memory   what was allocated on the GPU against the plan
+  passes   milliseconds of a pass by its rows and by how many snapshots it leaves behind, and of
+           copying the state and putting it back; what the controller's prices are made of
+  windows  the same prompts at fixed windows, and what each round of the controller was and took
 
 About six minutes for the 27b on an H200, one for --preset tiny on a CPU.
 """
@@ -44,7 +47,9 @@ from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
 from parlay.hub.resolving import resolve_model
 from parlay.llama import library
-from parlay.llama.settings import ContextSettings
+from parlay.llama.context import Context
+from parlay.llama.model import Model
+from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.planning.limits import load_list, plan_here
 from parlay.runtime.engine import Engine
 from parlay.runtime.engine_settings import EngineSettings
@@ -74,14 +79,13 @@ def main() -> None:
         if args.model is None:
             shape = stand_ins.HYBRIDS[args.preset]
             stand_ins.write(shape, resolve_model("default"), model, args.type)
-        parts = {"speed": speed, "rounds": rounds, "turn": turn, "memory": memory}
-        found = {"model": model.name, "preset": args.preset, "type": args.type}
+        found: dict[str, Any] = {"model": model.name, "preset": args.preset, "type": args.type}
         for name in args.parts:
             _say(f"{name} ...")
-            found[name] = parts[name](model, args)
-            _say(json.dumps(found[name], indent=1))
-    if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+            found[name] = _PARTS[name](model, args)
+            _say(json.dumps(found[name]))
+            if args.json:  # after each part: a run that is cut keeps what it has
+                args.json.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
 # -- an engine, asked and timed ----------------------------------------------------------------
@@ -142,6 +146,8 @@ def rate(seq: Answering) -> float:
 def speed(model: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Tokens per second by subject, and their ratios."""
     rates: dict[str, list[float]] = {}
+    made: dict[str, list[list[dict[str, Any]]]] = {}
+    served: dict[str, list[dict[str, Any]]] = {}
     texts: list[list[int]] = []
     for name, draft in (("plain", ()), ("controller", ("suffix",))):
         with Engine(settings(model, args, *draft)) as engine:
@@ -149,19 +155,42 @@ def speed(model: Path, args: argparse.Namespace) -> dict[str, Any]:
             ask(engine, texts[0], 8)  # the first one loads kernels
             answers = [ask(engine, prompt, args.tokens, owner=name) for prompt in texts]
             rates[name] = [rate(seq) for seq in answers]
+            made[name] = [[told(r) for r in seq.rounds] for seq in answers]
             drafted = [sum(r.n_drafted > 0 for r in seq.rounds) for seq in answers]
             _say(f"{name}: {_shown(rates[name])} tok/s, rounds with a draft {drafted}")
     for name, flags in (("server plain", []), ("server ngram-mod", ["--spec-type", "ngram-mod"])):
         if args.server is not None:
             with llama_server(args, model, flags) as url:
                 _complete(url, texts[0], 8)
-                rates[name] = [_complete(url, prompt, args.tokens) for prompt in texts]
+                timings = [_complete(url, prompt, args.tokens) for prompt in texts]
+                rates[name] = [_rate_told(each) for each in timings]
+                served[name] = timings
                 _say(f"{name}: {_shown(rates[name])} tok/s")
     plain, best = rates["plain"], rates.get("server ngram-mod")
     return {
         "tokens_per_second": rates,
         "controller_over_plain": _ratio(rates["controller"], plain),
         "controller_over_ngram_mod": None if best is None else _ratio(rates["controller"], best),
+        "rounds": made,
+        "server_timings": served,
+    }
+
+
+def told(r: Round) -> dict[str, Any]:
+    """One round on a line: what was asked for, what came of it, where its time went."""
+    times = {"draft": r.timing.draft_s, "verify": r.timing.verify_s, "rest": r.timing.overhead_s}
+    return {
+        "at": r.position,
+        "source": r.source,
+        "window": r.window,
+        "rows": r.n_pass_rows,
+        "accepted": r.n_accepted,
+        "why": r.reason if r.fallback is None else r.fallback.value,
+        "offered": max(r.agreed.values(), default=0),
+        **{
+            f"{name}_ms": round(1e3 * s, 3)
+            for name, s in (*times.items(), ("outside", r.outside_s))
+        },
     }
 
 
@@ -195,11 +224,16 @@ def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
     sys.exit("llama.cpp's server did not come up")
 
 
-def _complete(url: str, prompt: list[int], n: int) -> float:
+def _complete(url: str, prompt: list[int], n: int) -> dict[str, Any]:
+    """What the server tells of its time."""
     body = {"prompt": prompt, "n_predict": n, "temperature": 0, "cache_prompt": False}
     answer = httpx.post(f"{url}/completion", json=body | {"ignore_eos": True}, timeout=600)
     answer.raise_for_status()
-    timings = answer.json()["timings"]
+    timings: dict[str, Any] = answer.json()["timings"]
+    return timings
+
+
+def _rate_told(timings: dict[str, Any]) -> float:
     return float((timings["predicted_n"] - 1) / timings["predicted_ms"] * 1e3)
 
 
@@ -325,6 +359,77 @@ def memory(model: Path, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+# -- passes ------------------------------------------------------------------------------------
+
+
+def passes(model: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds by rows, for several numbers of snapshots, and of copies of the state."""
+    loaded = Model(model, ModelSettings())
+    try:
+        return {str(n): _passes_with(loaded, n, args) for n in args.snapshots}
+    finally:
+        loaded.close()
+
+
+def _passes_with(model: Model, n_snapshots: int, args: argparse.Namespace) -> dict[str, Any]:
+    size = ContextSettings(4096, threads=args.threads, n_snapshots=n_snapshots)
+    target = Context(model, replace(size, n_outputs=max(args.rows)))
+    try:
+        found = {rows: _pass_ms(target, rows) for rows in args.rows}
+    finally:
+        target.close()
+    _say(f"{n_snapshots} snapshots: {json.dumps(found)}")
+    return {"snapshots": target.free_rollback, "by_rows": found}
+
+
+def _pass_ms(target: Context, rows: int) -> dict[str, float]:
+    """A pass as a draft makes it; one that nothing has to be taken back of; and a rejection."""
+    target.clear(0)
+    target.decode([Span(0, 0, list(range(100, 164)), 0)])
+
+    def once(n_logits: int) -> float:
+        span = Span(0, target.length(0), [200 + j for j in range(rows)], n_logits)
+        started = perf_counter()
+        target.decode([span])
+        return perf_counter() - started
+
+    def reject() -> float:
+        once(rows)
+        started = perf_counter()
+        target.truncate(0, target.length(0) - rows + 1)
+        target.settle()
+        return perf_counter() - started
+
+    kinds: dict[str, Callable[[], float]] = {"drafted": lambda: once(rows), "kept": lambda: once(1)}
+    if rows > 1:
+        kinds["rejection"] = reject
+    medians = {
+        name: statistics.median([run() for _ in range(8)][3:]) for name, run in kinds.items()
+    }
+    return {name: round(1e3 * seconds, 3) for name, seconds in medians.items()}
+
+
+# -- windows -----------------------------------------------------------------------------------
+
+
+def windows(model: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Tokens per second at fixed windows and by the controller, which also tells its prices."""
+    found: dict[str, Any] = {}
+    with Engine(settings(model, args, "suffix")) as engine:
+        texts = prompts(engine)
+        for window in (*args.windows, None):
+            ask(engine, texts[0], 16, window=window, owner="first")
+            answers = [ask(engine, p, args.tokens, window=window, owner="b") for p in texts]
+            found[str(window)] = {
+                "rates": [round(rate(seq), 1) for seq in answers],
+                "rounds": [[told(r) for r in seq.rounds] for seq in answers],
+            }
+            _say(f"window {window}: {found[str(window)]['rates']} tok/s")
+        found["rollback"] = engine.target.free_rollback
+        found["prices"] = None if engine.prices is None else engine.prices.to_dict()
+    return found
+
+
 # -- odds and ends -----------------------------------------------------------------------------
 
 
@@ -354,11 +459,24 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=4000, help="of the second turn")
     parser.add_argument("--new", type=int, default=100, help="tokens new in the second turn")
     parser.add_argument("--threads", type=int, default=0)
-    parts = ("speed", "rounds", "turn", "memory")
-    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
+    usual = ("speed", "rounds", "turn", "memory")
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=usual)
+    parser.add_argument("--snapshots", type=int, nargs="+", default=[0, 7], help="of `passes`")
+    rows = [1, 2, 4, 8, 9, 16, 17, 32, 64]
+    parser.add_argument("--rows", type=int, nargs="+", default=rows, help="of `passes`")
+    parser.add_argument("--windows", type=int, nargs="+", default=[0, 7, 16, 32, 63])
     parser.add_argument("--json", type=Path, help="where the figures go")
     return parser.parse_args()
 
+
+_PARTS: dict[str, Callable[[Path, argparse.Namespace], Any]] = {
+    "speed": speed,
+    "rounds": rounds,
+    "turn": turn,
+    "memory": memory,
+    "passes": passes,
+    "windows": windows,
+}
 
 if __name__ == "__main__":
     main()
