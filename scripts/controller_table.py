@@ -69,8 +69,10 @@ def profit(label: str, fresh: bool = False) -> list[Comparison]:
     return run(SETS[label], ProfitController, fresh=fresh)
 
 
-def run(sources: tuple[str, ...], make: MakeController, *, fresh: bool = False) -> list[Comparison]:
-    return [compare(workload(), costs, sources, make, fresh=fresh) for costs in tables()]
+def run(
+    proposers: tuple[str, ...], make: MakeController, *, fresh: bool = False
+) -> list[Comparison]:
+    return [compare(workload(), costs, proposers, make, fresh=fresh) for costs in tables()]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -92,7 +94,7 @@ def by_costs() -> str:
             plain = c.total("plain_s")
             row += [
                 f"{plain / c.total('seconds'):.2f}x",
-                f"{plain / c.best_s:.2f}x ({c.best_source} {c.best_window})",
+                f"{plain / c.best_s:.2f}x ({c.best_proposer} {c.best_window})",
                 f"{c.mean_over('best_fixed_s'):.3f}",
             ]
         rows.append(row)
@@ -142,8 +144,8 @@ def by_drafter() -> str:
     rows = []
     for share in SHARES:
         priced = [costs.with_drafter(share) for costs in tables()]
-        for label, sources in list(SETS.items())[1:]:
-            found = [compare(workload(), costs, sources, ProfitController) for costs in priced]
+        for label, proposers in list(SETS.items())[1:]:
+            found = [compare(workload(), costs, proposers, ProfitController) for costs in priced]
             rows.append(
                 [
                     f"{share:g}",
@@ -166,9 +168,9 @@ def rivals() -> str:
         rival_row("the same, from nothing", profit(label, True)),
     ]
     for name in RIVALS:
-        for source in ("suffix", "pruned"):
-            found = run(SETS[label], controller_named(name, source))
-            shown = "drafter" if source == "pruned" else source
+        for proposer in ("suffix", "pruned"):
+            found = run(SETS[label], controller_named(name, proposer))
+            shown = "drafter" if proposer == "pruned" else proposer
             rows.append(rival_row(f"{name}, {shown}", found))
     return markdown(
         [
@@ -197,7 +199,7 @@ class Unlimited(Account):
     """May lose whatever it likes."""
 
     def allowance(
-        self, seq_id: int, source: str, n_generated: int, plain_s: float, limit_s: float
+        self, seq_id: int, proposer: str, n_generated: int, plain_s: float, limit_s: float
     ) -> float:
         return float("inf")
 
@@ -227,11 +229,11 @@ def oracle() -> str:
     )
 
 
-def seconds_when_known(recording: Recording, costs: CostTable, sources: tuple[str, ...]) -> float:
+def seconds_when_known(recording: Recording, costs: CostTable, proposers: tuple[str, ...]) -> float:
     """Its third reading of the same text, with nothing to keep it from betting."""
     controller = ProfitController(costs.copy())
     controller.account = Unlimited()
-    replay = Replay([recording], sources)
+    replay = Replay([recording], proposers)
     return [replay.run(controller, costs)[0].seconds for _ in range(3)][-1]
 
 

@@ -255,7 +255,7 @@ def rounds(model: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
                 engine.bets.proposers["recorded"] = source
                 made: list[Round] = []
                 for prompt in texts:
-                    seq = ask(engine, prompt, args.tokens, sources=("recorded",), window=window)
+                    seq = ask(engine, prompt, args.tokens, proposers=("recorded",), window=window)
                     made += [r for r in seq.rounds if r.n_rows == window + 1]
                 found.append(_costs(made, window, right, pass_s))
                 _say(json.dumps(found[-1]))

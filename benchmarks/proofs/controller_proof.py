@@ -57,11 +57,11 @@ def kept() -> list[Comparison]:
 
 
 def seconds_of(
-    recordings: Sequence[Recording], costs: CostTable, sources: tuple[str, ...], fresh: bool
+    recordings: Sequence[Recording], costs: CostTable, proposers: tuple[str, ...], fresh: bool
 ) -> list[float]:
     if fresh:
-        return [seconds_of([r], costs, sources, fresh=False)[0] for r in recordings]
-    outcomes = Replay(recordings, sources).run(ProfitController(costs.copy()), costs)
+        return [seconds_of([r], costs, proposers, fresh=False)[0] for r in recordings]
+    outcomes = Replay(recordings, proposers).run(ProfitController(costs.copy()), costs)
     return [outcome.seconds for outcome in outcomes]
 
 
@@ -91,14 +91,14 @@ class Unlimited(Account):
     """May lose whatever it likes."""
 
     def allowance(
-        self, seq_id: int, source: str, n_generated: int, plain_s: float, limit_s: float
+        self, seq_id: int, proposer: str, n_generated: int, plain_s: float, limit_s: float
     ) -> float:
         return float("inf")
 
 
-@pytest.mark.parametrize("sources", SETS)
+@pytest.mark.parametrize("proposers", SETS)
 def test_the_oracle_is_out_of_reach_and_how_much_of_the_rest_is_reached(
-    sources: tuple[str, ...],
+    proposers: tuple[str, ...],
 ) -> None:
     """The oracle knows which token is wrong; a controller knows how likely that is.
 
@@ -109,19 +109,19 @@ def test_the_oracle_is_out_of_reach_and_how_much_of_the_rest_is_reached(
     recordings = workload()[::2]
     for costs in some_tables():
         for recording, taken in zip(
-            recordings, seconds_of(recordings, costs, sources, fresh=False), strict=True
+            recordings, seconds_of(recordings, costs, proposers, fresh=False), strict=True
         ):
-            oracle = oracle_seconds(recording, costs, sources)
+            oracle = oracle_seconds(recording, costs, proposers)
             reached.append(oracle / taken)
-            informed.append(oracle / seconds_when_known(recording, costs, sources))
+            informed.append(oracle / seconds_when_known(recording, costs, proposers))
     assert mean(informed) < 0.90
     assert mean(reached) > 0.92 * mean(informed)
 
 
-def seconds_when_known(recording: Recording, costs: CostTable, sources: tuple[str, ...]) -> float:
+def seconds_when_known(recording: Recording, costs: CostTable, proposers: tuple[str, ...]) -> float:
     controller = ProfitController(costs.copy())
     controller.account = Unlimited()
-    replay = Replay([recording], sources)
+    replay = Replay([recording], proposers)
     return [replay.run(controller, costs)[0].seconds for _ in range(3)][-1]
 
 
@@ -152,14 +152,14 @@ def test_a_short_answer_loses_ten_plain_passes_at_most() -> None:
             assert r.seconds - r.plain_s <= 10.0 * r.plain_s / r.n_tokens
 
 
-@pytest.mark.parametrize("sources", SETS)
+@pytest.mark.parametrize("proposers", SETS)
 def test_from_nothing_hardly_any_recording_is_slower_by_more_than_2_percent(
-    sources: tuple[str, ...],
+    proposers: tuple[str, ...],
 ) -> None:
     """A text may show a proposer to be right and then mislead it: one bet, and no more."""
     ratios = []
     for costs in tables():
-        found = seconds_of(workload(), costs, sources, fresh=True)
+        found = seconds_of(workload(), costs, proposers, fresh=True)
         ratios += [plain_seconds(r, costs) / s for r, s in zip(workload(), found, strict=True)]
     assert mean([ratio < 0.98 for ratio in ratios]) < 0.01
     assert min(ratios) >= 0.96
@@ -187,10 +187,10 @@ WORST: dict[str, tuple[tuple[str, ...], list[str], float | None, Callable[..., C
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("case", WORST)
 def test_the_worst_proposers_cost_2_percent_at_most(case: str, fresh: bool) -> None:
-    sources, useless, confidence, price = WORST[case]
+    proposers, useless, confidence, price = WORST[case]
     recordings = [dead(r, *useless, confidence=confidence) for r in workload()[:24]]
     for costs in map(price, some_tables()):
-        taken = seconds_of(recordings, costs, sources, fresh)
+        taken = seconds_of(recordings, costs, proposers, fresh)
         plain = [plain_seconds(r, costs) for r in recordings]
         assert sum(plain) / sum(taken) >= 0.98, costs.name
         for recording, with_bets, without in zip(recordings, taken, plain, strict=True):
@@ -205,9 +205,9 @@ PROSE = ("chat-01", "chat-02", "reasoning-01", "chat-05", "summary-03")
 CODE = ("code-01", "code-02", "code-04", "code-05", "code-06")
 
 
-@pytest.mark.parametrize("sources", SETS)
+@pytest.mark.parametrize("proposers", SETS)
 def test_after_a_switch_of_the_text_less_than_5_percent_is_lost_to_hindsight(
-    sources: tuple[str, ...],
+    proposers: tuple[str, ...],
 ) -> None:
     """Copying, then prose, then code: against the best window for each part, known beforehand."""
     known = {r.id: r for r in workload()}
@@ -215,14 +215,14 @@ def test_after_a_switch_of_the_text_less_than_5_percent_is_lost_to_hindsight(
     whole, by_part = [], []
     for costs in some_tables():
         controller = ProfitController(costs.copy())
-        Replay(workload(), sources).run(controller, costs)
+        Replay(workload(), proposers).run(controller, costs)
         kept_state = controller.to_dict()
         for parts in streams:
             stream = joined(parts)
             made = ProfitController(costs.copy(), kept_state)
-            taken = Replay([stream], sources).run(made, costs)[0].seconds
-            whole.append(best_fixed([stream], costs, sources)[2] / taken)
-            by_part.append(sum(best_fixed([p], costs, sources)[2] for p in parts) / taken)
+            taken = Replay([stream], proposers).run(made, costs)[0].seconds
+            whole.append(best_fixed([stream], costs, proposers)[2] / taken)
+            by_part.append(sum(best_fixed([p], costs, proposers)[2] for p in parts) / taken)
     assert mean(whole) >= 1.0
     assert mean(by_part) >= 0.95
 

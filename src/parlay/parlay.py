@@ -251,7 +251,7 @@ class Parlay:
             max_tokens=max_tokens,
             sampling=drawn,
             stop=tuple(stop),
-            sources=None if draft is None else parse_draft(draft),
+            proposers=None if draft is None else parse_draft(draft),
             window=window,
             mode=mode,
             verification=verification,

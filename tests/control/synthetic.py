@@ -28,13 +28,13 @@ def table(
     return CostTable(curves, cost, name="made", stable=stable)
 
 
-def draft(source: str, *confidence: float) -> Draft:
-    return Draft((7,) * len(confidence), source, confidence)
+def draft(proposer: str, *confidence: float) -> Draft:
+    return Draft((7,) * len(confidence), proposer, confidence)
 
 
 def view(
     offers: Mapping[str, Draft] | None = None,
-    sources: tuple[str, ...] = ("ngram",),
+    proposers: tuple[str, ...] = ("ngram",),
     seq_id: int = 0,
     n_generated: int = 1,
     max_window: int = 16,
@@ -48,7 +48,7 @@ def view(
         n_prompt=50,
         n_generated=n_generated,
         max_window=max_window,
-        sources=sources,
+        proposers=proposers,
         offers=offers or {},
         window=window,
         fallback=fallback,
@@ -57,7 +57,7 @@ def view(
 
 
 def finished(
-    source: str = "none",
+    proposer: str = "none",
     n_drafted: int = 0,
     n_accepted: int = 0,
     seconds: float = 1.0,
@@ -70,7 +70,7 @@ def finished(
 ) -> Round:
     return Round(
         seq_id=seq_id,
-        source=source,
+        proposer=proposer,
         window=n_drafted,
         n_drafted=n_drafted,
         n_accepted=n_accepted,
@@ -86,13 +86,13 @@ def finished(
     )
 
 
-def dead(recording: Recording, *sources: str, confidence: float | None = None) -> Recording:
+def dead(recording: Recording, *proposers: str, confidence: float | None = None) -> Recording:
     """The same, but nothing that these proposers draft is ever right; they may be sure of it."""
     offers = dict(recording.offers)
-    for source in sources:
-        offers[source] = tuple(
+    for proposer in proposers:
+        offers[proposer] = tuple(
             Offer(0, o.confidence if confidence is None else (confidence,) * 16)
-            for o in recording.offers[source]
+            for o in recording.offers[proposer]
         )
     return replace(recording, offers=offers)
 
@@ -100,8 +100,8 @@ def dead(recording: Recording, *sources: str, confidence: float | None = None) -
 def joined(recordings: Sequence[Recording]) -> Recording:
     """One answer whose text changes its kind on the way."""
     offers = {
-        source: tuple(offer for r in recordings for offer in r.offers[source])
-        for source in recordings[0].offers
+        proposer: tuple(offer for r in recordings for offer in r.offers[proposer])
+        for proposer in recordings[0].offers
     }
     name = "+".join(r.id for r in recordings)
     return Recording(name, "joined", recordings[0].n_prompt, "length", offers)

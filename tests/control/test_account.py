@@ -9,8 +9,8 @@ from parlay.control.account import Account
 PLAIN_S = 1.0
 
 
-def allowance(account: Account, source: str = "ngram", n_generated: int = 0) -> float:
-    return account.allowance(0, source, n_generated, PLAIN_S, limit_s=1.5)
+def allowance(account: Account, proposer: str = "ngram", n_generated: int = 0) -> float:
+    return account.allowance(0, proposer, n_generated, PLAIN_S, limit_s=1.5)
 
 
 def test_a_proposer_that_has_won_may_stake_more_than_one_without_a_record() -> None:

@@ -19,7 +19,7 @@ def play(guarded: Guarded, n: int, n_accepted: int) -> list[int]:
         k = choice.window
         accepted = min(k, n_accepted)
         guarded.observe(
-            [finished(choice.source, k, accepted, fallback=choice.fallback if not k else None)]
+            [finished(choice.proposer, k, accepted, fallback=choice.fallback if not k else None)]
         )
         windows.append(k)
     return windows

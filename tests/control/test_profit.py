@@ -24,9 +24,9 @@ def choose(controller: Controller, *views: View) -> list[Choice]:
     return controller.choose(views)
 
 
-def proven(costs: CostTable, *sources: str, unified: bool = True) -> ProfitController:
+def proven(costs: CostTable, *proposers: str, unified: bool = True) -> ProfitController:
     """One whose proposers have a record, so that it may stake more."""
-    record = {"record": dict.fromkeys(sources, 100.0)}
+    record = {"record": dict.fromkeys(proposers, 100.0)}
     return ProfitController(costs, record, Cutting(unified))
 
 
@@ -69,11 +69,11 @@ def test_what_the_request_says_is_done() -> None:
     controller = ProfitController(table())
     sure = {"ngram": draft("ngram", *(0.99,) * 16)}
     assert choose(controller, view(sure, fallback=Fallback.GRAMMAR))[0].fallback is Fallback.GRAMMAR
-    assert choose(controller, view(sure, sources=()))[0].fallback is Fallback.REQUEST
+    assert choose(controller, view(sure, proposers=()))[0].fallback is Fallback.REQUEST
     assert choose(controller, view(sure, window=0))[0].fallback is Fallback.REQUEST
     assert choose(controller, view({}, max_window=0))[0].fallback is Fallback.EXACT
     fixed = choose(controller, view(sure, window=7))[0]
-    assert (fixed.source, fixed.window, fixed.keep_going) == ("ngram", 7, None)
+    assert (fixed.proposer, fixed.window, fixed.keep_going) == ("ngram", 7, None)
 
 
 def test_nothing_to_say_is_told_from_nothing_worth_saying() -> None:
@@ -107,7 +107,7 @@ def test_a_longer_window_is_worth_it_where_rows_are_cheap() -> None:
 def test_the_better_of_two_offers_is_taken() -> None:
     controller = proven(table(0.1), "ngram", "suffix")
     offers = {"ngram": draft("ngram", *(0.6,) * 8), "suffix": draft("suffix", *(0.95,) * 8)}
-    assert choose(controller, view(offers, sources=("ngram", "suffix")))[0].source == "suffix"
+    assert choose(controller, view(offers, proposers=("ngram", "suffix")))[0].proposer == "suffix"
 
 
 @settings(deadline=None)
@@ -118,9 +118,9 @@ def test_a_window_that_cannot_pay_even_at_best_is_never_tried(
     """A row costs at least a plain pass here, so that no draft can win."""
     costs = table(slope, drafter=0.5)
     controller = proven(costs, "ngram", "model")
-    sources, offers = ("ngram", "model"), {"ngram": draft("ngram", *confidence)}
+    proposers, offers = ("ngram", "model"), {"ngram": draft("ngram", *confidence)}
     for n in range(1, 40):
-        choice = choose(controller, view(offers, sources=sources, n_generated=n))[0]
+        choice = choose(controller, view(offers, proposers=proposers, n_generated=n))[0]
         assert choice.window == 0
         controller.observe([finished(fallback=choice.fallback)])
 
@@ -154,10 +154,10 @@ def test_prices_that_cannot_be_relied_on_ask_for_a_wider_margin() -> None:
 
 def test_a_good_drafter_is_used_and_stops_where_it_is_unsure() -> None:
     controller = proven(table(0.1, drafter=0.05), "model")
-    choice = choose(controller, view(sources=("model",), n_context=5))[0]
-    assert choice.source == "model" and choice.keep_going and choice.verify
+    choice = choose(controller, view(proposers=("model",), n_context=5))[0]
+    assert choice.proposer == "model" and choice.keep_going and choice.verify
     assert choice.keep_going((0.99, 0.99))
-    choice = choose(controller, view(sources=("model",), n_context=5, n_generated=2))[0]
+    choice = choose(controller, view(proposers=("model",), n_context=5, n_generated=2))[0]
     assert choice.keep_going and choice.verify
     assert not choice.keep_going((0.99, 0.02))
     assert choice.verify((0.99, 0.02)) == 1
@@ -166,7 +166,7 @@ def test_a_good_drafter_is_used_and_stops_where_it_is_unsure() -> None:
 def test_a_drafter_too_slow_to_pay_is_never_asked() -> None:
     controller = proven(table(0.3, drafter=1.2), "model")
     for n in range(1, 2000):
-        choice = choose(controller, view(sources=("model",), n_generated=n, n_context=3))[0]
+        choice = choose(controller, view(proposers=("model",), n_generated=n, n_context=3))[0]
         assert choice.window == 0
         controller.observe([finished(fallback=choice.fallback, n_context=3)])
 
@@ -175,11 +175,11 @@ def test_probes_of_a_useless_drafter_become_seldom() -> None:
     controller = proven(table(0.05, drafter=0.02), "model")
     asked = []
     for n in range(1, 4000):
-        choice = choose(controller, view(sources=("model",), n_generated=n, n_context=3))[0]
+        choice = choose(controller, view(proposers=("model",), n_generated=n, n_context=3))[0]
         k = choice.verify((0.9,) * choice.window) if choice.verify else 0
-        source = choice.source if k else "none"
+        proposer = choice.proposer if k else "none"
         controller.observe(
-            [finished(source, k, 0, 1.0 + 0.05 * k, confidence=(0.9,) * k, n_context=3)]
+            [finished(proposer, k, 0, 1.0 + 0.05 * k, confidence=(0.9,) * k, n_context=3)]
         )
         asked.append(k > 0)
     assert sum(asked[:1000]) > sum(asked[-1000:])
@@ -199,8 +199,8 @@ def random_recording(rng: random.Random, n: int) -> Recording:
         return Offer(rng.randint(0, k), tuple(rng.random() for _ in range(k)))
 
     offers = {
-        source: tuple(offer(present) for _ in range(n))
-        for source, present in (("ngram", 0.7), ("suffix", 0.5), ("model", 1.0))
+        proposer: tuple(offer(present) for _ in range(n))
+        for proposer, present in (("ngram", 0.7), ("suffix", 0.5), ("model", 1.0))
     }
     return Recording("random", "random", rng.randint(1, 500), "length", offers)
 
@@ -226,7 +226,7 @@ def test_no_text_is_slower_than_plain_by_more_than_the_stake(
         ProfitController(costs.copy()), costs
     )
     n = recording.n_tokens
-    free = [recording.offers[source] for source in ("ngram", "suffix")]
+    free = [recording.offers[proposer] for proposer in ("ngram", "suffix")]
     proven = any(sum(o.n_accepted > 0 for o in offers) > 5 for offers in free)
     assert outcome.seconds <= n + max(0.5, 0.02 * n) + (5.0 if proven else 0.0) + 1e-6
 
@@ -387,8 +387,8 @@ def test_a_shape_that_has_settled_is_left_only_for_more_than_settling_again_cost
 
 def test_a_drafter_that_will_be_used_for_the_rest_of_the_answer_is_worth_settling_for() -> None:
     controller = proven(settling_table(), "model")
-    choice = choose(controller, view(sources=("model",), n_context=5))[0]
-    assert choice.source == "model" and choice.window > 0
+    choice = choose(controller, view(proposers=("model",), n_context=5))[0]
+    assert choice.proposer == "model" and choice.window > 0
 
 
 def test_the_second_pass_of_a_new_shape_teaches_what_settling_costs() -> None:
@@ -412,7 +412,7 @@ def test_choices_come_in_the_order_of_the_views() -> None:
         view({"ngram": draft("ngram", *(0.9,) * 3)}, seq_id=3, window=2),
     ]
     first, second, third = choose(controller, *views)
-    assert first.source == "ngram" and second.fallback is Fallback.GRAMMAR and third.window == 2
+    assert first.proposer == "ngram" and second.fallback is Fallback.GRAMMAR and third.window == 2
 
 
 # -- learning -----------------------------------------------------------------
@@ -454,7 +454,7 @@ def test_a_window_set_by_the_request_teaches_about_its_own_proposer_only() -> No
     offers = {"ngram": draft("ngram", *(0.9,) * 4)}
     for i in range(50):
         asked = view(offers, ("ngram", "model"), n_generated=i + 1, window=4)
-        assert choose(controller, asked)[0].source == "ngram"
+        assert choose(controller, asked)[0].proposer == "ngram"
         controller.observe([finished("ngram", 4, 4, 1.2)])
     assert controller.costs.drafter is not None
     assert controller.costs.drafter.pace == 1.0
@@ -482,7 +482,7 @@ def test_choosing_takes_microseconds() -> None:
     for _ in range(5):
         started = time.process_time()
         for n in range(1, 101):
-            choose(controller, view(offers, sources=("ngram", "suffix"), n_generated=n))
+            choose(controller, view(offers, proposers=("ngram", "suffix"), n_generated=n))
             controller.observe([finished("ngram", 16, 16, 2.6, agreed={"ngram": 16, "suffix": 16})])
         best = min(best, (time.process_time() - started) / 100)
     assert best < 500e-6

@@ -46,8 +46,8 @@ class Machine:
             self.spent_s += seconds
             self.plain_s += self._seconds(1) * (right + 1)
             self.windows += [window] * bool(window)
-            source = "ngram" if window else "none"
-            self.trials.observe([finished(source, window, right, pace(i) * seconds)])
+            proposer = "ngram" if window else "none"
+            self.trials.observe([finished(proposer, window, right, pace(i) * seconds)])
 
     @property
     def prices(self) -> CostTable:
@@ -135,14 +135,14 @@ def test_requests_that_decide_for_themselves_are_left_alone() -> None:
     for found in alone:
         assert ready().next([found]) is None
     trial = ready().next([view(LONG)])
-    assert trial is not None and (trial.source, trial.window) == ("ngram", 1)
+    assert trial is not None and (trial.proposer, trial.window) == ("ngram", 1)
 
 
 def test_a_draft_model_is_tried_only_where_nobody_drafts_for_nothing() -> None:
     silent = {"ngram": draft("ngram")}
-    assert ready().next([view(silent, sources=("model", "ngram"))]) is None
-    trial = ready().next([view(sources=("model",))])
-    assert trial is not None and trial.source == "model"
+    assert ready().next([view(silent, proposers=("model", "ngram"))]) is None
+    trial = ready().next([view(proposers=("model",))])
+    assert trial is not None and trial.proposer == "model"
 
 
 def test_several_sequences_have_prices_of_their_own() -> None:

@@ -17,13 +17,13 @@ def a_round(
     n_accepted: int,
     *,
     ended: bool = False,
-    source: str = "suffix",
+    proposer: str = "suffix",
     fallback: Fallback | None = None,
     timing: Timing = Timing(1e-3, 2e-3, 5e-4),  # noqa: B008 - frozen
 ) -> Round:
     return Round(
         seq_id=0,
-        source=source if n_drafted else "none",
+        proposer=proposer if n_drafted else "none",
         window=n_drafted,
         n_drafted=n_drafted,
         n_accepted=n_accepted,
@@ -49,7 +49,7 @@ def counts_of(*rounds: Round) -> Counts:
 EXAMPLE = counts_of(
     a_round(4, 4),
     a_round(4, 1),
-    a_round(2, 0, source="model"),
+    a_round(2, 0, proposer="model"),
     a_round(0, 0, fallback=Fallback.NO_DRAFT),
 )
 
@@ -83,10 +83,10 @@ def test_a_short_draft_does_not_count_against_positions_it_never_had() -> None:
     assert counts_of(a_round(1, 1), a_round(3, 3)).acceptance_by_position == [1.0, 1.0, 1.0]
 
 
-def test_the_histogram_windows_sources_and_fallbacks_are_kept_apart() -> None:
+def test_the_histogram_windows_proposers_and_fallbacks_are_kept_apart() -> None:
     assert EXAMPLE.histogram == {4: 1, 1: 1, 0: 1}
     assert EXAMPLE.windows == {4: 2, 2: 1, 0: 1}
-    assert EXAMPLE.sources == {"suffix": 2, "model": 1}
+    assert EXAMPLE.proposers == {"suffix": 2, "model": 1}
     assert EXAMPLE.fallbacks == {Fallback.NO_DRAFT: 1}
 
 

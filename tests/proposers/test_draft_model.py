@@ -227,7 +227,7 @@ def test_a_window_that_does_not_fit_into_the_context_gives_no_draft(
     (draft,) = drafter(model).propose([Ask(0, [i % N_VOCAB for i in range(n_tokens)], window)])
     fits = n_tokens + window <= 20
     assert len(draft.tokens) == (window if fits else 0)
-    assert draft.source == "model"
+    assert draft.proposer == "model"
 
 
 def test_a_sequence_without_room_does_not_keep_others_from_drafting() -> None:

@@ -202,7 +202,7 @@ def test_nothing_is_drafted_where_the_target_was_not_followed(make: Make) -> Non
     _, proposer = make()
     (draft,) = proposer.propose([Ask(0, [1, 2, 3], 4)])
     assert draft.tokens == ()
-    assert draft.source == "model"
+    assert draft.proposer == "model"
 
 
 def test_confidences_come_only_where_they_are_asked_for(make: Make) -> None:

@@ -17,12 +17,12 @@ from parlay.replay.recording import (
     save_recordings,
 )
 from parlay.replay.replay import Replay
-from parlay.replay.rivals import RULES, OneSource, rival
+from parlay.replay.rivals import RULES, OneProposer, rival
 from tests.control.synthetic import table
 
 
-def recording(*offers: Offer, source: str = "ngram", n_prompt: int = 10) -> Recording:
-    return Recording("a", "made", n_prompt, "stop", {source: offers})
+def recording(*offers: Offer, proposer: str = "ngram", n_prompt: int = 10) -> Recording:
+    return Recording("a", "made", n_prompt, "stop", {proposer: offers})
 
 
 HIT, MISS, NOTHING = Offer(2, (0.9, 0.9, 0.5)), Offer(0, (0.9, 0.9)), Offer(0, ())
@@ -44,7 +44,7 @@ def test_changed_shapes_are_charged() -> None:
 
 
 def test_a_drafter_is_charged_for_catching_up_and_for_what_it_drops() -> None:
-    made = recording(Offer(1, (0.9, 0.9)), MISS, MISS, source="model", n_prompt=9)
+    made = recording(Offer(1, (0.9, 0.9)), MISS, MISS, proposer="model", n_prompt=9)
     costs = table(slope=0.0, drafter=0.1)
     assert costs.drafter is not None
     (outcome,) = Replay([made], ("model",)).run(FixedWindow(2), costs)
@@ -56,22 +56,22 @@ def test_a_drafter_is_charged_for_catching_up_and_for_what_it_drops() -> None:
 def test_the_priced_path_equals_the_replay() -> None:
     recordings = mixed_workload()[:6]
     for costs in (table(0.2, 0.1), table(0.1, 0.05, change=0.3)):
-        for source in ("ngram", "suffix", "model", "pruned"):
+        for proposer in ("ngram", "suffix", "model", "pruned"):
             for k in (1, 3, 8, 16):
-                controller = OneSource(FixedWindow(k), source)
+                controller = OneProposer(FixedWindow(k), proposer)
                 for made in recordings:
-                    (outcome,) = Replay([made], (source,)).run(controller, costs)
-                    expected = fixed_seconds(made, costs, source, k)
+                    (outcome,) = Replay([made], (proposer,)).run(controller, costs)
+                    expected = fixed_seconds(made, costs, proposer, k)
                     assert outcome.seconds == pytest.approx(expected)
 
 
 def test_the_oracle_is_never_slower_than_any_fixed_window_or_the_controller() -> None:
-    sources = ("ngram", "suffix", "model")
+    proposers = ("ngram", "suffix", "model")
     for costs in (table(0.2, 0.1), table(0.1, 0.05, change=0.3)):
         for made in mixed_workload()[:6]:
-            oracle = oracle_seconds(made, costs, sources)
-            assert oracle <= best_fixed([made], costs, sources)[2] + 1e-9
-            (outcome,) = Replay([made], sources).run(ProfitController(costs.copy()), costs)
+            oracle = oracle_seconds(made, costs, proposers)
+            assert oracle <= best_fixed([made], costs, proposers)[2] + 1e-9
+            (outcome,) = Replay([made], proposers).run(ProfitController(costs.copy()), costs)
             assert oracle <= outcome.seconds + 1e-9
 
 
@@ -122,8 +122,8 @@ def test_what_is_no_recording_is_refused_in_one_line(tmp_path: Path, text: str) 
 @pytest.mark.parametrize("name", [*RULES, "fixed-3"])
 def test_every_rival_plays_to_the_end(name: str) -> None:
     recordings = mixed_workload()[:3]
-    for source in ("suffix", "model"):
-        outcomes = Replay(recordings, (source,)).run(rival(name, source), table(0.1, 0.05))
+    for proposer in ("suffix", "model"):
+        outcomes = Replay(recordings, (proposer,)).run(rival(name, proposer), table(0.1, 0.05))
         assert [o.n_tokens for o in outcomes] == [r.n_tokens for r in recordings]
 
 

@@ -404,7 +404,7 @@ def test_a_request_that_cannot_be_met_is_refused_before_it_starts(tiny_llama: Pa
         with pytest.raises(PromptTooLong, match="has 512 tokens, the context holds 512"):
             ask((5,) * 512)
         with pytest.raises(BadRequest, match="no proposer 'ngram' is loaded; loaded: prediction"):
-            ask((5,), sources=("ngram",))
+            ask((5,), proposers=("ngram",))
         with pytest.raises(BadRequest, match=r"logit_bias names token 271.*0 to 270"):
             ask((5,), sampling=Sampling(logit_bias={271: 1.0}))
         with pytest.raises(BadRequest, match=r"token 999 is not in the vocabulary"):

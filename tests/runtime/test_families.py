@@ -48,11 +48,13 @@ def test_drafts_of_any_kind_and_window_leave_the_text_of_plain_decoding(
         assert engine.target.rollback is KINDS.get(name, Rollback.PARTIAL)
         n_vocab = engine.target.n_vocab
         engine.bets.proposers["recorded"] = RecordedProposer(expected, 0.7, n_vocab=n_vocab)
-        for source in ("ngram", "suffix", "recorded"):
+        for proposer in ("ngram", "suffix", "recorded"):
             for window in WINDOWS:
-                asked = [Request(p, 32, GREEDY, sources=(source,), window=window) for p in PROMPTS]
+                asked = [
+                    Request(p, 32, GREEDY, proposers=(proposer,), window=window) for p in PROMPTS
+                ]
                 answers = [run(engine, request)[0] for request in asked]
-                assert [seq.tokens for seq in answers] == expected, (source, window)
+                assert [seq.tokens for seq in answers] == expected, (proposer, window)
                 n_drafted += sum(seq.counts.n_drafted for seq in answers)
                 n_accepted += sum(seq.counts.n_accepted for seq in answers)
         exact = engine.exact.limit > 1

@@ -32,7 +32,7 @@ def resting(parlay: Parlay) -> Resting:
 def a_round(*, chosen: bool = False, position: int = 9, fallback: Fallback | None = None) -> Round:
     return Round(
         seq_id=0,
-        source="model" if chosen else "none",
+        proposer="model" if chosen else "none",
         window=3 if chosen else 0,
         n_drafted=3 if chosen else 0,
         n_accepted=0,

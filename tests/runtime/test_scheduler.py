@@ -504,7 +504,7 @@ def test_what_a_grammar_forces_and_what_follows_it_are_drafted_together() -> Non
     rig.finish()
     assert seq.tokens[len(request.prompt) :] == said
     assert Fallback.DRAFT_ERROR not in seq.counts.fallbacks
-    assert "skeleton+suffix" in seq.counts.sources
+    assert "skeleton+suffix" in seq.counts.proposers
 
 
 class Longest(FixedWindow):
@@ -513,4 +513,4 @@ class Longest(FixedWindow):
     def choose(self, views: Seq[View]) -> list[Choice]:
         offers = [sorted(v.offers.values(), key=lambda d: len(d.tokens)) for v in views]
         longest = [found[-1] if found else NO_DRAFT for found in offers]
-        return [Choice(draft.source, len(draft.tokens)) for draft in longest]
+        return [Choice(draft.proposer, len(draft.tokens)) for draft in longest]

@@ -109,7 +109,7 @@ def _decided(counts: Counts) -> str:
     if not counts.n_drafted:
         return "it did not bet at all"
     bets = ", ".join(
-        f"{'the drafter' if name == MODEL else name} {n}" for name, n in counts.sources.items()
+        f"{'the drafter' if name == MODEL else name} {n}" for name, n in counts.proposers.items()
     )
     return f"it bet in {counts.n_speculated_rounds} of {counts.n_rounds} rounds: {bets}"
 

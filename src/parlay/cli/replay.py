@@ -53,12 +53,12 @@ def replay(
 ) -> None:
     """Tokens per second of a controller, of every fixed window, and of an oracle."""
     recordings = _recordings(trace or [])
-    sources = _sources(draft, recordings)
-    make = controller_named(controller, sources[-1])
+    proposers = _proposers(draft, recordings)
+    make = controller_named(controller, proposers[-1])
     tables = [_with_drafter(table, drafter_share) for table in _tables(costs or [])]
-    found = [compare(recordings, table, sources, make, fresh=fresh) for table in tables]
+    found = [compare(recordings, table, proposers, make, fresh=fresh) for table in tables]
     if json_output:
-        record = {"controller": controller, "draft": list(sources), "fresh": fresh}
+        record = {"controller": controller, "draft": list(proposers), "fresh": fresh}
         typer.echo(json.dumps({**record, "results": [c.as_dict() for c in found]}))
     else:
         Console().print(_table(found))
@@ -83,15 +83,15 @@ def _paths(names: list[str], shipped: list[Path], suffix: str, what: str) -> lis
     return [known.get(name) or Path(name) for name in names] or shipped
 
 
-def _sources(draft: str, recordings: list[Recording]) -> tuple[str, ...]:
-    sources = tuple(name.strip() for name in draft.split(",") if name.strip())
+def _proposers(draft: str, recordings: list[Recording]) -> tuple[str, ...]:
+    proposers = tuple(name.strip() for name in draft.split(",") if name.strip())
     recorded = recordings[0].offers
-    for name in sources:
+    for name in proposers:
         if name not in recorded:
             raise BadRequest(f"no proposer {name!r} was recorded; recorded: {', '.join(recorded)}")
-    if not sources:
+    if not proposers:
         raise BadRequest("name at least one proposer, such as --draft suffix")
-    return sources
+    return proposers
 
 
 def _with_drafter(table: CostTable, share: float | None) -> CostTable:
@@ -103,7 +103,7 @@ def _table(found: list[Comparison]) -> Table:
     table = Table("costs", *columns, caption="tok/s; averages of ratios; least over plain")
     for c in found:
         rates = [c.n_tokens / c.total(f) for f in ("plain_s", "seconds")]
-        best = f"{c.n_tokens / c.best_s:.1f} ({c.best_source} {c.best_window})"
+        best = f"{c.n_tokens / c.best_s:.1f} ({c.best_proposer} {c.best_window})"
         table.add_row(
             c.costs,
             *(f"{rate:.1f}" for rate in rates),

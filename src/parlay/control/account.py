@@ -43,7 +43,7 @@ class Account:
         self._regained: dict[int, float] = {}  # by refused drafts that were right
         self._share: dict[int, float] = {}  # seconds that each request may lose by its length
         self._left = 0.0  # what requests that have ended left of theirs
-        self._record = {source: float(won) for source, won in (record or {}).items()}
+        self._record = {proposer: float(won) for proposer, won in (record or {}).items()}
 
     def open(self, seq_id: int) -> None:
         """A new request in a slot; the one before it leaves what it did not lose."""
@@ -51,16 +51,16 @@ class Account:
         self._left = max(0.0, self._left + self._share.pop(seq_id, 0.0) + lost)
         self._balance[seq_id] = self._spent[seq_id] = self._regained[seq_id] = 0.0
         self._booked[seq_id] = set()
-        for source, won in self._record.items():  # one that lost gets another chance, one day
+        for proposer, won in self._record.items():  # one that lost gets another chance, one day
             if won < 0:
-                self._record[source] = _FORGIVEN * won
+                self._record[proposer] = _FORGIVEN * won
 
-    def book(self, seq_id: int, source: str, seconds: float) -> None:
+    def book(self, seq_id: int, proposer: str, seconds: float) -> None:
         """A round won so many seconds over plain decoding, or lost them."""
         self._balance[seq_id] += seconds
-        kept = 1.0 if source in self._booked[seq_id] else _KEPT
-        self._booked[seq_id].add(source)
-        self._record[source] = kept * self._record.get(source, 0.0) + seconds
+        kept = 1.0 if proposer in self._booked[seq_id] else _KEPT
+        self._booked[seq_id].add(proposer)
+        self._record[proposer] = kept * self._record.get(proposer, 0.0) + seconds
 
     def spend(self, seq_id: int, seconds: float) -> None:
         """So much was spent that plain decoding would not have spent, and no bet was made of it."""
@@ -71,12 +71,12 @@ class Account:
         self._regained[seq_id] = max(0.0, self._regained[seq_id] + seconds)
 
     def allowance(
-        self, seq_id: int, source: str, n_generated: int, plain_s: float, limit_s: float
+        self, seq_id: int, proposer: str, n_generated: int, plain_s: float, limit_s: float
     ) -> float:
         """Seconds the coming round may lose, where a plain one takes `plain_s` and a proposer that
         has won may stake `limit_s` more than one that has not."""
         self._share[seq_id] = _SHARE * plain_s * n_generated
-        record = self._record.get(source, 0.0)
+        record = self._record.get(proposer, 0.0)
         bonus = max(0.0, min(limit_s, _BONUS_SHARE * record))
         balance = self._balance[seq_id] - self._spent[seq_id]
         if balance < 0:
@@ -90,11 +90,11 @@ class Account:
         """
         return self._balance[seq_id] + max(_STAKE * plain_s, self._share[seq_id])
 
-    def savings(self, source: str, limit_s: float) -> float:
+    def savings(self, proposer: str, limit_s: float) -> float:
         """Seconds that earlier requests left, less what this proposer has lost of them."""
         self._left = min(self._left, limit_s)
-        return max(0.0, self._left + min(0.0, self._record.get(source, 0.0)))
+        return max(0.0, self._left + min(0.0, self._record.get(proposer, 0.0)))
 
     def to_dict(self) -> dict[str, float]:
         """The proposers' records."""
-        return {source: round(won, 6) for source, won in self._record.items()}
+        return {proposer: round(won, 6) for proposer, won in self._record.items()}

@@ -50,18 +50,18 @@ class Request:
         self._moods: dict[tuple[str, bool], Mood] = {}
         self._evidence: dict[str, Evidence] = {}
 
-    def evidence(self, source: str) -> Evidence:
+    def evidence(self, proposer: str) -> Evidence:
         """What this text has shown of a proposer."""
-        found = self._evidence.get(source)
+        found = self._evidence.get(proposer)
         if found is None:
-            found = self._evidence[source] = Evidence()
+            found = self._evidence[proposer] = Evidence()
         return found
 
-    def mood(self, source: str, by_position: bool = False) -> Mood:
+    def mood(self, proposer: str, by_position: bool = False) -> Mood:
         """How this text treats a proposer, by its confidences or by position."""
-        found = self._moods.get((source, by_position))
+        found = self._moods.get((proposer, by_position))
         if found is None:
-            found = self._moods[source, by_position] = Mood()
+            found = self._moods[proposer, by_position] = Mood()
         return found
 
 
@@ -162,7 +162,7 @@ class Stake:
 class Offer:
     """A free proposer's draft for one sequence, valued."""
 
-    source: str
+    proposer: str
     gained: list[float]  # tokens expected to be accepted, by window
     worth: float  # seconds that one of them saves
     stake: Stake
@@ -175,7 +175,7 @@ class Offer:
 class Refusal:
     """An offer that looks good but may not be bet on, for it could lose too much."""
 
-    source: str
+    proposer: str
     right_s: float  # what its next token would win if it is right
     wrong_s: float  # and lose if it is wrong
 
@@ -187,21 +187,21 @@ def best_offer(
     view = request.view
     limit_s = _FREE_LIMIT * market.plain_s + 2 * market.to_and_fro_s
     best: Offer | None = None
-    for source, draft in view.offers.items():
+    for proposer, draft in view.offers.items():
         if not draft.confidence:
             continue
-        rates = survival.of(source, view.greedy, view.thinking).by_confidence
-        gained = gains(draft.confidence, rates.odds, request.mood(source).factor)
+        rates = survival.of(proposer, view.greedy, view.thinking).by_confidence
+        gained = gains(draft.confidence, rates.odds, request.mood(proposer).factor)
         allowance = account.allowance(
-            view.seq_id, source, view.n_generated, market.plain_s, limit_s
+            view.seq_id, proposer, view.n_generated, market.plain_s, limit_s
         )
         at_risk = account.at_risk(view.seq_id, market.plain_s)
-        stake = Stake(allowance, at_risk, request.evidence(source))
+        stake = Stake(allowance, at_risk, request.evidence(proposer))
         n_allowed = market.widest(stake, gained)
         # What a draft that holds saves is what the windows save that are allowed.
         allowed = gained[: max(1, n_allowed)]
         each = worth(allowed, market.rate, market.carried(len(allowed)))
-        offer = _value_windows(Offer(source, gained, each, stake, n_allowed), market)
+        offer = _value_windows(Offer(proposer, gained, each, stake, n_allowed), market)
         if best is None or offer.value > best.value:
             best = offer
     request.refused = None if best is None else _refusal(best, market)
@@ -222,7 +222,7 @@ def _refusal(offer: Offer, market: Market) -> Refusal | None:
     right_s = market.plain_s - (market.steady[market.at(n_long)] - market.plain_s) / n_long
     likely = offer.gained[0]
     good = likely * right_s > (1.0 - likely) * wrong_s
-    return Refusal(offer.source, right_s, wrong_s) if good else None
+    return Refusal(offer.proposer, right_s, wrong_s) if good else None
 
 
 def _value_windows(offer: Offer, market: Market) -> Offer:
@@ -308,7 +308,7 @@ def _share_any(offers: Sequence[Offer], market: Market) -> float:
 class DraftPlan:
     """A draft model for some sequences of the pass: how far, and what that saves."""
 
-    source: str
+    proposer: str
     requests: list[Request]
     rates: list[list[float]]  # per request, by position
     allowance: float
@@ -344,7 +344,7 @@ class DraftPlan:
 
 
 def draft_plan(
-    source: str,
+    proposer: str,
     requests: list[Request],
     market: Market,
     survival: Survival,
@@ -357,10 +357,10 @@ def draft_plan(
     """
     n, n_missing = len(requests), sum([request.n_missing for request in requests])
     plan = DraftPlan(
-        source,
+        proposer,
         requests,
-        [_rates(source, request, survival) for request in requests],
-        _allowance(source, requests, market, account),
+        [_rates(proposer, request, survival) for request in requests],
+        _allowance(proposer, requests, market, account),
         drafter.catch_up_s(n_missing, n),
         drafter.step_s(n),
     )
@@ -412,19 +412,23 @@ def _together(rates: Sequence[Sequence[float]], rows: int) -> tuple[Sequence[int
     return rows_at, list(accumulate(sum(column) for column in columns))
 
 
-def _allowance(source: str, requests: Sequence[Request], market: Market, account: Account) -> float:
+def _allowance(
+    proposer: str, requests: Sequence[Request], market: Market, account: Account
+) -> float:
     plain_s = market.plain_s
     allowances = [
-        account.allowance(r.view.seq_id, source, r.view.n_generated, plain_s, _LIMIT * plain_s)
+        account.allowance(r.view.seq_id, proposer, r.view.n_generated, plain_s, _LIMIT * plain_s)
         for r in requests
     ]
     # Savings are for the first bets of a proposer whose record says nothing yet.
     first = _STAKE_WITH_SAVINGS * plain_s
-    return sum(allowances) + min(account.savings(source, first), max(0.0, first - sum(allowances)))
+    return sum(allowances) + min(
+        account.savings(proposer, first), max(0.0, first - sum(allowances))
+    )
 
 
-def _rates(source: str, request: Request, survival: Survival) -> list[float]:
+def _rates(proposer: str, request: Request, survival: Survival) -> list[float]:
     view = request.view
-    odds = survival.of(source, view.greedy, view.thinking).by_position.odds
-    mood = request.mood(source, by_position=True).factor
+    odds = survival.of(proposer, view.greedy, view.thinking).by_position.odds
+    mood = request.mood(proposer, by_position=True).factor
     return position_rates(odds[: view.max_window], mood)

@@ -24,7 +24,7 @@ class View:
     n_prompt: int
     n_generated: int
     max_window: int  # by room, request, remaining tokens and exact shapes
-    sources: tuple[str, ...]  # proposers this request may use, in order of preference
+    proposers: tuple[str, ...]  # proposers this request may use, in order of preference
     offers: Mapping[str, Draft]  # what the free proposers (no model behind them) would draft now
     window: int | None = None  # a window fixed by the request
     greedy: bool = True
@@ -43,7 +43,7 @@ Verify = Callable[[Sequence[float]], int]
 class Choice:
     """A controller's decision for one sequence and round."""
 
-    source: str
+    proposer: str
     window: int
     fallback: Fallback | None = None  # set where the window is 0
     keep_going: KeepGoing | None = None  # optimal stopping inside the draft; None: no stopping
@@ -84,7 +84,7 @@ def given(view: View) -> Choice | None:
     """The choice, where a request leaves none to the controller."""
     if view.fallback is not None:
         return plain(view.fallback)
-    if not view.sources or view.window == 0:
+    if not view.proposers or view.window == 0:
         return plain(Fallback.REQUEST)
     return None if view.window is None else first_draft(view, view.window)
 
@@ -98,10 +98,10 @@ def first_draft(view: View, window: int) -> Choice:
     """This window, with the first proposer that has something to say."""
     if view.max_window == 0:
         return no_room(view)
-    for source in view.sources:
-        offer = view.offers.get(source)
+    for proposer in view.proposers:
+        offer = view.offers.get(proposer)
         if offer is None or offer.tokens:  # a model always has something to say
-            return Choice(source, min(window, view.max_window))
+            return Choice(proposer, min(window, view.max_window))
     return plain(Fallback.NO_DRAFT)
 
 

@@ -69,7 +69,7 @@ class ProfitController:
         self._probing: dict[str, Probing] = {}
         self._looking = Looking()
         self._n_without_plain = 0
-        self._last_source = "none"  # whom the shape of the last pass is owed to
+        self._last_proposer = "none"  # whom the shape of the last pass is owed to
         self._rested = False  # whether nothing was looked at for the coming pass
 
     def reprice(self, costs: CostTable) -> None:
@@ -121,7 +121,7 @@ class ProfitController:
         view = request.view
         choice = given(view) or (no_room(view) if view.max_window == 0 else None)
         if choice is not None:
-            request.asked = choice.source
+            request.asked = choice.proposer
         return choice
 
     def _market(
@@ -201,18 +201,18 @@ class ProfitController:
 
     def _draft_plan(self, market: Market, offers: _Offers, saved: float) -> DraftPlan | None:
         """A draft model for all sequences, or for those without an offer, if that is better."""
-        source = _model_of(market)
-        if source is None or self.costs.drafter is None:
+        proposer = _model_of(market)
+        if proposer is None or self.costs.drafter is None:
             return None
-        probing = self._probing.setdefault(source, Probing())
+        probing = self._probing.setdefault(proposer, Probing())
         if probing.rests():
             return None
-        best = everyone = self._plan(source, market.requests, market)
+        best = everyone = self._plan(proposer, market.requests, market)
         value = everyone.value
         if offers and len(offers) < len(market.requests) and market.step == 1:
             others = [r for r in market.requests if r.view.seq_id not in offers]
             n_taken = sum(offer.window for offer in offers.values())
-            rest = self._plan(source, others, replace(market, rows=market.rows + n_taken))
+            rest = self._plan(proposer, others, replace(market, rows=market.rows + n_taken))
             if rest.window and saved + rest.value > value:
                 best, value = rest, saved + rest.value
         if best.window and value > max(saved, self._margin * market.plain_s):
@@ -223,15 +223,17 @@ class ProfitController:
         probing.tried()
         return everyone if everyone.pays_at_best(market) else None
 
-    def _plan(self, source: str, requests: list[Request], market: Market) -> DraftPlan:
+    def _plan(self, proposer: str, requests: list[Request], market: Market) -> DraftPlan:
         assert self.costs.drafter is not None
-        return draft_plan(source, requests, market, self.survival, self.account, self.costs.drafter)
+        return draft_plan(
+            proposer, requests, market, self.survival, self.account, self.costs.drafter
+        )
 
     def _draft(self, request: Request, plan: DraftPlan, market: Market) -> Choice:
         """Let the drafter go on as long as its confidences make it worth while."""
-        view, source = request.view, plan.source
-        request.asked = source
-        known = self.survival.of(source, view.greedy, view.thinking)
+        view, proposer = request.view, plan.proposer
+        request.asked = proposer
+        known = self.survival.of(proposer, view.greedy, view.thinking)
         window = plan.most(market, min(view.max_window, MAX_POSITIONS))
         # The change of shape it begins with was decided upon: here it is the same for every window.
         prices = market.steady if market.plainly else market.prices
@@ -242,7 +244,7 @@ class ProfitController:
             prices = [0.0, *(seconds / len(plan.requests) for seconds in each)]
         stopping = Stopping(
             known.by_confidence.odds,
-            request.mood(source).factor,
+            request.mood(proposer).factor,
             plan.rates[plan.requests.index(request)],
             prices,
             1.0 / market.rate,
@@ -251,7 +253,7 @@ class ProfitController:
         )
         gain = _gain(plan.gain, market.prices[plan.rows] + plan.draft_s, market)
         return Choice(
-            source,
+            proposer,
             window,
             keep_going=stopping.keep_going,
             verify=stopping.verify,
@@ -303,13 +305,13 @@ class ProfitController:
 
     def _learn(self, r: Round, request: Request) -> None:
         view = request.view
-        for source, n_agreed in r.agreed.items():
-            draft = view.offers.get(source)
+        for proposer, n_agreed in r.agreed.items():
+            draft = view.offers.get(proposer)
             if draft is not None and draft.confidence:
-                known = self.survival.of(source, view.greedy, view.thinking)
+                known = self.survival.of(proposer, view.greedy, view.thinking)
                 n = min(len(draft.confidence), r.n_generated)
-                known.observe_confidence(draft.confidence[:n], n_agreed, request.mood(source))
-                request.evidence(source).observe(n_agreed, n_agreed < n)
+                known.observe_confidence(draft.confidence[:n], n_agreed, request.mood(proposer))
+                request.evidence(proposer).observe(n_agreed, n_agreed < n)
         n_made = r.n_drafted + r.n_dropped
         if not n_made:
             self._regain(r, request)
@@ -319,16 +321,16 @@ class ProfitController:
         # It never read its own last token; if any was rejected, only the target's is new to it.
         request.n_missing = 2 if r.n_accepted == n_made else 1
         if r.n_drafted:
-            source = request.asked
-            known = self.survival.of(source, view.greedy, view.thinking)
-            known.observe_confidence(r.confidence, r.n_accepted, request.mood(source))
-            known.observe_position(r.n_drafted, r.n_accepted, request.mood(source, True))
+            proposer = request.asked
+            known = self.survival.of(proposer, view.greedy, view.thinking)
+            known.observe_confidence(r.confidence, r.n_accepted, request.mood(proposer))
+            known.observe_position(r.n_drafted, r.n_accepted, request.mood(proposer, True))
 
     def _regain(self, r: Round, request: Request) -> None:
         """What was refused and right is worth another try, whatever was lost in this text."""
         refused = request.refused
-        if refused is not None and refused.source in r.agreed:
-            right = r.agreed[refused.source] > 0
+        if refused is not None and refused.proposer in r.agreed:
+            right = r.agreed[refused.proposer] > 0
             self.account.regain(r.seq_id, refused.right_s if right else -refused.wrong_s)
 
     def _observe_time(self, rounds: Sequence[Round]) -> None:
@@ -426,9 +428,9 @@ class ProfitController:
             if betting:
                 won = (plain_s * r.n_generated - seconds) / n
                 self.account.book(r.seq_id, request.asked, won)
-                self._last_source = request.asked
+                self._last_proposer = request.asked
             elif return_s > 0:
-                self.account.book(r.seq_id, self._last_source, -return_s / n)
+                self.account.book(r.seq_id, self._last_proposer, -return_s / n)
 
 
 def _is_bet(rounds: Sequence[Round]) -> bool:
@@ -445,15 +447,15 @@ def _attainable(steady: Sequence[float], rows: int, most: int) -> float:
 
 
 def _decline(view: View) -> Choice:
-    drafts = (view.offers[s].tokens if s in view.offers else True for s in view.sources)
+    drafts = (view.offers[s].tokens if s in view.offers else True for s in view.proposers)
     return plain(Fallback.UNPROFITABLE if any(drafts) else Fallback.NO_DRAFT)
 
 
 def _take(request: Request, offer: Offer, market: Market) -> Choice:
-    request.asked = offer.source
+    request.asked = offer.proposer
     gain = offer.gained[offer.window - 1]
     expected = _gain(gain, market.prices[market.at(offer.window)], market)
-    return Choice(offer.source, offer.window, expected_gain=expected, reason="profit")
+    return Choice(offer.proposer, offer.window, expected_gain=expected, reason="profit")
 
 
 def _gain(gain: float, seconds: float, market: Market) -> float:
@@ -465,7 +467,7 @@ def _model_of(market: Market) -> str | None:
     """The draft model of the first sequence that has one."""
     for request in market.requests:
         view = request.view
-        for source in view.sources:
-            if source not in view.offers:
-                return source
+        for proposer in view.proposers:
+            if proposer not in view.offers:
+                return proposer
     return None

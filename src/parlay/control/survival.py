@@ -162,9 +162,9 @@ class Survival:
     def __init__(self) -> None:
         self._modes: dict[_Mode, Acceptance] = {}
 
-    def of(self, source: str, greedy: bool, thinking: bool) -> Acceptance:
+    def of(self, proposer: str, greedy: bool, thinking: bool) -> Acceptance:
         """One proposer in one mode."""
-        mode = (source, greedy, thinking)
+        mode = (proposer, greedy, thinking)
         found = self._modes.get(mode)
         if found is None:
             found = self._modes[mode] = Acceptance()
@@ -181,14 +181,14 @@ class Survival:
         for name, kept in record.items():
             found = Acceptance()
             try:
-                source, greedy, part = name.rsplit("/", 2)
+                proposer, greedy, part = name.rsplit("/", 2)
                 found.update(kept)
             except (LookupError, TypeError, ValueError):
                 continue
-            made._modes[source, greedy == "greedy", part == "thinking"] = found
+            made._modes[proposer, greedy == "greedy", part == "thinking"] = found
         return made
 
 
-def _name(source: str, greedy: bool, thinking: bool) -> str:
+def _name(proposer: str, greedy: bool, thinking: bool) -> str:
     mode = "greedy" if greedy else "sampling"
-    return f"{source}/{mode}/{'thinking' if thinking else 'answering'}"
+    return f"{proposer}/{mode}/{'thinking' if thinking else 'answering'}"

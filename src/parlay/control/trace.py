@@ -43,7 +43,7 @@ class Decision:
             time_s=round(time_s, 6),
             seq=r.seq_id,
             position=r.position,
-            proposer=r.source,
+            proposer=r.proposer,
             window=r.window,
             drafted=r.n_drafted,
             accepted=r.n_accepted,

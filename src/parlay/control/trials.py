@@ -30,7 +30,7 @@ class Trial:
     """One round that is to be timed."""
 
     at: int  # which of the views
-    source: str
+    proposer: str
     window: int
 
 
@@ -91,11 +91,11 @@ class Trials:
             return None
         affordable = int((_SHARE * self._decoding_s - self._lost_s) / plain_s)
         for at, view in enumerate(views):
-            source, most = _widest(view)
+            proposer, most = _widest(view)
             for window in _WINDOWS:
                 if window <= min(most, affordable) and prices.n_samples(n + window) < _N_SAMPLES:
                     self._trying = True
-                    return Trial(at, source, window)
+                    return Trial(at, proposer, window)
         return None
 
     def observe(self, rounds: Sequence[Round]) -> bool:
@@ -158,9 +158,9 @@ def _add(samples: deque[float], ratio: float) -> bool:
 
 def _widest(view: View) -> tuple[str, int]:
     """Who could draft and how far. A draft model is only tried where nobody drafts for nothing."""
-    if view.window is not None or view.fallback is not None or not view.sources:
+    if view.window is not None or view.fallback is not None or not view.proposers:
         return "none", 0
     if not view.offers:
-        return view.sources[0], view.max_window
-    source = max(view.offers, key=lambda name: len(view.offers[name].tokens))
-    return source, min(len(view.offers[source].tokens), view.max_window)
+        return view.proposers[0], view.max_window
+    proposer = max(view.offers, key=lambda name: len(view.offers[name].tokens))
+    return proposer, min(len(view.offers[proposer].tokens), view.max_window)

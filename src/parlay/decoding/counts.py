@@ -29,7 +29,7 @@ class Counts:
         self.drafted_at: Counter[int] = Counter()  # by position, from 1
         self.accepted_at: Counter[int] = Counter()
         self.windows: Counter[int] = Counter()
-        self.sources: Counter[str] = Counter()
+        self.proposers: Counter[str] = Counter()
         self.drafted_by: Counter[str] = Counter()  # tokens, by proposer
         self.accepted_by: Counter[str] = Counter()
         self.fallbacks: Counter[Fallback] = Counter()
@@ -64,9 +64,9 @@ class Counts:
         self.n_accepted += r.n_accepted
         self.n_fully_accepted += r.n_accepted == r.n_drafted
         self.histogram[r.n_accepted] += 1
-        self.sources[r.source] += 1
-        self.drafted_by[r.source] += r.n_drafted
-        self.accepted_by[r.source] += r.n_accepted
+        self.proposers[r.proposer] += 1
+        self.drafted_by[r.proposer] += r.n_drafted
+        self.accepted_by[r.proposer] += r.n_accepted
         # A position was tried only if every one before it was accepted.
         for j in range(1, min(r.n_accepted + 1, r.n_drafted) + 1):
             self.drafted_at[j] += 1
@@ -109,7 +109,7 @@ class Counts:
             "accepted_histogram": {str(n): c for n, c in sorted(self.histogram.items())},
             "acceptance_by_position": [round(a, 4) for a in self.acceptance_by_position],
             "windows": {str(k): c for k, c in sorted(self.windows.items())},
-            "proposers": dict(self.sources),
+            "proposers": dict(self.proposers),
             "fallbacks": {reason.value: c for reason, c in self.fallbacks.items()},
             "draft_ms": round(self.draft_s * 1e3, 3),
             "verify_ms": round(self.verify_s * 1e3, 3),

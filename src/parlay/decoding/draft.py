@@ -28,7 +28,7 @@ class Draft:
     """Tokens proposed for one round; its length is the window."""
 
     tokens: tuple[int, ...]
-    source: str
+    proposer: str
     # One per token: the proposer's estimate that it is right, given that those before it are.
     confidence: tuple[float, ...] = ()
     # What each token was drawn from (rejection sampling needs it); None: no chance was involved.

@@ -46,7 +46,7 @@ class Round:
     """One finished round of one sequence."""
 
     seq_id: int
-    source: str  # the proposer's name, or "none"
+    proposer: str  # the proposer's name, or "none"
     window: int  # what the controller asked for
     n_drafted: int
     n_accepted: int

@@ -60,7 +60,7 @@ class Drafting:
     def draft(self, name: str) -> Draft:
         """What came of it."""
         if not self.tokens:
-            return replace(NO_DRAFT, source=name)
+            return replace(NO_DRAFT, proposer=name)
         q = tuple(self.q) if self.ask.rejection else None
         return Draft(tuple(self.tokens), name, tuple(self.confidence), q)
 

@@ -124,7 +124,7 @@ class TranslatedProposer:
 
     def _back(self, draft: Draft, window: int) -> Draft:
         if not draft.tokens:
-            return replace(NO_DRAFT, source=self.name)
+            return replace(NO_DRAFT, proposer=self.name)
         ended = draft.tokens[-1] in self._own.vocabulary.ends
         tokens = draft.tokens[:-1] if ended else draft.tokens
         pieces = [self._own.raw(token) for token in tokens]

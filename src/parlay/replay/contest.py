@@ -47,7 +47,7 @@ class Comparison:
     costs: str
     recordings: tuple[Compared, ...]
     fixed_s: dict[tuple[str, int], float]  # by proposer and window, all recordings together
-    best_source: str  # of one fixed window for all of them
+    best_proposer: str  # of one fixed window for all of them
     best_window: int
     best_s: float
 
@@ -76,10 +76,10 @@ class Comparison:
             "tokens": self.n_tokens,
             "tokens_per_second": {k: round(self.n_tokens / s, 3) for k, s in rate.items()},
             "fixed_tokens_per_second": {
-                f"{source}-{k}": round(self.n_tokens / s, 3)
-                for (source, k), s in self.fixed_s.items()
+                f"{proposer}-{k}": round(self.n_tokens / s, 3)
+                for (proposer, k), s in self.fixed_s.items()
             },
-            "best_fixed": {"proposer": self.best_source, "window": self.best_window},
+            "best_fixed": {"proposer": self.best_proposer, "window": self.best_window},
             "mean_over_best_fixed": round(self.mean_over("best_fixed_s"), 4),
             "mean_over_oracle": round(self.mean_over("oracle_s"), 4),
             "mean_over_plain": round(self.mean_over("plain_s"), 4),
@@ -90,14 +90,14 @@ class Comparison:
 def compare(
     recordings: Sequence[Recording],
     costs: CostTable,
-    sources: tuple[str, ...],
+    proposers: tuple[str, ...],
     make: MakeController,
     *,
     fresh: bool = False,
 ) -> Comparison:
     """Run a controller; `fresh`: it starts anew with every recording."""
-    seconds = _fresh(recordings, costs, sources, make) if fresh else _kept(
-        recordings, costs, sources, make
+    seconds = _fresh(recordings, costs, proposers, make) if fresh else _kept(
+        recordings, costs, proposers, make
     )  # fmt: skip
     compared = tuple(
         Compared(
@@ -106,39 +106,39 @@ def compare(
             r.n_tokens,
             taken,
             plain_seconds(r, costs),
-            best_fixed([r], costs, sources)[2],
-            oracle_seconds(r, costs, sources),
+            best_fixed([r], costs, proposers)[2],
+            oracle_seconds(r, costs, proposers),
         )
         for r, taken in zip(recordings, seconds, strict=True)
     )
     fixed = {
-        (source, k): sum(fixed_seconds(r, costs, source, k) for r in recordings)
-        for source in sources
+        (proposer, k): sum(fixed_seconds(r, costs, proposer, k) for r in recordings)
+        for proposer in proposers
         for k in WINDOWS
     }
-    return Comparison(costs.name, compared, fixed, *best_fixed(recordings, costs, sources))
+    return Comparison(costs.name, compared, fixed, *best_fixed(recordings, costs, proposers))
 
 
 def _kept(
     recordings: Sequence[Recording],
     costs: CostTable,
-    sources: tuple[str, ...],
+    proposers: tuple[str, ...],
     make: MakeController,
 ) -> list[float]:
-    outcomes = Replay(recordings, sources).run(make(costs.copy()), costs)
+    outcomes = Replay(recordings, proposers).run(make(costs.copy()), costs)
     return [outcome.seconds for outcome in outcomes]
 
 
 def _fresh(
     recordings: Sequence[Recording],
     costs: CostTable,
-    sources: tuple[str, ...],
+    proposers: tuple[str, ...],
     make: MakeController,
 ) -> list[float]:
-    return [_kept([r], costs, sources, make)[0] for r in recordings]
+    return [_kept([r], costs, proposers, make)[0] for r in recordings]
 
 
-def controller_named(name: str, source: str) -> MakeController:
+def controller_named(name: str, proposer: str) -> MakeController:
     """profit, none, fixed-K or a rival's rule; all but profit bet on one proposer."""
     if name == "profit":
         return ProfitController
@@ -146,6 +146,6 @@ def controller_named(name: str, source: str) -> MakeController:
         return lambda _costs: FixedWindow(0)
     window = name.removeprefix("fixed-")
     if name in RULES or (name.startswith("fixed-") and window.isdigit()):
-        return lambda _costs: rival(name, source)
+        return lambda _costs: rival(name, proposer)
     known = ", ".join(("profit", "none", "fixed-K", *RULES))
     raise BadRequest(f"no controller {name!r}; use one of {known}")

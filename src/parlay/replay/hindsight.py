@@ -36,9 +36,9 @@ class Path:
         return seconds
 
 
-def fixed_seconds(recording: Recording, costs: CostTable, source: str, window: int) -> float:
+def fixed_seconds(recording: Recording, costs: CostTable, proposer: str, window: int) -> float:
     """Seconds of one answer with one proposer and always the same window; 0: plain decoding."""
-    return _path_of(_Key(recording), source, window).seconds(costs, recording.n_prompt)
+    return _path_of(_Key(recording), proposer, window).seconds(costs, recording.n_prompt)
 
 
 def plain_seconds(recording: Recording, costs: CostTable) -> float:
@@ -60,18 +60,18 @@ class _Key:
 
 
 @cache
-def _path_of(key: _Key, source: str, window: int) -> Path:
+def _path_of(key: _Key, proposer: str, window: int) -> Path:
     recording = key.recording
     passes: Counter[tuple[int, bool]] = Counter()
     drafts: Counter[tuple[int, int]] = Counter()
     i, last, missing = 0, 1, recording.n_prompt + 1
     n_settling, settled = 0, True
     while i < recording.n_tokens:
-        offer = recording.offers[source][i]
+        offer = recording.offers[proposer][i]
         k = min(window, len(offer.confidence), _room(recording, i))
         accepted = min(k, offer.n_accepted)
         generated = min(accepted + 1, recording.n_tokens - i)
-        if source in FREE or k == 0:
+        if proposer in FREE or k == 0:
             missing += generated
         else:
             drafts[k, missing] += 1
@@ -95,19 +95,19 @@ def _room(recording: Recording, position: int) -> int:
 
 
 def best_fixed(
-    recordings: Sequence[Recording], costs: CostTable, sources: Sequence[str]
+    recordings: Sequence[Recording], costs: CostTable, proposers: Sequence[str]
 ) -> tuple[str, int, float]:
     """The proposer and window that hindsight would fix for these answers, and their seconds."""
     plain = sum(plain_seconds(r, costs) for r in recordings)
     tried = [
-        (source, k, sum(fixed_seconds(r, costs, source, k) for r in recordings))
-        for source in sources
+        (proposer, k, sum(fixed_seconds(r, costs, proposer, k) for r in recordings))
+        for proposer in proposers
         for k in WINDOWS
     ]
     return min([("none", 0, plain), *tried], key=lambda found: found[2])
 
 
-def oracle_seconds(recording: Recording, costs: CostTable, sources: Sequence[str]) -> float:
+def oracle_seconds(recording: Recording, costs: CostTable, proposers: Sequence[str]) -> float:
     """The least time for one answer if every outcome were known beforehand.
 
     It still pays for changed shapes, and may verify wrong tokens to keep one. Its shapes settle at
@@ -121,7 +121,7 @@ def oracle_seconds(recording: Recording, costs: CostTable, sources: Sequence[str
     table: list[list[float]] = [[0.0] * (widest + 1) for _ in range(n + widest + 1)]
     for i in reversed(range(n)):
         offers = [
-            (o, 0.0 if s in FREE else step) for s in sources for o in [recording.offers[s][i]]
+            (o, 0.0 if s in FREE else step) for s in proposers for o in [recording.offers[s][i]]
         ]
         then = _least_after(table, i, offers, _room(recording, i))
         changed = min(curve.changed[b] + then[b] for b in then)

@@ -70,7 +70,7 @@ class _Sequence:
 class _Bet:
     """A draft as it came about: what goes into the pass, and what the drafter did for it."""
 
-    source: str
+    proposer: str
     confidence: tuple[float, ...]
     n_accepted: int
     n_made: int = 0  # tokens a draft model made, those not verified included
@@ -81,7 +81,7 @@ class Replay:
     """Recordings ready to be run again and again."""
 
     recordings: Sequence[Recording]
-    sources: tuple[str, ...]
+    proposers: tuple[str, ...]
     _drafts: dict[int, dict[str, list[Draft]]] = field(default_factory=dict)
 
     def run(
@@ -89,7 +89,7 @@ class Replay:
     ) -> list[Outcome]:
         """One answer after the other; the controller keeps what it learns."""
         world = _World(costs, listeners)
-        return [world.play(controller, [self._start(i, 0)], self.sources) for i in self._order()]
+        return [world.play(controller, [self._start(i, 0)], self.proposers) for i in self._order()]
 
     def run_together(
         self,
@@ -104,7 +104,7 @@ class Replay:
         slots = [self._start(i, slot) for slot, i in zip(range(n_slots), waiting, strict=False)]
         outcomes = []
         while slots:
-            outcomes.append(world.step(controller, slots, self.sources))
+            outcomes.append(world.step(controller, slots, self.proposers))
             freed = [seq.seq_id for seq in slots if not seq.n_left]
             slots = [seq for seq in slots if seq.n_left]
             slots += [self._start(i, slot) for slot, i in zip(freed, waiting, strict=False)]
@@ -117,14 +117,14 @@ class Replay:
     def _start(self, index: int, seq_id: int) -> _Sequence:
         recording = self.recordings[index]
         if index not in self._drafts:
-            self._drafts[index] = _free_drafts(recording, self.sources)
+            self._drafts[index] = _free_drafts(recording, self.proposers)
         return _Sequence(recording, self._drafts[index], seq_id, n_missing=recording.n_prompt + 1)
 
 
-def _free_drafts(recording: Recording, sources: Sequence[str]) -> dict[str, list[Draft]]:
+def _free_drafts(recording: Recording, proposers: Sequence[str]) -> dict[str, list[Draft]]:
     return {
         name: [Draft((0,) * len(o.confidence), name, o.confidence) for o in recording.offers[name]]
-        for name in sources
+        for name in proposers
         if name in FREE
     }
 
@@ -146,19 +146,19 @@ class _World:
         self._settled = True
 
     def play(
-        self, controller: Controller, slots: Sequence[_Sequence], sources: tuple[str, ...]
+        self, controller: Controller, slots: Sequence[_Sequence], proposers: tuple[str, ...]
     ) -> Outcome:
         """Run until every sequence has ended."""
         outcomes = []
         while all(seq.n_left for seq in slots):
-            outcomes.append(self.step(controller, slots, sources))
+            outcomes.append(self.step(controller, slots, proposers))
         return total(outcomes)
 
     def step(
-        self, controller: Controller, slots: Sequence[_Sequence], sources: tuple[str, ...]
+        self, controller: Controller, slots: Sequence[_Sequence], proposers: tuple[str, ...]
     ) -> Outcome:
         """One round of every sequence, in one pass."""
-        choices = controller.choose([_view(seq, sources) for seq in slots])
+        choices = controller.choose([_view(seq, proposers) for seq in slots])
         bets = [_bet(seq, choice) for seq, choice in zip(slots, choices, strict=True)]
         made = {seq.seq_id: 1 + len(bet.confidence) for seq, bet in zip(slots, bets, strict=True)}
         n_context = max(seq.recording.n_prompt + seq.position for seq in slots)
@@ -208,7 +208,7 @@ class _World:
         return catch_up + sum(drafter.step_s(sum(n > i for n, _ in asked)) for i in steps)
 
 
-def _view(seq: _Sequence, sources: tuple[str, ...]) -> View:
+def _view(seq: _Sequence, proposers: tuple[str, ...]) -> View:
     most = seq.max_window
     offers = {name: _first(drafts[seq.position], most) for name, drafts in seq.drafts.items()}
     return View(
@@ -217,7 +217,7 @@ def _view(seq: _Sequence, sources: tuple[str, ...]) -> View:
         n_prompt=seq.recording.n_prompt,
         n_generated=seq.position + 1,
         max_window=most,
-        sources=sources,
+        proposers=proposers,
         offers=offers if most else {},
         n_remaining=seq.n_left,
     )
@@ -226,24 +226,24 @@ def _view(seq: _Sequence, sources: tuple[str, ...]) -> View:
 def _first(draft: Draft, n: int) -> Draft:
     if len(draft.tokens) <= n:
         return draft
-    return Draft(draft.tokens[:n], draft.source, draft.confidence[:n])
+    return Draft(draft.tokens[:n], draft.proposer, draft.confidence[:n])
 
 
 def _bet(seq: _Sequence, choice: Choice) -> _Bet:
     """What comes of a choice: a free draft is cut, a model's is made token by token."""
     if choice.window == 0:
         return _Bet("none", (), 0)
-    offer = seq.recording.offers[choice.source][seq.position]
+    offer = seq.recording.offers[choice.proposer][seq.position]
     drafted = offer.confidence[: choice.window]
-    if choice.source in FREE:
-        return _Bet(choice.source, drafted, min(len(drafted), offer.n_accepted))
+    if choice.proposer in FREE:
+        return _Bet(choice.proposer, drafted, min(len(drafted), offer.n_accepted))
     n_made = 1
     while n_made < len(drafted) and (
         choice.keep_going is None or choice.keep_going(drafted[:n_made])
     ):
         n_made += 1
     n = n_made if choice.verify is None else choice.verify(drafted[:n_made])
-    return _Bet(choice.source, drafted[:n], min(n, offer.n_accepted), n_made)
+    return _Bet(choice.proposer, drafted[:n], min(n, offer.n_accepted), n_made)
 
 
 def _round(
@@ -259,7 +259,7 @@ def _round(
     n_generated = min(bet.n_accepted + 1, seq.n_left)
     return Round(
         seq_id=seq.seq_id,
-        source=bet.source if n else "none",
+        proposer=bet.proposer if n else "none",
         window=choice.window,
         n_drafted=n,
         n_accepted=bet.n_accepted,

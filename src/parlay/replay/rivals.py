@@ -28,8 +28,8 @@ class Rule(Protocol):
 class Rival:
     """One proposer with a rule for its window."""
 
-    def __init__(self, source: str, rule: Rule) -> None:
-        self._source = source
+    def __init__(self, proposer: str, rule: Rule) -> None:
+        self._proposer = proposer
         self._rule = rule
 
     def due(self) -> bool:
@@ -46,11 +46,11 @@ class Rival:
             self._rule.learn(r)
 
     def _choose(self, view: View) -> Choice:
-        offer = view.offers.get(self._source)
+        offer = view.offers.get(self._proposer)
         if offer is not None and not offer.tokens:
             return plain(Fallback.NO_DRAFT)
         window = min(self._rule.window(), view.max_window)
-        return Choice(self._source, window) if window else plain(Fallback.UNPROFITABLE)
+        return Choice(self._proposer, window) if window else plain(Fallback.UNPROFITABLE)
 
 
 class PlusTwoMinusOne:
@@ -154,19 +154,19 @@ RULES: dict[str, Callable[[], Rule]] = {
 }
 
 
-def rival(name: str, source: str) -> Controller:
+def rival(name: str, proposer: str) -> Controller:
     """A rival by name: one of RULES, or fixed-K."""
     if name.startswith("fixed-"):
-        return OneSource(FixedWindow(int(name.removeprefix("fixed-"))), source)
-    return Rival(source, RULES[name]())
+        return OneProposer(FixedWindow(int(name.removeprefix("fixed-"))), proposer)
+    return Rival(proposer, RULES[name]())
 
 
-class OneSource:
+class OneProposer:
     """Shows a controller one proposer only."""
 
-    def __init__(self, controller: Controller, source: str) -> None:
+    def __init__(self, controller: Controller, proposer: str) -> None:
         self._controller = controller
-        self._source = source
+        self._proposer = proposer
 
     def due(self) -> bool:
         return self._controller.due()
@@ -181,5 +181,5 @@ class OneSource:
         self._controller.observe(rounds)
 
     def _only(self, view: View) -> View:
-        offers = {name: draft for name, draft in view.offers.items() if name == self._source}
-        return replace(view, sources=(self._source,), offers=offers)
+        offers = {name: draft for name, draft in view.offers.items() if name == self._proposer}
+        return replace(view, proposers=(self._proposer,), offers=offers)

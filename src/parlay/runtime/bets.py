@@ -146,7 +146,7 @@ class Bets:
 
     def _view(self, seq: Sequence, n_sequences: int, frame: Frame, due: bool) -> View:
         request = seq.request
-        allowed = self.proposers if request.sources is None else request.sources
+        allowed = self.proposers if request.proposers is None else request.proposers
         room = self._context_size - seq.n_cached - 1
         # One token of the round is the target's own, so the last one needs no draft.
         widest = max(self._max_window, self._most_rows // n_sequences - 1)
@@ -155,9 +155,9 @@ class Bets:
             most = min(most, request.window)
         if frame.window is not None:
             most = min(most, frame.window)
-        sources = tuple(n for n in allowed if n in self.proposers and _can_say(n, seq))
+        proposers = tuple(n for n in allowed if n in self.proposers and _can_say(n, seq))
         looked = due or request.window is not None  # a window that was asked for is kept to
-        asked = sources if looked and most else ()
+        asked = proposers if looked and most else ()
         offers = self._offers([name for name in asked if name in self._free], seq, most)
         return View(
             seq_id=seq.seq_id,
@@ -165,12 +165,12 @@ class Bets:
             n_prompt=len(request.prompt),
             n_generated=seq.n_generated,
             max_window=most,
-            sources=sources,
+            proposers=proposers,
             offers=offers,
             window=request.window,
             greedy=request.sampling.greedy,
             thinking=seq.thinking,
-            fallback=request.fallback or (None if sources else self._absence(seq)),
+            fallback=request.fallback or (None if proposers else self._absence(seq)),
             n_remaining=seq.n_remaining,
             looked=looked,
             floor=frame.floor,
@@ -178,7 +178,7 @@ class Bets:
 
     def _absence(self, seq: Sequence) -> Fallback:
         """Why none of a request's proposers can draft."""
-        wanted = self.absent if seq.request.sources is None else seq.request.sources
+        wanted = self.absent if seq.request.proposers is None else seq.request.proposers
         missing = (self.absent[name] for name in wanted if name in self.absent)
         return seq.request.fallback or next(missing, Fallback.REQUEST)
 
@@ -203,7 +203,7 @@ class Bets:
                 if self._continues(name):
                     longer = self._go_on(name, seq, window, forced)
                     if len(longer.tokens) > len(forced.tokens):
-                        offers[longer.source] = longer
+                        offers[longer.proposer] = longer
         return offers
 
     def _continues(self, name: str) -> bool:
@@ -221,16 +221,16 @@ class Bets:
         self, sequences: Seq[Sequence], views: Seq[View], choices: Seq[Choice]
     ) -> list[Draft]:
         drafts = [
-            _cut(view.offers.get(choice.source, NO_DRAFT), choice.window)
+            _cut(view.offers.get(choice.proposer, NO_DRAFT), choice.window)
             for view, choice in zip(views, choices, strict=True)
         ]
         asked = [
             i
             for i, (view, choice) in enumerate(zip(views, choices, strict=True))
-            if choice.window and choice.source not in self._free | view.offers.keys()
+            if choice.window and choice.proposer not in self._free | view.offers.keys()
         ]
-        for name in {choices[i].source for i in asked}:
-            at = [i for i in asked if choices[i].source == name]
+        for name in {choices[i].proposer for i in asked}:
+            at = [i for i in asked if choices[i].proposer == name]
             # What the grammar forces needs no model: it drafts on from there.
             ahead = [self._forced(name, sequences[i], views[i], choices[i]) for i in at]
             asks = [
@@ -339,7 +339,7 @@ def _joined(first: Draft, second: Draft) -> Draft:
         return first if first.tokens else second
     return Draft(
         first.tokens + second.tokens,
-        f"{first.source}+{second.source}",
+        f"{first.proposer}+{second.proposer}",
         first.confidence + second.confidence,
         second.q,
     )
@@ -357,4 +357,4 @@ def _cut(draft: Draft, window: int) -> Draft:
     if len(draft.tokens) <= window:
         return draft
     q = draft.q and draft.q[:window]
-    return Draft(draft.tokens[:window], draft.source, draft.confidence[:window], q)
+    return Draft(draft.tokens[:window], draft.proposer, draft.confidence[:window], q)

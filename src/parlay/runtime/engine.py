@@ -208,8 +208,8 @@ class Engine:
                 " shorten it or raise the context size"
             )
         self._check_ids(request)
-        if request.sources is not None:
-            for name in request.sources:
+        if request.proposers is not None:
+            for name in request.proposers:
                 if name not in self.bets.proposers and name not in self.bets.absent:
                     known = ", ".join(self.bets.proposers) or "none"
                     raise BadRequest(f"no proposer {name!r} is loaded; loaded: {known}")

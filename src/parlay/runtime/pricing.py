@@ -53,7 +53,7 @@ class Pricing:
         if trial is None:
             return self.controller.choose(views)
         at, tried = trial.at, list(views)
-        tried[at] = replace(views[at], window=trial.window, sources=(trial.source,))
+        tried[at] = replace(views[at], window=trial.window, proposers=(trial.proposer,))
         choices = self.controller.choose(tried)
         choices[at] = replace(choices[at], reason="trial")
         return choices

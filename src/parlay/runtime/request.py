@@ -26,7 +26,7 @@ class Request:
     max_tokens: int = 256
     sampling: Sampling = Sampling()  # noqa: RUF009 - frozen, so sharing it is safe
     stop: tuple[str, ...] = ()
-    sources: tuple[str, ...] | None = None  # proposers it may use; None: all, (): none
+    proposers: tuple[str, ...] | None = None  # proposers it may use; None: all, (): none
     window: int | None = None  # None: the controller's choice
     fallback: Fallback | None = None  # decode plainly, and why
     # Whether the prompt's end opened a part that thinks; None: the answer has no such part.

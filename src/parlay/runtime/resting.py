@@ -54,7 +54,7 @@ class Resting:
             return
         for r in rounds:
             if r.fallback not in _DECIDED:
-                drafted = r.source == self._drafter.name and r.n_drafted > 0
+                drafted = r.proposer == self._drafter.name and r.n_drafted > 0
                 self._chosen.append(drafted and r.reason not in _TRIALS)
         n_chosen = sum(self._chosen)
         if n_chosen >= _SHARE * _N_ROUNDS:

@@ -328,7 +328,7 @@ class Scheduler:
         if seq.constraint is not None:
             seq.constraint.accept(verdict.tokens)
         rejected = tuple(draft.tokens[verdict.n_accepted : verdict.n_drafted])
-        n_taken = seq.commit(verdict, draft.source, self._logprobs(seq, p, verdict), rejected)
+        n_taken = seq.commit(verdict, draft.proposer, self._logprobs(seq, p, verdict), rejected)
         keep = len(seq.tokens) - 1
         if keep < row.span.start + len(row.span.tokens):
             self.target.truncate(seq.seq_id, keep)
@@ -386,7 +386,7 @@ class Scheduler:
         bet = row.bet
         return Round(
             seq_id=row.seq.seq_id,
-            source=bet.draft.source,
+            proposer=bet.draft.proposer,
             window=bet.choice.window,
             n_drafted=verdict.n_drafted,
             n_accepted=verdict.n_accepted,

@@ -45,7 +45,7 @@ class Piece:
     token: int
     text: str
     origin: Origin
-    source: str  # the proposer, for accepted tokens
+    proposer: str  # the proposer, for accepted tokens
     logprob: TokenLogprob | None = None
     rejected: tuple[int, ...] = ()  # draft tokens that stood where this recovered one now stands
 
@@ -133,7 +133,7 @@ class Sequence:
     def commit(
         self,
         verdict: Verdict,
-        source: str,
+        proposer: str,
         logprobs: Seq[TokenLogprob] = (),
         rejected: tuple[int, ...] = (),
     ) -> int:
@@ -148,7 +148,7 @@ class Sequence:
         for token, origin in zip(verdict.tokens, verdict.origins, strict=True):
             text = self._take(token)
             lost = rejected if origin is Origin.RECOVERED else ()
-            pieces.append(Piece(token, text, origin, source, next(scored, None), lost))
+            pieces.append(Piece(token, text, origin, proposer, next(scored, None), lost))
             if self.done:
                 break
         self._send(pieces)

@@ -14,7 +14,7 @@ from parlay.server.figures.plain_speed import Baseline
 def a_round(n_drafted: int, n_accepted: int, seconds: float, n_sequences: int = 1) -> Round:
     return Round(
         seq_id=0,
-        source="suffix" if n_drafted else "none",
+        proposer="suffix" if n_drafted else "none",
         window=n_drafted,
         n_drafted=n_drafted,
         n_accepted=n_accepted,

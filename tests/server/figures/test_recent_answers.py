@@ -28,7 +28,7 @@ from parlay.server.figures.snapshot import moment
 def a_round(n_drafted: int = 0, n_accepted: int = 0, **more: object) -> Round:
     fields: dict[str, object] = {
         "seq_id": 0,
-        "source": "suffix" if n_drafted else "none",
+        "proposer": "suffix" if n_drafted else "none",
         "window": n_drafted,
         "n_drafted": n_drafted,
         "n_accepted": n_accepted,

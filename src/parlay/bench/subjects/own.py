@@ -185,7 +185,7 @@ def speculation_of(counts: Counts) -> Speculation:
         tried_at=[counts.drafted_at[j] for j in range(1, depth + 1)],
         accepted_at=[counts.accepted_at[j] for j in range(1, depth + 1)],
         windows={str(k): n for k, n in sorted(counts.windows.items())},
-        proposers=dict(counts.sources),
+        proposers=dict(counts.proposers),
         fallbacks={reason.value: n for reason, n in counts.fallbacks.items()},
         draft_s=counts.draft_s,
         verify_s=counts.verify_s,

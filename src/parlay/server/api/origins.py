@@ -33,7 +33,7 @@ class Origins:
     def _told(self, piece: Piece, ms: float) -> dict[str, Any]:
         told = {"text": piece.text, "origin": piece.origin.value, "at_ms": ms}
         if piece.origin is not Origin.PLAIN:
-            told["proposer"] = piece.source
+            told["proposer"] = piece.proposer
         if piece.rejected:
             told["rejected"] = self._vocabulary.detokenize(list(piece.rejected))
         return told

@@ -56,7 +56,7 @@ class Wager:
     """How a request bets."""
 
     policy: str
-    sources: tuple[str, ...] | None = None
+    proposers: tuple[str, ...] | None = None
     window: int | None = None
     fallback: Fallback | None = None
 
@@ -195,7 +195,7 @@ class Planner:
                     self._deployment.server.default_temperature, (seed + i) % (1 << 64)
                 ),
                 stop=body.stops,
-                sources=wager.sources,
+                proposers=wager.proposers,
                 window=wager.window,
                 fallback=wager.fallback,
                 thinking=prompt.thinking if isinstance(body, ChatRequest) else None,
@@ -259,17 +259,17 @@ class Planner:
 
     def _wager(self, asked: bool | Speculative | None, facts: Facts) -> Wager:
         if asked is False:
-            return Wager("request", sources=(), fallback=Fallback.REQUEST)
+            return Wager("request", proposers=(), fallback=Fallback.REQUEST)
         if asked is True:
             return Wager("request")
         if asked is None:
             return self._by_rule(first_match(self._deployment.routes, facts))
         wager = self._by_policy(asked, facts)
-        sources = wager.sources if asked.draft is None else parse_draft(asked.draft)
-        if sources == ():
+        proposers = wager.proposers if asked.draft is None else parse_draft(asked.draft)
+        if proposers == ():
             wager = replace(wager, fallback=Fallback.REQUEST)
         window = wager.window if asked.window is None else asked.window
-        return replace(wager, sources=sources, window=window)
+        return replace(wager, proposers=proposers, window=window)
 
     def _by_policy(self, asked: Speculative, facts: Facts) -> Wager:
         name = asked.policy
@@ -290,7 +290,7 @@ class Planner:
         plain = rule.policy == "plain" and not advice_only
         return Wager(
             rule.name,
-            sources=None if rule.draft is None else parse_draft(rule.draft),
+            proposers=None if rule.draft is None else parse_draft(rule.draft),
             window=rule.window,
             fallback=rule.reason if plain else None,
         )

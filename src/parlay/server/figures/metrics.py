@@ -77,7 +77,7 @@ class _Collector(Collector):
             ("position_drafted", "Drafts that reached a position.", "position", counts.drafted_at),
             ("position_accepted", "Accepted there.", "position", counts.accepted_at),
             ("window_rounds", "Rounds by tokens drafted.", "window", counts.windows),
-            ("proposer_rounds", "Drafts by proposer.", "proposer", counts.sources),
+            ("proposer_rounds", "Drafts by proposer.", "proposer", counts.proposers),
             ("fallback_rounds", "Plain rounds by reason.", "reason", fallbacks),
             ("fallback_seconds", "Sequence-seconds in them.", "reason", seconds),
             ("seconds", "Time of passes by part.", "part", parts),
