@@ -139,7 +139,16 @@ def own(parlay: Parlay, draft: str | None, window: int | None) -> Ask:
 def told(r: Round) -> list[Any]:
     """What the controller did in a round, and what that took in milliseconds."""
     times = [round(1000 * s, 2) for s in (r.timing.draft_s, r.timing.verify_s, r.timing.overhead_s)]
-    return [r.proposer, r.window, r.n_drafted, r.n_accepted, r.n_dropped, r.n_rows, *times, r.reason]
+    return [
+        r.proposer,
+        r.window,
+        r.n_drafted,
+        r.n_accepted,
+        r.n_dropped,
+        r.n_rows,
+        *times,
+        r.reason,
+    ]
 
 
 def contexts(parlay: Parlay) -> list[Any]:

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from parlay.cli.chat import blocks, history_file, newest
+from parlay.cli.chat_answerer import Figures, Message, RemoteAnswerer, Token, Ways
 from parlay.cli.chat_session import Leave, Session, brief
-from parlay.cli.chat_voice import Figures, Message, RemoteVoice, Token, Ways
 from parlay.cli.main import app
 from parlay.decoding.verdict import Origin
 from parlay.errors import BadRequest
@@ -89,11 +89,11 @@ def test_why_says_what_was_drafted_and_gained(session: Session) -> None:
 
 
 def test_speculation_is_switched_and_asked_for(session: Session) -> None:
-    voice = session.voice
-    assert isinstance(voice, Scripted)
+    answerer = session.answerer
+    assert isinstance(answerer, Scripted)
     assert session.command("/speculation off") == "speculation is off"
     said(session, "one")
-    assert not voice.asked[-1][1].speculate
+    assert not answerer.asked[-1][1].speculate
     with pytest.raises(BadRequest, match="on or"):
         session.command("/speculation maybe")
 
@@ -102,7 +102,7 @@ def test_a_model_that_cannot_be_had_leaves_the_old_one(session: Session) -> None
     assert session.command("/model other") == "model: other"
     with pytest.raises(BadRequest):
         session.command("/model none")
-    assert session.voice.name == "other"
+    assert session.answerer.name == "other"
 
 
 def test_what_was_saved_can_be_resumed(session: Session, tmp_path: Path) -> None:
@@ -159,17 +159,17 @@ def test_lines_from_a_pipe_are_asked_one_by_one(tiny_llama: Path) -> None:
 
 
 def test_a_server_answers_with_origins_and_figures(server: Running) -> None:
-    voice = RemoteVoice(server.url, None, None)
-    tokens = list(voice.answer([{"role": "user", "content": "hello"}], Ways(max_tokens=8)))
+    answerer = RemoteAnswerer(server.url, None, None)
+    tokens = list(answerer.answer([{"role": "user", "content": "hello"}], Ways(max_tokens=8)))
     assert tokens and all(token.origin is not None for token in tokens)
-    assert voice.figures is not None and voice.figures.n_tokens > 0
+    assert answerer.figures is not None and answerer.figures.n_tokens > 0
     with pytest.raises(BadRequest, match="it has"):
-        voice.change("another")
-    voice.close()
+        answerer.change("another")
+    answerer.close()
 
 
 def test_a_server_that_is_not_there_is_one_line() -> None:
     with pytest.raises(BadRequest, match="does not answer"):
-        RemoteVoice("http://127.0.0.1:9", None, None)
+        RemoteAnswerer("http://127.0.0.1:9", None, None)
     with pytest.raises(BadRequest, match="no address"):
-        RemoteVoice("http://a:port", None, None)
+        RemoteAnswerer("http://a:port", None, None)

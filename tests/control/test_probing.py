@@ -11,7 +11,7 @@ def looks_and_tries(probing: Probing, n_rounds: int) -> tuple[list[int], list[in
     """The rounds in which it is looked at, and those in which it is tried; it never pays."""
     looks, tries = [], []
     for i in range(n_rounds):
-        if probing.rests():
+        if probing.too_soon():
             continue
         looks.append(i)
         if probing.wait():
@@ -37,5 +37,5 @@ def test_it_is_tried_ever_more_seldom_but_never_given_up() -> None:
 def test_what_pays_is_looked_at_every_round() -> None:
     probing = Probing()
     for _ in range(20):
-        assert not probing.rests()
+        assert not probing.too_soon()
         probing.used()

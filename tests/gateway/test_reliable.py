@@ -12,7 +12,7 @@ from parlay.gateway.asking import Asking, Ratio
 from parlay.gateway.upstream import Upstream
 from parlay.upstreams import Pool
 from parlay.web.alerts import Alerts
-from parlay.web.keeping import keep
+from parlay.web.background import keep_running
 from tests.gateway.fakes import Engine, engines
 from tests.gateway.running import gateway
 from tests.gateway.test_relay import ask, pool, stream, text_of
@@ -111,7 +111,7 @@ def test_work_that_ends_is_begun_anew_and_told() -> None:
     async def main() -> list[str]:
         alerts = Alerts()
         told: list[str] = []
-        task = asyncio.create_task(keep("the watch", work, alerts, first_s=0.01))
+        task = asyncio.create_task(keep_running("the observed", work, alerts, first_s=0.01))
         while len(ran) < 3:
             told += [alert.message for alert in alerts.active.values()]
             await asyncio.sleep(0)
@@ -119,5 +119,5 @@ def test_work_that_ends_is_begun_anew_and_told() -> None:
         return told
 
     told = asyncio.run(main())
-    assert any("the watch failed (ValueError)" in text for text in told)
-    assert any("the watch ended" in text for text in told)
+    assert any("the observed failed (ValueError)" in text for text in told)
+    assert any("the observed ended" in text for text in told)

@@ -383,7 +383,7 @@ def test_a_sequence_keeps_its_latest_rounds_but_not_the_reading_of_its_prompt() 
     assert seq.rounds.maxlen == KEPT_ROUNDS
 
 
-class Resting(FixedWindow):
+class DrafterPause(FixedWindow):
     """Never wants anybody to be asked."""
 
     def due(self) -> bool:
@@ -401,7 +401,7 @@ def test_proposers_are_asked_where_the_controller_or_the_request_wants_it(
             asked.extend(ask.window for ask in asks)
             return [NO_DRAFT for _ in asks]
 
-    rig = Rig(controller=Resting(3), proposers={"free": Counted(LOGITS, ())})
+    rig = Rig(controller=DrafterPause(3), proposers={"free": Counted(LOGITS, ())})
     rig.bets._free = frozenset({"free"})
     rig.run(Request(PROMPT, max_tokens=9, window=window))
     assert len(asked) == n_asked  # the first token came with the prompt, the last needs no draft

@@ -20,7 +20,7 @@ from parlay.deployment import Deployment, load_deployment
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.records import record
 from parlay.routing import Rule
-from parlay.server.lifecycle import supervision
+from parlay.server.lifecycle import monitor
 from parlay.server.lifecycle.reload import reload
 from parlay.server.lifecycle.service import Service
 from parlay.server.lifecycle.warmup import WarmUp
@@ -327,8 +327,8 @@ def test_what_was_learned_survives_a_sudden_death(
     with priced(target, drafter) as server:
         costs = server.service.engine.pair_key(())
     price(costs, row_ms=0.01)
-    monkeypatch.setattr(supervision, "_KEEP_EVERY", 1)
-    monkeypatch.setattr(supervision, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(monitor, "_KEEP_EVERY", 1)
+    monkeypatch.setattr(monitor, "INTERVAL_S", 0.05)
     with priced(target, drafter) as server:
         settled(server)
         key = server.service.engine.pair_key([drafter])

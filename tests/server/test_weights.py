@@ -105,7 +105,7 @@ def test_structured_output_and_tools_on_a_template_without_tools(smol: Running) 
     assert "city" in json.loads(calls[0].function.arguments)
 
 
-def test_the_official_clients_get_one_text_through_three_doors(smol: Running) -> None:
+def test_the_official_clients_get_one_text_in_three_formats(smol: Running) -> None:
     turn: Any = {"role": "user", "content": "Write a haiku about rain."}
     tool: Any = {"name": "get_weather", "input_schema": WEATHER}
     with smol.client() as openai, Anthropic(base_url=smol.url, api_key="none") as anthropic:

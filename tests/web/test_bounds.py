@@ -66,11 +66,11 @@ def test_bodies_on_their_way_take_places_too(target: Path) -> None:
     with running(target, runtime__slots=1, server__queue_size=1) as server, ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(connect(server)).sendall(head(100) + b"{")
-        wait_for(lambda: server.service.door.n_coming == 2)
+        wait_for(lambda: server.service.admission.n_coming == 2)
         body = {"prompt": "hello", "max_tokens": 1}
         assert httpx.post(f"{server.url}/v1/completions", json=body).status_code == 429
         stack.close()
-        wait_for(lambda: server.service.door.n_coming == 0)
+        wait_for(lambda: server.service.admission.n_coming == 0)
         assert httpx.post(f"{server.url}/v1/completions", json=body).status_code == 200
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from parlay.deployment import Deployment, load_deployment
 from parlay.runtime.engine_settings import EngineSettings
-from parlay.server.lifecycle.opening import engine_settings, guarded
+from parlay.server.lifecycle.engine_start import engine_settings, guarded
 from tests.server.running import Running, running
 
 TESTS = Path(__file__).parents[1]
@@ -78,7 +78,7 @@ ELSEWHERE = {
         "test_pricing.py:test_a_set_window_is_the_widest_unless_a_fixed_one_is_asked_for"
     ),
     "runtime.remember_file": (
-        "test_recollection.py:test_a_file_keeps_it_across_a_restart_and_a_damaged_one_is_set_aside"
+        "test_answer_memory.py:test_a_file_keeps_it_across_a_restart_and_a_damaged_one_is_set_aside"
     ),
     "runtime.controller": (
         "test_pricing.py:test_a_set_window_is_the_widest_unless_a_fixed_one_is_asked_for"
@@ -131,15 +131,15 @@ ELSEWHERE = {
     "server.parse_special_in_messages": (
         "test_control_words.py:test_a_server_can_be_told_to_read_them_as_marks"
     ),
-    "model.lora": "test_opening.py:test_adapters_are_meant_from_the_files_folder",
+    "model.lora": "test_engine_start.py:test_adapters_are_meant_from_the_files_folder",
     "server.slot_save_path": (
         "test_slot_files.py:test_a_saved_conversation_goes_on_after_the_slot_was_erased"
     ),
     "server.slot_save_mb": "test_slot_files.py:test_saved_slots_are_bounded",
     "server.stored_responses": (
-        "test_doors.py:test_a_response_cannot_go_on_from_one_that_was_not_kept"
+        "test_formats.py:test_a_response_cannot_go_on_from_one_that_was_not_kept"
     ),
-    "server.unknown_fields": "test_doors.py:test_unknown_fields_can_be_refused_at_every_door",
+    "server.unknown_fields": "test_formats.py:test_unknown_fields_can_be_refused_in_every_format",
     "server.default_temperature": "test_keys.py:test_limits_and_defaults_act_on_answers",
 }
 

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.text import Text
 
 from parlay.cli import show
+from parlay.cli.chat_answerer import Answerer, LocalAnswerer, RemoteAnswerer, Ways
 from parlay.cli.chat_session import Leave, Session, brief
-from parlay.cli.chat_voice import LocalVoice, RemoteVoice, Voice, Ways
 from parlay.errors import BadRequest, ParlayError
 from parlay.pairing.manifest import config_folder
 from parlay.parlay import Parlay
@@ -70,21 +70,23 @@ def chat(
             )  # fmt: skip
 
     ways = Ways(max_tokens, temperature, seed)
-    voice = RemoteVoice(url, model, api_key) if url else LocalVoice(model or "default", open_)
+    answerer = (
+        RemoteAnswerer(url, model, api_key) if url else LocalAnswerer(model or "default", open_)
+    )
     try:
-        session = Session(voice, ways, system)
+        session = Session(answerer, ways, system)
         if resume is not None:
             session.resume(resume)
-        _talk(session, voice, json_output)
+        _talk(session, answerer, json_output)
     finally:
-        voice.close()
+        answerer.close()
 
 
-def _talk(session: Session, voice: Voice, json_output: bool) -> None:
+def _talk(session: Session, answerer: Answerer, json_output: bool) -> None:
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
     typed = sys.stdin.isatty() and out.is_terminal
     if typed and not json_output:
-        err.print(f"{voice.name}. /help lists what can be typed.", style="dim", markup=False)
+        err.print(f"{answerer.name}. /help lists what can be typed.", style="dim", markup=False)
     read = _typed() if typed else _piped()
     for line in read:
         try:

@@ -1,6 +1,6 @@
 """A conversation in a terminal: its messages, its commands, what the last answer drafted.
 
-Knows a voice and what may be typed; how it looks and is typed is others' business.
+Knows an answerer and what may be typed; how it looks and is typed is others' business.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parlay import store
-from parlay.cli.chat_voice import Figures, Token, Voice, Ways
+from parlay.cli.chat_answerer import Answerer, Figures, Token, Ways
 from parlay.errors import BadRequest
 
 HELP = {
@@ -34,8 +34,8 @@ class Leave(Exception):
 class Session:
     """Messages so far, and how the next answer is asked for."""
 
-    def __init__(self, voice: Voice, ways: Ways, system: str | None = None) -> None:
-        self.voice = voice
+    def __init__(self, answerer: Answerer, ways: Ways, system: str | None = None) -> None:
+        self.answerer = answerer
         self.ways = ways
         self.system = system
         self.turns: list[dict[str, Any]] = []
@@ -60,11 +60,11 @@ class Session:
         self.turns.append({"role": "user", "content": text})
         heard: list[str] = []
         try:
-            for token in self.voice.answer(self.messages, self.ways):
+            for token in self.answerer.answer(self.messages, self.ways):
                 heard.append(token.text)
                 yield token
         finally:
-            self.figures = self.voice.figures
+            self.figures = self.answerer.figures
             if heard:
                 self.turns.append({"role": "assistant", "content": "".join(heard)})
             else:
@@ -92,8 +92,8 @@ class Session:
 
     def _model(self, name: str) -> str:
         if name:
-            self.voice.change(name)
-        return f"model: {self.voice.name}"
+            self.answerer.change(name)
+        return f"model: {self.answerer.name}"
 
     def _speculation(self, word: str) -> str:
         if word not in ("on", "off", ""):
@@ -109,7 +109,7 @@ class Session:
         if not name:
             raise BadRequest("write /save and a file's name")
         path = Path(name).expanduser()
-        content = {"model": self.voice.name, "messages": self.messages}
+        content = {"model": self.answerer.name, "messages": self.messages}
         try:
             with store.whole(path) as part:
                 part.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", "utf-8")

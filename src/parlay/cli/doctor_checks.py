@@ -32,7 +32,7 @@ from parlay.planning.requests import read_logs
 from parlay.planning.workload import MIN_REQUESTS, profile
 from parlay.runtime.class_calibration import exactness_told
 from parlay.runtime.loading import FREE_PROPOSERS
-from parlay.server.lifecycle.opening import context_settings, model_settings
+from parlay.server.lifecycle.engine_start import context_settings, model_settings
 
 Status = Literal["ok", "warn", "fail"]
 

@@ -1,4 +1,4 @@
-"""The checklist of a gateway: its servers, its door and its log; models are the engines' business.
+"""The checklist of a gateway: its servers, address and log; models are the engines' business.
 
 Asks each server for its health, its models and its counters, and for nothing else.
 """
@@ -222,7 +222,7 @@ def _counted(group: Sequence[Look]) -> str:
     return "drafts are counted, none so far"
 
 
-# -- the door -----------------------------------------------------------------
+# -- the address --------------------------------------------------------------
 
 
 def _door(gateway: Gateway) -> Iterator[Finding]:

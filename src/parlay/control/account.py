@@ -8,7 +8,7 @@ has won of late, up to a limit. A draft model may also take what earlier request
 its first bet is dear, for it has to read the text, and on a GPU the shape changes there and back.
 So over many answers no more than 2 % is lost, unless four times as much was won before.
 
-What was spent without a bet counts as lost, too: looking for drafts, indexing a prompt.
+What was spent without a bet counts as lost, too: searching for drafts, indexing a prompt.
 
 Where the text itself has shown how unlikely a loss is (`evidence.py`), it is the average loss that
 has to stay within the stake: a draft that was right sixteen times of sixteen is not a gamble.
@@ -39,7 +39,7 @@ class Account:
         """`record`: seconds that proposers won in earlier runs."""
         self._balance: dict[int, float] = {}
         self._booked: dict[int, set[str]] = {}  # the proposers bet on in each request
-        self._spent: dict[int, float] = {}  # on looking and indexing, bet or not
+        self._spent: dict[int, float] = {}  # on searching and indexing, bet or not
         self._regained: dict[int, float] = {}  # by refused drafts that were right
         self._share: dict[int, float] = {}  # seconds that each request may lose by its length
         self._left = 0.0  # what requests that have ended left of theirs
@@ -86,7 +86,7 @@ class Account:
     def at_risk(self, seq_id: int, plain_s: float) -> float:
         """Seconds the coming round may lose on average, whatever the proposer's record is.
 
-        What looking took is not held against what it found.
+        What searching took is not held against what it found.
         """
         return self._balance[seq_id] + max(_STAKE * plain_s, self._share[seq_id])
 

@@ -16,7 +16,7 @@ from parlay.control.account import Account
 from parlay.control.controller import View
 from parlay.control.cost import DrafterCost
 from parlay.control.evidence import Evidence
-from parlay.control.survival import Mood, Survival
+from parlay.control.survival import Difficulty, Survival
 from parlay.control.valuation import gains, position_rates, worth
 
 # While less than so many plain passes may be lost, a second that may be lost costs so much more.
@@ -40,14 +40,14 @@ _LARGEST_LOSS = 5.0
 class Request:
     """One request in a slot, as far as a controller follows it."""
 
-    __slots__ = ("_evidence", "_moods", "asked", "n_missing", "refused", "view")
+    __slots__ = ("_difficulties", "_evidence", "asked", "n_missing", "refused", "view")
 
     def __init__(self, view: View) -> None:
         self.view = view
         self.n_missing = view.n_context + 1  # tokens the draft model has not read
         self.asked = "none"  # the proposer that was bet on
         self.refused: Refusal | None = None
-        self._moods: dict[tuple[str, bool], Mood] = {}
+        self._difficulties: dict[tuple[str, bool], Difficulty] = {}
         self._evidence: dict[str, Evidence] = {}
 
     def evidence(self, proposer: str) -> Evidence:
@@ -57,11 +57,11 @@ class Request:
             found = self._evidence[proposer] = Evidence()
         return found
 
-    def mood(self, proposer: str, by_position: bool = False) -> Mood:
+    def difficulty(self, proposer: str, by_position: bool = False) -> Difficulty:
         """How this text treats a proposer, by its confidences or by position."""
-        found = self._moods.get((proposer, by_position))
+        found = self._difficulties.get((proposer, by_position))
         if found is None:
-            found = self._moods[proposer, by_position] = Mood()
+            found = self._difficulties[proposer, by_position] = Difficulty()
         return found
 
 
@@ -89,7 +89,7 @@ class Market:
         """Rows of the pass if one sequence drafts so many tokens."""
         return max(self.floor, self.undrafted + window * self.step)
 
-    def carried(self, n: int) -> list[float]:
+    def share_s(self, n: int) -> list[float]:
         """Seconds that one sequence carries of a pass with so many tokens drafted, from none on."""
         steady, plain_s, n_sequences = self.steady, self.plain_s, self.n_sequences
         if self.step > 1:  # all have as many rows
@@ -191,7 +191,7 @@ def best_offer(
         if not draft.confidence:
             continue
         rates = survival.of(proposer, view.greedy, view.thinking).by_confidence
-        gained = gains(draft.confidence, rates.odds, request.mood(proposer).factor)
+        gained = gains(draft.confidence, rates.odds, request.difficulty(proposer).factor)
         allowance = account.allowance(
             view.seq_id, proposer, view.n_generated, market.plain_s, limit_s
         )
@@ -200,7 +200,7 @@ def best_offer(
         n_allowed = market.widest(stake, gained)
         # What a draft that holds saves is what the windows save that are allowed.
         allowed = gained[: max(1, n_allowed)]
-        each = worth(allowed, market.rate, market.carried(len(allowed)))
+        each = worth(allowed, market.rate, market.share_s(len(allowed)))
         offer = _value_windows(Offer(proposer, gained, each, stake, n_allowed), market)
         if best is None or offer.value > best.value:
             best = offer
@@ -430,5 +430,5 @@ def _allowance(
 def _rates(proposer: str, request: Request, survival: Survival) -> list[float]:
     view = request.view
     odds = survival.of(proposer, view.greedy, view.thinking).by_position.odds
-    mood = request.mood(proposer, by_position=True).factor
-    return position_rates(odds[: view.max_window], mood)
+    difficulty = request.difficulty(proposer, by_position=True).factor
+    return position_rates(odds[: view.max_window], difficulty)

@@ -31,7 +31,7 @@ class View:
     thinking: bool = False
     fallback: Fallback | None = None  # the request may not speculate now, and why
     n_remaining: int = 256  # tokens the request may still generate
-    looked: bool = True  # whether the free proposers were asked at all
+    searched: bool = True  # whether the free proposers were asked at all
     floor: int = 1  # rows of each sequence that the pass is padded to at least
 
 

@@ -18,7 +18,7 @@ class Probing:
     def __init__(self) -> None:
         self._n_waited, self._interval = 0, _FIRST
 
-    def rests(self) -> bool:
+    def too_soon(self) -> bool:
         """Whether this round is too soon to look at it again; if so, it has been waited for."""
         if self._n_waited < _FIRST or self._n_waited % _LOOK == 0:
             return False

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from parlay.control.account import Account
-from parlay.control.attention import Looking
 from parlay.control.betting import (
     DraftPlan,
     Market,
@@ -27,6 +26,7 @@ from parlay.control.cost import MAX_ROWS, CostTable
 from parlay.control.cutting import APART, Cutting
 from parlay.control.cutting import seconds as seconds_of
 from parlay.control.probing import Probing
+from parlay.control.search_pace import SearchPace
 from parlay.control.shapes import Shapes
 from parlay.control.stopping import Stopping
 from parlay.control.survival import MAX_POSITIONS, Survival
@@ -42,8 +42,8 @@ _LARGEST_EXCESS = 2.0
 _N_WITHOUT_PLAIN = 512
 _WIDTHS = (0, 1, 3, 7, 15, 31)  # rows more than without a draft, as far as prices have steps
 
-_LOOK_SHARE = 0.05  # of a pass that looking may take, while it is done at all
-_REST = replace(plain(Fallback.UNPROFITABLE), reason="rest")
+_SEARCH_SHARE = 0.05  # of a pass that searching may take, while it is done at all
+_NOT_SEARCHED = replace(plain(Fallback.UNPROFITABLE), reason="not_searched")
 
 _Offers = dict[int, Offer]  # by sequence
 
@@ -67,10 +67,10 @@ class ProfitController:
         self._shapes = Shapes()
         self._requests: dict[int, Request] = {}
         self._probing: dict[str, Probing] = {}
-        self._looking = Looking()
+        self._search_pace = SearchPace()
         self._n_without_plain = 0
         self._last_proposer = "none"  # whom the shape of the last pass is owed to
-        self._rested = False  # whether nothing was looked at for the coming pass
+        self._skipped = False  # whether no draft was searched for the coming pass
 
     def reprice(self, costs: CostTable) -> None:
         """Other prices from now on, between two rounds; all that was learned of drafts stays."""
@@ -85,18 +85,18 @@ class ProfitController:
     # -- before a pass --------------------------------------------------------
 
     def due(self) -> bool:
-        return self._looking.due()
+        return self._search_pace.due()
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
-        n, self._rested = len(views), False
+        n, self._skipped = len(views), False
         requests = [self._follow(view, n) for view in views]
         imposed = [self._imposed(request) for request in requests]
         betting = [r for r, choice in zip(requests, imposed, strict=True) if choice is None]
         if not betting:
             return [choice for choice in imposed if choice is not None]
-        if not any(request.view.looked for request in betting):
-            self._rested = len(betting) == n
-            return [_REST if choice is None else choice for choice in imposed]
+        if not any(request.view.searched for request in betting):
+            self._skipped = len(betting) == n
+            return [_NOT_SEARCHED if choice is None else choice for choice in imposed]
         windows = [choice.window for choice in imposed if choice is not None]
         found = self._bet(self._market(betting, views, windows))
         return [
@@ -205,7 +205,7 @@ class ProfitController:
         if proposer is None or self.costs.drafter is None:
             return None
         probing = self._probing.setdefault(proposer, Probing())
-        if probing.rests():
+        if probing.too_soon():
             return None
         best = everyone = self._plan(proposer, market.requests, market)
         value = everyone.value
@@ -244,7 +244,7 @@ class ProfitController:
             prices = [0.0, *(seconds / len(plan.requests) for seconds in each)]
         stopping = Stopping(
             known.by_confidence.odds,
-            request.mood(proposer).factor,
+            request.difficulty(proposer).factor,
             plan.rates[plan.requests.index(request)],
             prices,
             1.0 / market.rate,
@@ -267,8 +267,8 @@ class ProfitController:
         return self.costs
 
     def observe(self, rounds: Sequence[Round]) -> None:
-        if self._rested:
-            self._rest(rounds)
+        if self._skipped:
+            self._observe_skipped(rounds)
             return
         self._spend(rounds)
         # A pass that also read a prompt tells nothing about the price of its rounds.
@@ -280,10 +280,10 @@ class ProfitController:
                 self._learn(r, request)
         self._shapes.observe(rounds[0].n_pass_rows)
 
-    def _rest(self, rounds: Sequence[Round]) -> None:
-        """Nothing was weighed and nothing is learned: what rests must cost next to nothing."""
+    def _observe_skipped(self, rounds: Sequence[Round]) -> None:
+        """Nothing was weighed and nothing is learned: such a round must cost next to nothing."""
         timing = rounds[0].timing
-        self._looking.observe(timing.draft_s, timing.verify_s, found=False)
+        self._search_pace.observe(timing.draft_s, timing.verify_s, found=False)
         self._shapes.observe(rounds[0].n_pass_rows)
         for r in rounds:
             request = self._requests.get(r.seq_id)
@@ -291,17 +291,17 @@ class ProfitController:
                 request.n_missing += r.n_generated
 
     def _spend(self, rounds: Sequence[Round]) -> None:
-        """What looking took where no bet came of it, and proposers outside of rounds.
+        """What searching took where no bet came of it, and proposers outside of rounds.
 
-        Looking has a bound of its own (`attention.py`): only what is beyond it counts here, or a
-        model whose looks take a fiftieth of a pass could never bet.
+        Searching has a bound of its own (`search_pace.py`): only what is beyond it counts, or a
+        model whose searches take a fiftieth of a pass could never bet.
         """
         timing = rounds[0].timing
-        beyond_s = max(0.0, timing.draft_s - _LOOK_SHARE * timing.verify_s)
-        look_s = 0.0 if _is_bet(rounds) else beyond_s / len(rounds)
+        beyond_s = max(0.0, timing.draft_s - _SEARCH_SHARE * timing.verify_s)
+        search_s = 0.0 if _is_bet(rounds) else beyond_s / len(rounds)
         for r in rounds:
             if r.seq_id in self._requests:
-                self.account.spend(r.seq_id, (look_s + r.outside_s) / self.costs.pace)
+                self.account.spend(r.seq_id, (search_s + r.outside_s) / self.costs.pace)
 
     def _learn(self, r: Round, request: Request) -> None:
         view = request.view
@@ -310,7 +310,9 @@ class ProfitController:
             if draft is not None and draft.confidence:
                 known = self.survival.of(proposer, view.greedy, view.thinking)
                 n = min(len(draft.confidence), r.n_generated)
-                known.observe_confidence(draft.confidence[:n], n_agreed, request.mood(proposer))
+                known.observe_confidence(
+                    draft.confidence[:n], n_agreed, request.difficulty(proposer)
+                )
                 request.evidence(proposer).observe(n_agreed, n_agreed < n)
         n_made = r.n_drafted + r.n_dropped
         if not n_made:
@@ -323,8 +325,8 @@ class ProfitController:
         if r.n_drafted:
             proposer = request.asked
             known = self.survival.of(proposer, view.greedy, view.thinking)
-            known.observe_confidence(r.confidence, r.n_accepted, request.mood(proposer))
-            known.observe_position(r.n_drafted, r.n_accepted, request.mood(proposer, True))
+            known.observe_confidence(r.confidence, r.n_accepted, request.difficulty(proposer))
+            known.observe_position(r.n_drafted, r.n_accepted, request.difficulty(proposer, True))
 
     def _regain(self, r: Round, request: Request) -> None:
         """What was refused and right is worth another try, whatever was lost in this text."""
@@ -335,7 +337,7 @@ class ProfitController:
 
     def _observe_time(self, rounds: Sequence[Round]) -> None:
         first = rounds[0]
-        self._looking.observe(first.timing.draft_s, first.timing.verify_s, _is_bet(rounds))
+        self._search_pace.observe(first.timing.draft_s, first.timing.verify_s, _is_bet(rounds))
         n_context = max([r.n_context for r in rounds])
         n_shape, rows = self._n_made(rounds), first.n_pass_rows
         if n_shape is None:

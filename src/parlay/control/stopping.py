@@ -18,14 +18,24 @@ class Stopping:
     """One draft in the making. `keep_going` and `verify` are the hooks of a choice."""
 
     __slots__ = (
-        "_best", "_gain", "_mood", "_n", "_n_best", "_odds", "_prices", "_rates", "_step",
-        "_survival", "_window", "_worth",
+        "_best",
+        "_difficulty",
+        "_gain",
+        "_n",
+        "_n_best",
+        "_odds",
+        "_prices",
+        "_rates",
+        "_step",
+        "_survival",
+        "_window",
+        "_worth",
     )  # fmt: skip
 
     def __init__(
         self,
         odds: Sequence[float],
-        mood: float,
+        difficulty: float,
         rates: Sequence[float],
         prices: Sequence[float],
         worth: float,
@@ -34,7 +44,7 @@ class Stopping:
     ) -> None:
         """`odds` by cell of confidence; `rates` by position, for tokens not drafted yet; `prices`
         in seconds by rows of this sequence; `worth`: seconds that one accepted token saves."""
-        self._odds, self._mood, self._rates = odds, mood, rates
+        self._odds, self._difficulty, self._rates = odds, difficulty, rates
         self._prices, self._worth, self._step, self._window = prices, worth, step_s, window
         self._n = self._n_best = 0
         self._survival, self._gain = 1.0, 0.0
@@ -61,7 +71,7 @@ class Stopping:
         """Take in the tokens drafted since the last call."""
         for sure in confidences[self._n :]:
             self._n += 1
-            self._survival /= 1.0 + self._odds[CELL_OF[int(sure * STEPS)]] * self._mood
+            self._survival /= 1.0 + self._odds[CELL_OF[int(sure * STEPS)]] * self._difficulty
             self._gain += self._survival
             value = self._worth * self._gain - self._prices[self._n + 1]
             if value >= self._best:

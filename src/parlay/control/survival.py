@@ -4,9 +4,9 @@ Knows neither tokens nor time. A rejection says nothing about the positions afte
 accepted to its end nothing about the one beyond: only tokens that were tried are counted.
 
 Two things are learned apart. Rates tell what a proposer is like: they change slowly, hold for every
-text and are kept between runs. A mood tells how much easier or harder the text at hand is than
+text and are kept between runs. A difficulty tells how much harder or easier this text is than
 that: it is followed within a few rounds and forgotten with the text. A rate learns only what the
-mood does not explain, or one easy text would pass for a better proposer.
+difficulty does not explain, or one easy text would pass for a better proposer.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MODEL_RATE = 0.75
 _FLOOR, _N_RATES = 0.03, 108
 _RATES = tuple(max(_FLOOR, 1.0 / (6.0 + (n + 1) / 4)) for n in range(_N_RATES))
 _LEAST_ODDS, _MOST_ODDS = 0.002, 99.0
-# The mood is the rejections seen over those expected, both forgotten at this rate per round, and
+# The difficulty: rejections seen over those expected, both forgotten at this rate per round, and
 # each with one more that nothing was seen of.
 _KEPT, _CALM = 0.8, 1.0
 # And what that leaves unexplained for long, as when a proposer is sure of itself and wrong.
 _DRIFT_RATE, _DRIFT_KEPT, _MOST_DRIFT = 0.15, 0.93, 20.0
 
 
-class Mood:
+class Difficulty:
     """How much likelier rejections are in this text than the rates say: a factor on their odds."""
 
     __slots__ = ("_expected", "_seen", "drift", "factor")
@@ -47,7 +47,7 @@ class Mood:
 
     def observe(self, seen: float, expected: float, excess: float) -> None:
         """Rejections in one round: those seen, expected given the drift, and seen beyond those
-        that were expected given the whole mood."""
+        that were expected given the whole difficulty."""
         self._seen = _CALM + _KEPT * (self._seen - _CALM) + seen
         self._expected = _CALM + _KEPT * (self._expected - _CALM) + expected
         drift = (self.drift * (1.0 + _DRIFT_RATE * max(-1.0, excess))) ** _DRIFT_KEPT
@@ -56,7 +56,7 @@ class Mood:
 
 
 class Rates:
-    """The odds of a rejection, cell by cell; a token is accepted with 1 / (1 + odds * mood)."""
+    """The odds of a rejection, by cells; a token is accepted with 1 / (1 + odds * difficulty)."""
 
     __slots__ = ("_ordered", "n_tried", "odds")
 
@@ -67,9 +67,10 @@ class Rates:
         self.n_tried = [0] * len(rates)
         self._ordered = ordered
 
-    def observe(self, cells: Sequence[int], n_accepted: int, mood: Mood) -> None:
+    def observe(self, cells: Sequence[int], n_accepted: int, difficulty: Difficulty) -> None:
         """The cells of the tokens that were tried, of which the first so many were accepted."""
-        factor, drift, all_odds, n_tried = mood.factor, mood.drift, self.odds, self.n_tried
+        factor, drift = difficulty.factor, difficulty.drift
+        all_odds, n_tried = self.odds, self.n_tried
         expected, excess, seen = 0.0, 0.0, 0.0
         for cell in cells[:n_accepted]:
             odds, n = all_odds[cell], n_tried[cell]
@@ -85,7 +86,7 @@ class Rates:
         if n_accepted < len(cells):
             drifted, held = self._reject(cells[n_accepted], factor, drift)
             expected, excess, seen = expected + drifted, excess + held, 1.0
-        mood.observe(seen, expected, excess)
+        difficulty.observe(seen, expected, excess)
 
     def _reject(self, cell: int, factor: float, drift: float) -> tuple[float, float]:
         """A token was rejected: how likely that was, the drift known; and how likely it was not."""
@@ -131,16 +132,18 @@ class Acceptance:
         self.by_confidence = Rates(_MIDDLES, ordered=True)
         self.by_position = Rates([_MODEL_RATE] * MAX_POSITIONS)
 
-    def observe_confidence(self, confidence: Sequence[float], n_accepted: int, mood: Mood) -> None:
+    def observe_confidence(
+        self, confidence: Sequence[float], n_accepted: int, difficulty: Difficulty
+    ) -> None:
         """A draft with these confidences, and how many of its tokens were accepted."""
         tried = confidence[: n_accepted + 1]
         cells = [CELL_OF[int(sure * STEPS)] for sure in tried]
-        self.by_confidence.observe(cells, min(n_accepted, len(cells)), mood)
+        self.by_confidence.observe(cells, min(n_accepted, len(cells)), difficulty)
 
-    def observe_position(self, n_drafted: int, n_accepted: int, mood: Mood) -> None:
+    def observe_position(self, n_drafted: int, n_accepted: int, difficulty: Difficulty) -> None:
         """The same for a draft whose confidences are not looked at."""
         n_tried = min(n_accepted + 1, n_drafted, MAX_POSITIONS)
-        self.by_position.observe(range(n_tried), min(n_accepted, n_tried), mood)
+        self.by_position.observe(range(n_tried), min(n_accepted, n_tried), difficulty)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -18,11 +18,11 @@ _HOPELESS = 0.03
 _TAIL = 0.9
 
 
-def gains(confidence: Sequence[float], odds: Sequence[float], mood: float) -> list[float]:
+def gains(confidence: Sequence[float], odds: Sequence[float], difficulty: float) -> list[float]:
     """Tokens expected to be accepted, by how many are verified."""
     survival, gain, found = 1.0, 0.0, []
     for sure in confidence:
-        survival /= 1.0 + odds[CELL_OF[int(sure * STEPS)]] * mood
+        survival /= 1.0 + odds[CELL_OF[int(sure * STEPS)]] * difficulty
         gain += survival
         found.append(gain)
         if survival < _HOPELESS:
@@ -30,19 +30,19 @@ def gains(confidence: Sequence[float], odds: Sequence[float], mood: float) -> li
     return found
 
 
-def position_rates(odds: Sequence[float], mood: float) -> list[float]:
+def position_rates(odds: Sequence[float], difficulty: float) -> list[float]:
     """P(token j accepted | those before it were), by position."""
-    return [1.0 / (1.0 + each * mood) for each in odds]
+    return [1.0 / (1.0 + each * difficulty) for each in odds]
 
 
-def worth(gained: Sequence[float], rate: float, carried: Sequence[float]) -> float:
+def worth(gained: Sequence[float], rate: float, share_s: Sequence[float]) -> float:
     """Seconds that an accepted token saves: at `rate`, or at that of a draft that holds.
 
     Such a draft goes on from its second token: so many tokens in a pass with so many more drafted
-    than now; `carried` are the seconds of it that one sequence carries.
+    than now; `share_s` are the seconds of it that one sequence carries.
     """
     best = 0.0
-    for gain, seconds in zip(gained, carried, strict=False):
+    for gain, seconds in zip(gained, share_s, strict=False):
         if gain > best * seconds:
             best = gain / seconds
     return 1.0 / max(rate, _TAIL * best / gained[0])

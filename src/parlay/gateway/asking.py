@@ -44,7 +44,7 @@ class Asked:
     route: str
     plain: str | None  # the reason for which it must not speculate
     wants: bool | None  # the client's own choice
-    # What came through another door, as it came: for engines that have that door themselves.
+    # What came in another format, as it came: for engines that have that format themselves.
     original: dict[str, Any] | None = None
 
     def body_for(self, model: str | None, *, native: bool = False) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Asked:
         return body if model is None else {**body, "model": model}
 
     def path(self, *, native: bool) -> str:
-        """Where it goes; other doors' requests go to chat, in chat's words."""
+        """Where it goes; other formats' requests go to chat, in chat's words."""
         translated = self.original is not None and not native
         return PATHS["chat" if translated else self.endpoint]
 
@@ -111,7 +111,7 @@ class Asking:
         )
 
     def _capped(self, endpoint: Endpoint, original: dict[str, Any] | None) -> dict[str, Any] | None:
-        """The longest answer holds for engines that are asked in another door's words, too."""
+        """The longest answer holds for engines that are asked in another format's words, too."""
         limit = self._deployment.server.max_answer_tokens
         if original is None or limit is None:
             return original

@@ -18,29 +18,29 @@ from starlette.types import Receive, Scope, Send
 
 from parlay.gateway import figures
 from parlay.gateway.asking import Asked
-from parlay.gateway.figures import Decision, Watch
+from parlay.gateway.figures import Decision, ObservedAnswer
 from parlay.gateway.relay import Attempt, Piece, UpstreamFailed
 from parlay.gateway.service import Gateway
 from parlay.gateway.upstream import Upstream
 from parlay.reading import answers
 from parlay.reading.typed_answers import ENDS
-from parlay.web import failures, visits
+from parlay.web import admission, failures
 from parlay.web import streaming as sse
-from parlay.web.doors.door import End, Writer
+from parlay.web.formats.translation import End, Writer
 
 
 class Exchange:
     """One request being answered, streamed or whole."""
 
     def __init__(self, gateway: Gateway, asked: Asked, writer: Writer | None = None) -> None:
-        """`writer`: of another door than chat's, for engines that have chat only."""
+        """`writer`: of another format than chat's, for engines that have chat only."""
         self._gateway = gateway
         self._asked = asked
         self._writer = writer
         self._begun = False
-        visits.settle()  # counted by the pools from here on
-        self._watch = Watch(perf_counter())
-        self._deadline = self._watch.arrived + gateway.deployment.server.request_timeout_s
+        admission.settle()  # counted by the pools from here on
+        self._observed = ObservedAnswer(perf_counter())
+        self._deadline = self._observed.arrived + gateway.deployment.server.request_timeout_s
         self._choice = gateway.choose(asked)
         self._attempt: Attempt | None = None
         self._tried: list[Upstream] = []
@@ -81,7 +81,7 @@ class Exchange:
         for n in range(self._gateway.deployment.gateway.retries + 1):
             up = await self._lease(failed)
             self._n_retries = n
-            self._watch.asked = perf_counter()
+            self._observed.asked = perf_counter()
             attempt = self._attempt = self._gateway.attempt(up, self._asked)
             try:
                 await attempt.begin(self._left())
@@ -155,9 +155,9 @@ class Exchange:
 
     async def _whole(self) -> Response:
         assert self._attempt is not None
-        piece = self._attempt.opening[0]
+        piece = self._attempt.first_pieces[0]
         self._see(piece)
-        self._watch.ended = perf_counter()
+        self._observed.ended = perf_counter()
         numbers = self._numbers()
         headers = self._headers
         self._end(200, numbers)
@@ -166,13 +166,13 @@ class Exchange:
         return JSONResponse({**self._named(piece.chunk), "speculative": numbers}, headers=headers)
 
     def _translated(self, piece: Piece, numbers: dict[str, Any]) -> dict[str, Any]:
-        """A whole answer of chat's in another door's format."""
+        """A whole answer of chat's in another format."""
         assert self._writer is not None
         self._writer.push({"delta": _indexed(_choice(piece.chunk).get("message"))})
         return self._writer.whole(self._how_it_ended(piece.chunk, numbers))
 
     def _how_it_ended(self, usage: dict[str, Any], numbers: dict[str, Any]) -> End:
-        reason = self._watch.finish_reason or "stop"
+        reason = self._observed.finish_reason or "stop"
         return End(reason, answers.mapping(usage.get("usage")), {"speculative": numbers})
 
     async def _frames(self) -> AsyncIterator[bytes]:
@@ -206,7 +206,7 @@ class Exchange:
             yield rest + self._told(failure)
 
     def _sent(self, *chunks: dict[str, Any]) -> bytes:
-        """Chunks in the format of the door the client came through."""
+        """Chunks in the format the client asked in."""
         if self._writer is None:
             return sse.frame(*chunks)
         begun = "" if self._begun else self._writer.begin(0, 0)
@@ -220,7 +220,7 @@ class Exchange:
         return self._sent() + self._writer.failed(failure).encode()
 
     async def _native(self) -> AsyncIterator[bytes]:
-        """The stream of an engine that has the client's own door: passed on as it comes."""
+        """The stream of an engine that has the client's own format: passed on as it comes."""
         assert self._attempt is not None
         try:
             async for pieces in self._pieces(self._attempt):
@@ -238,7 +238,7 @@ class Exchange:
 
     def _last_event(self, chunk: dict[str, Any]) -> bytes:
         """With the numbers, and logged before its bytes go out."""
-        self._watch.ended = perf_counter()
+        self._observed.ended = perf_counter()
         numbers = self._numbers()
         self._end(200, numbers)
         response = answers.mapping(chunk.get("response"))
@@ -247,7 +247,7 @@ class Exchange:
         return _event({**chunk, "speculative": numbers})
 
     async def _pieces(self, attempt: Attempt) -> AsyncIterator[list[Piece]]:
-        yield attempt.opening
+        yield attempt.first_pieces
         async for pieces in attempt.rest(self._deadline):
             yield pieces
 
@@ -261,7 +261,7 @@ class Exchange:
         if last is None or self._unfinished:
             before = [] if last is None else [self._without_usage(last)]
             last = self._end_of_stream("length" if late else "stop")
-        self._watch.ended = perf_counter()
+        self._observed.ended = perf_counter()
         numbers = self._numbers()
         self._end(200, numbers)
         if self._writer is not None:
@@ -278,12 +278,12 @@ class Exchange:
 
     def _end_of_stream(self, reason: str) -> dict[str, Any]:
         """For a stream without an end of its own, mostly by the time limit."""
-        self._watch.finish_reason = reason
+        self._observed.finish_reason = reason
         empty: dict[str, Any] = (
             {"text": ""} if self._asked.endpoint == "completions" else {"delta": {}}
         )
         assert self._attempt is not None
-        head = {k: v for k, v in self._attempt.opening[0].chunk.items() if k != "choices"}
+        head = {k: v for k, v in self._attempt.first_pieces[0].chunk.items() if k != "choices"}
         choices = [
             {"index": i, **empty, "logprobs": None, "finish_reason": reason}
             for i in sorted(self._unfinished) or [0]
@@ -300,10 +300,10 @@ class Exchange:
     # -- chunks -------------------------------------------------------------------
 
     def _see(self, piece: Piece) -> None:
-        watch, now = self._watch, perf_counter()
-        if piece.event.text and watch.last is not None:
-            self._gateway.metrics.between.observe(now - watch.last)
-        watch.see(piece.event, now)
+        observed, now = self._observed, perf_counter()
+        if piece.event.text and observed.last is not None:
+            self._gateway.metrics.between.observe(now - observed.last)
+        observed.see(piece.event, now)
         if piece.event.text and self._asked.stream:
             self._gateway.live.token(self._asked.route)
         given = piece.chunk.get("id")
@@ -322,7 +322,7 @@ class Exchange:
 
     def _numbers(self) -> dict[str, Any]:
         return figures.speculative(
-            self._watch,
+            self._observed,
             self._decision,
             self._up.pool.name,
             self._asked.route,
@@ -341,21 +341,21 @@ class Exchange:
         if self._over:
             return
         self._over = True
-        watch, asked, attempt = self._watch, self._asked, self._attempt
-        watch.ended = watch.ended or perf_counter()
+        observed, asked, attempt = self._observed, self._asked, self._attempt
+        observed.ended = observed.ended or perf_counter()
         about = {"status": status, "stream": asked.stream, "retries": self._n_retries, **more}
         if attempt is None:
-            self._gateway.unanswered(asked, watch, about)
+            self._gateway.unanswered(asked, observed, about)
             return
         line = figures.record(
             numbers or self._numbers(),
-            watch,
+            observed,
             request_id=self._id,
             endpoint=asked.endpoint,
             streamed=asked.stream,
         )
-        self._gateway.finished(asked, watch, attempt.up, line, about)
-        self._gateway.pools.release(attempt.up, watch.ended - watch.arrived)
+        self._gateway.finished(asked, observed, attempt.up, line, about)
+        self._gateway.pools.release(attempt.up, observed.ended - observed.arrived)
         self._gateway.later(attempt.close())
 
 

@@ -23,7 +23,7 @@ class Decision:
 
 
 @dataclass(slots=True)
-class Watch:
+class ObservedAnswer:
     """One answer as it comes by: its times and what it tells."""
 
     arrived: float
@@ -69,16 +69,22 @@ class Watch:
 
 
 def speculative(
-    watch: Watch, decision: Decision, pool: str, route: str, timing: Route, *, streamed: bool
+    observed: ObservedAnswer,
+    decision: Decision,
+    pool: str,
+    route: str,
+    timing: Route,
+    *,
+    streamed: bool,
 ) -> dict[str, Any]:
     """The answer's `speculative` field; what the engine does not tell is null."""
-    told = watch.told
-    n = watch.generated
+    told = observed.told
+    n = observed.generated
     accepted, drafted = (None, None) if told is None else (told.accepted, told.drafted)
     rounds = None if told is None else told.rounds
     if told is not None and rounds is None:
         rounds = max(0, n - told.accepted)
-    seconds, tokens = watch.decoding(streamed)
+    seconds, tokens = observed.decoding(streamed)
     plain = timing.sides[False].s_per_token
     own = seconds / tokens if tokens > 0 else None
     return {
@@ -95,9 +101,9 @@ def speculative(
         "draft_share": _ratio(accepted, n),
         "acceptance_length": _ratio(n, rounds),
         "acceptance_by_position": _by_position(told),
-        "queue_ms": _ms((watch.asked or watch.arrived) - watch.arrived),
-        "ttft_ms": _ms((watch.first or watch.ended or watch.arrived) - watch.arrived),
-        "e2e_ms": _ms((watch.ended or watch.arrived) - watch.arrived),
+        "queue_ms": _ms((observed.asked or observed.arrived) - observed.arrived),
+        "ttft_ms": _ms((observed.first or observed.ended or observed.arrived) - observed.arrived),
+        "e2e_ms": _ms((observed.ended or observed.arrived) - observed.arrived),
         "ms_per_token": {
             "speculative": _ms(timing.sides[True].s_per_token),
             "plain": _ms(plain),
@@ -108,17 +114,22 @@ def speculative(
 
 
 def record(
-    numbers: dict[str, Any], watch: Watch, *, request_id: str, endpoint: str, streamed: bool
+    numbers: dict[str, Any],
+    observed: ObservedAnswer,
+    *,
+    request_id: str,
+    endpoint: str,
+    streamed: bool,
 ) -> dict[str, Any]:
     """A line of the request log, with the server's own keys."""
     numbers = dict(numbers)
-    seconds, tokens = watch.decoding(streamed)
+    seconds, tokens = observed.decoding(streamed)
     return {
         "request_id": request_id,
         "endpoint": endpoint,
-        "finish_reason": watch.finish_reason,
-        "prompt_tokens": watch.n_prompt,
-        "reused_tokens": watch.n_cached,
+        "finish_reason": observed.finish_reason,
+        "prompt_tokens": observed.n_prompt,
+        "reused_tokens": observed.n_cached,
         "accepted_tokens": numbers.pop("accepted"),
         "proposed_tokens": numbers.pop("drafted"),
         "accept_rate": numbers.pop("token_acceptance"),

@@ -1,4 +1,4 @@
-"""Routes for those who watch a gateway: live figures and the last requests.
+"""Routes for those who observed a gateway: live figures and the last requests.
 
 What only a local engine has (a price of passes, the quick A/B, traces of rounds) says so.
 """
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/live")
 _NO_ENGINE = "a gateway has no engine of its own; open the page of an engine behind it"
 
 
-class Watching:
+class GatewayFigures:
     """One gateway being watched."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -52,21 +52,21 @@ class Watching:
         return sse.event("snapshot", self.now(n_viewers))
 
 
-def watching_of(request: Request) -> Watching:
-    found: Watching = request.app.state.watching
+def live_of(request: Request) -> GatewayFigures:
+    found: GatewayFigures = request.app.state.live
     return found
 
 
 @router.get("", summary="Everything about this moment, as one object")
 async def live(request: Request) -> dict[str, Any]:
-    return watching_of(request).now()
+    return live_of(request).now()
 
 
 @router.get("/stream", include_in_schema=False)  # it never ends: nothing for OpenAPI's readers
 async def stream(request: Request) -> Response:
-    watching = watching_of(request)
-    viewer = watching.join()
-    return sse.EventStream(viewer.frames(), on_end=lambda: watching.leave(viewer))
+    figures = live_of(request)
+    viewer = figures.join()
+    return sse.EventStream(viewer.frames(), on_end=lambda: figures.leave(viewer))
 
 
 @router.get("/requests", summary="The last requests")

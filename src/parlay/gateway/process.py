@@ -19,11 +19,11 @@ from parlay.gateway.routes import router
 from parlay.gateway.service import Gateway
 from parlay.web import dashboard as page
 from parlay.web.app import make_app
+from parlay.web.background import Work
 from parlay.web.hosting import Host
-from parlay.web.keeping import Work
 
 log = logging.getLogger("parlay.gateway")
-_SUMMARY = "One door in front of several engines; traffic follows measured time"
+_SUMMARY = "One address in front of several engines; traffic follows measured time"
 
 
 class GatewayProcess(Host[Gateway]):
@@ -37,7 +37,7 @@ class GatewayProcess(Host[Gateway]):
     def app(self, service: Gateway) -> ASGIApp:
         routes = router(service.deployment.monitoring.metrics_endpoint)
         app = make_app(service, __version__, _SUMMARY, [routes, live_routes.router, page.router])
-        app.state.watching = live_routes.Watching(service)
+        app.state.live = live_routes.GatewayFigures(service)
         return app
 
     def beside(self, service: Gateway) -> Mapping[str, Work]:

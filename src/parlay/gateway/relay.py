@@ -25,7 +25,7 @@ from parlay.web import failures
 
 MAX_LINE = 4_000_000
 _FAREWELL_S = 0.5
-MAX_OPENING = 256  # pieces without text before the first one; more is no opening
+MAX_FIRST_PIECES = 256  # pieces without text before the first one; more is no answer
 _END = b"[DONE]"
 # What another server may still answer well; anything else is the request's own fault.
 _RETRY = frozenset({401, 403, 404, 408, 429, 500, 502, 503, 504})
@@ -59,10 +59,10 @@ class Attempt:
         self._max_bytes = max_bytes
         self._response: httpx.Response | None = None
         self._pieces: AsyncIterator[list[Piece]] | None = None
-        self.opening: list[Piece] = []
+        self.first_pieces: list[Piece] = []
         self.done = False  # the end mark came
-        # The engine has the door the client came through: nothing is translated.
-        self.native = asked.original is not None and asked.endpoint in up.pool.doors
+        # The engine has the client's format itself: nothing is translated.
+        self.native = asked.original is not None and asked.endpoint in up.pool.formats
 
     async def begin(self, left_s: float) -> None:
         """Returns when it answers: the first text of a stream, or all of a whole answer."""
@@ -78,7 +78,7 @@ class Attempt:
             if self._asked.stream:
                 await self._open()
             else:
-                self.opening = [await self._whole()]
+                self.first_pieces = [await self._whole()]
         except httpx.ConnectError:
             raise UpstreamFailed("refused", gone=True) from None
         except httpx.TimeoutException:
@@ -118,18 +118,18 @@ class Attempt:
         """Hold everything back until there is text: until then another server could take over."""
         self._pieces = self._read()
         async for pieces in self._pieces:
-            self.opening += pieces
+            self.first_pieces += pieces
             if self.done or any(p.event.text or p.event.finish_reason for p in pieces):
                 break
-            if len(self.opening) > MAX_OPENING:
+            if len(self.first_pieces) > MAX_FIRST_PIECES:
                 raise UpstreamFailed("garbled")
-        if not self.opening:
+        if not self.first_pieces:
             raise UpstreamFailed("cut")
 
     # -- the rest of a stream -----------------------------------------------------
 
     async def rest(self, deadline: float) -> AsyncIterator[list[Piece]]:
-        """What comes after the opening, as it comes; ends silently at the deadline."""
+        """What comes after the first pieces, as it comes; ends silently at the deadline."""
         if self._pieces is None:
             return
         try:

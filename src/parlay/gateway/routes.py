@@ -20,12 +20,12 @@ from parlay.reading import answers
 from parlay.routing import Endpoint
 from parlay.web import failures
 from parlay.web.bodies import NOT_JSON
-from parlay.web.doors import messages_body, responses_body
-from parlay.web.doors.door import Translated, Writer
-from parlay.web.doors.messages_answer import MessageWriter
-from parlay.web.doors.messages_body import MessagesRequest
-from parlay.web.doors.responses_answer import ResponseWriter
-from parlay.web.doors.responses_body import ResponsesRequest
+from parlay.web.formats import messages_body, responses_body
+from parlay.web.formats.messages_answer import MessageWriter
+from parlay.web.formats.messages_body import MessagesRequest
+from parlay.web.formats.responses_answer import ResponseWriter
+from parlay.web.formats.responses_body import ResponsesRequest
+from parlay.web.formats.translation import Translated, Writer
 
 Kind = TypeVar("Kind", bound=BaseModel)
 _ELSEWHERE = (
@@ -96,7 +96,7 @@ async def _through(
     translated: Translated,
     writer: Writer,
 ) -> Response:
-    """Another door than chat's. What the door does not know the engine may, and is passed on."""
+    """Another format than chat's. What is not known here the engine may, and is passed on."""
     gateway = gateway_of(request)
     extra = {name: original[name] for name in translated.unknown if name in original}
     chat = {**translated.chat, **extra}

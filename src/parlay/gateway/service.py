@@ -15,7 +15,7 @@ from typing import Any
 from parlay.deployment import Deployment
 from parlay.gateway.asking import Asked, Asking, Ratio
 from parlay.gateway.choice import Route
-from parlay.gateway.figures import Decision, Watch
+from parlay.gateway.figures import Decision, ObservedAnswer
 from parlay.gateway.live import Answer, Live
 from parlay.gateway.metrics import GatewayCollector, RouteKey, View
 from parlay.gateway.pools import Pools
@@ -23,24 +23,24 @@ from parlay.gateway.relay import Attempt, UpstreamFailed
 from parlay.gateway.tally import Tally, together
 from parlay.gateway.upstream import Upstream
 from parlay.routing import Endpoint
-from parlay.web import failures, visits
+from parlay.web import admission, failures
 from parlay.web.alerts import Alerts
-from parlay.web.deposit import Deposit
 from parlay.web.request_log import RequestLog, timestamp
 from parlay.web.request_metrics import RequestMetrics
 from parlay.web.security import Keys, check_bind
+from parlay.web.supervisor_link import SupervisorLink
 
 log = logging.getLogger("parlay.gateway")
 
 
 class Gateway:
-    """A door with other engines behind it."""
+    """One server in front of other engines."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.started = time.time()
         self.draining = False
-        self.door = visits.Door()
-        self.deposit = Deposit()  # nobody keeps anything, unless a supervisor does
+        self.admission = admission.Admission()
+        self.supervisor_link = SupervisorLink()  # nobody keeps anything, unless a supervisor does
         self.alerts = Alerts()
         self.ratio = Ratio()
         self.live = Live()
@@ -87,7 +87,7 @@ class Gateway:
 
     def full(self) -> failures.Failure | None:
         """Before a body is read: whether it could be sent on, or wait."""
-        return self.pools.full(self.door.n_coming)
+        return self.pools.full(self.admission.n_coming)
 
     def understand(
         self,
@@ -146,51 +146,56 @@ class Gateway:
     # -- what was answered ----------------------------------------------------
 
     def finished(
-        self, asked: Asked, watch: Watch, up: Upstream, line: dict[str, Any], about: dict[str, Any]
+        self,
+        asked: Asked,
+        observed: ObservedAnswer,
+        up: Upstream,
+        line: dict[str, Any],
+        about: dict[str, Any],
     ) -> None:
         """Count and log one request, before its last byte is sent."""
-        self._count(asked, watch, about)
+        self._count(asked, observed, about)
         if about["status"] == 200:
             up.answered()
-            up.told.add_answer(watch.generated, watch.told)
-            self.ratio.observe(asked.n_chars, watch.n_prompt)
-            if watch.finish_reason is not None:
-                self.route(asked).observe(up.pool.speculative, *watch.decoding(asked.stream))
+            up.told.add_answer(observed.generated, observed.told)
+            self.ratio.observe(asked.n_chars, observed.n_prompt)
+            if observed.finish_reason is not None:
+                self.route(asked).observe(up.pool.speculative, *observed.decoding(asked.stream))
         line = {"time": timestamp(), **line, "server": up.url, **about}
-        self._show(asked, watch, line)
+        self._show(asked, observed, line)
         if self._log is not None:
             self._log.write(line)
 
-    def _show(self, asked: Asked, watch: Watch, line: dict[str, Any]) -> None:
-        """To those who watch."""
-        seconds, tokens = watch.decoding(asked.stream)
+    def _show(self, asked: Asked, observed: ObservedAnswer, line: dict[str, Any]) -> None:
+        """To those who observed."""
+        seconds, tokens = observed.decoding(asked.stream)
         plain = self.route(asked).sides[False].s_per_token
         answer = Answer(
-            generated=watch.generated,
-            told=watch.told,
+            generated=observed.generated,
+            told=observed.told,
             fallback=line["fallback"],
             seconds=seconds,
             plain_s=None if plain is None else plain * tokens,
         )
-        seen = watch.n_pieces if asked.stream else 0
-        self.live.token(asked.route, watch.generated - seen)
+        seen = observed.n_pieces if asked.stream else 0
+        self.live.token(asked.route, observed.generated - seen)
         self.live.take(asked.route, answer, line)
 
-    def unanswered(self, asked: Asked, watch: Watch, about: dict[str, Any]) -> None:
+    def unanswered(self, asked: Asked, observed: ObservedAnswer, about: dict[str, Any]) -> None:
         """The same for a request no server began to answer."""
-        self._count(asked, watch, about)
+        self._count(asked, observed, about)
         if self._log is not None:
             line = {"endpoint": asked.endpoint, "policy": asked.route}
             self._log.write({"time": timestamp(), **line, **about})
 
-    def _count(self, asked: Asked, watch: Watch, about: dict[str, Any]) -> None:
-        assert watch.ended is not None
+    def _count(self, asked: Asked, observed: ObservedAnswer, about: dict[str, Any]) -> None:
+        assert observed.ended is not None
         self.n_retries += about["retries"]
         self.metrics.requests.labels(asked.endpoint, about["status"]).inc()
-        self.metrics.whole.observe(watch.ended - watch.arrived)
-        self.metrics.queued.observe((watch.asked or watch.ended) - watch.arrived)
-        if watch.first is not None and asked.stream:
-            self.metrics.ttft.observe(watch.first - watch.arrived)
+        self.metrics.whole.observe(observed.ended - observed.arrived)
+        self.metrics.queued.observe((observed.asked or observed.ended) - observed.arrived)
+        if observed.first is not None and asked.stream:
+            self.metrics.ttft.observe(observed.first - observed.arrived)
 
     def refused(self, endpoint: str, failure: failures.Failure) -> None:
         """Count and log a request that was none."""

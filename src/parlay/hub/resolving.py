@@ -1,6 +1,6 @@
 """From a model's name to its file: here already, or fetched.
 
-The one door for everybody who is given a name; knows nothing of what is done with the file.
+The one way in for everybody who is given a name; knows nothing of what is done with the file.
 """
 
 from __future__ import annotations

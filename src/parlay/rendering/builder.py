@@ -17,7 +17,7 @@ from parlay.rendering.common import (
     needs_key,
     port_of,
 )
-from parlay.rendering.key_account import Ledger
+from parlay.rendering.key_account import KeyAccount
 from parlay.rendering.launch import Command, LaunchPlan, Secret, service_name
 
 _ALL_LAYERS = 99  # what people write for all of them
@@ -34,7 +34,7 @@ class Builder(ABC):
     def __init__(self, deployment: Deployment, site: Site) -> None:
         self.deployment = deployment
         self.site = site
-        self.ledger = Ledger(deployment, self.title)
+        self.account = KeyAccount(deployment, self.title)
         self.argv: list[str] = []
         self.env: dict[str, str] = {}
         self.notes: list[str] = []
@@ -64,7 +64,7 @@ class Builder(ABC):
             drain_s=d.server.drain_s,
             asks_for_key=needs_key(d),
             public_without_key=d.server.allow_public_without_key,
-            entries=self.ledger.entries(),
+            entries=self.account.entries(),
             notes=tuple(self.notes),
         )
 
@@ -91,18 +91,18 @@ class Builder(ABC):
     def flag(self, key: str, flag: str, *values: object) -> None:
         """Carry a key by a flag."""
         self.argv += [flag, *(str(value) for value in values)]
-        self.ledger.carry(key, flag)
+        self.account.carry(key, flag)
 
     def leave(self, why: str, *keys: str) -> None:
         """Leave several keys behind for one reason."""
         for key in keys:
-            self.ledger.leave(key, why)
+            self.account.leave(key, why)
 
     def context(self, flag: str) -> None:
         """Tokens of each request; where they are to be found, the engine takes what it can."""
         size = self.deployment.runtime.context_size
         if size == "auto":
-            self.ledger.leave(
+            self.account.leave(
                 "runtime.context_size", f"{self.title} takes the model's own; see {flag}"
             )
         else:
@@ -151,9 +151,9 @@ class Builder(ABC):
 
     def _carry_layout(self) -> None:
         for key in ("tensor_parallel", "pipeline_parallel", "data_parallel"):
-            self.ledger.carry(f"scale.{key}", "the engine's own flags")
-        self.ledger.carry("scale.nodes", "one command for each")
-        self.ledger.carry("scale.head", "the address that the others join")
-        self.ledger.carry("scale.target", "the model's name")
+            self.account.carry(f"scale.{key}", "the engine's own flags")
+        self.account.carry("scale.nodes", "one command for each")
+        self.account.carry("scale.head", "the address that the others join")
+        self.account.carry("scale.target", "the model's name")
         for key in ("port", "image", "gpu_resource"):
-            self.ledger.carry(f"scale.{key}", "where the format needs it")
+            self.account.carry(f"scale.{key}", "where the format needs it")

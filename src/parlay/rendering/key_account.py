@@ -26,7 +26,7 @@ def keys_of(deployment: Deployment) -> Iterator[tuple[str, bool]]:
             yield f"{name}.{key}", named and key in part.model_fields_set
 
 
-class Ledger:
+class KeyAccount:
     """Filled while an engine's command is made."""
 
     def __init__(self, deployment: Deployment, engine: str) -> None:

@@ -1,6 +1,6 @@
 """Kubernetes manifests: a Deployment, or one StatefulSet a node, and the Services before them.
 
-Keys are taken from a Secret that must exist: an empty one would leave the door open.
+Keys are taken from a Secret that must exist: an empty one would leave the server open.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class LlamaServer(Builder):
         target = gguf_file(self.deployment.scale.target or model.target)
         if not target.endswith(".gguf"):
             raise RenderError(f"llama-server reads GGUF files, not {target}; set scale.target")
-        self.ledger.carry("model.target", "--model")
+        self.account.carry("model.target", "--model")
         self.mount(target)
         return target
 
@@ -82,17 +82,17 @@ class LlamaServer(Builder):
     def _model(self, target: str) -> None:
         self.flag("model.alias", "--alias", ",".join(alias_of(self.deployment, target)))
         if self.deployment.model.tokenizer is None:
-            self.ledger.carry("model.tokenizer", "the target's own")
+            self.account.carry("model.tokenizer", "the target's own")
         else:
-            self.ledger.leave("model.tokenizer", "llama-server uses the target's own, unchecked")
+            self.account.leave("model.tokenizer", "llama-server uses the target's own, unchecked")
 
     def _speculation(self, bet: Bet) -> None:
-        ledger, runtime = self.ledger, self.deployment.runtime
-        ledger.carry("model.drafter", "--spec-type" if bet.window else "no speculation")
-        ledger.carry("scale.drafter", "--spec-draft-model" if bet.model else "not needed")
-        ledger.carry("scale.method", "--spec-type" if bet.window else "no speculation")
+        account, runtime = self.account, self.deployment.runtime
+        account.carry("model.drafter", "--spec-type" if bet.window else "no speculation")
+        account.carry("scale.drafter", "--spec-draft-model" if bet.model else "not needed")
+        account.carry("scale.method", "--spec-type" if bet.window else "no speculation")
         if not bet.window:
-            ledger.carry("runtime.speculative_window", "no speculation")
+            account.carry("runtime.speculative_window", "no speculation")
             return
         # A proposer without a model may stand beside one with a model.
         dspark = bet.method == "dflash" and bet.model and has_markov_head(bet.model)
@@ -107,12 +107,12 @@ class LlamaServer(Builder):
             self.argv += ["--spec-draft-model", drafter]
             self.mount(drafter)
         if runtime.adaptive:
-            ledger.leave(
+            account.leave(
                 "runtime.speculative_window",
                 f"the controller chooses it here; llama-server drafts up to {bet.window} tokens",
             )
         else:
-            ledger.carry("runtime.speculative_window", "--spec-draft-n-max")
+            account.carry("runtime.speculative_window", "--spec-draft-n-max")
 
     def _lengths(self, bet: Bet, types: list[str]) -> None:
         self.argv += ["--spec-draft-n-max", str(bet.window)]
@@ -123,7 +123,7 @@ class LlamaServer(Builder):
     # -- runtime --------------------------------------------------------------
 
     def _runtime(self) -> None:
-        runtime, ledger = self.deployment.runtime, self.ledger
+        runtime, account = self.deployment.runtime, self.account
         # Without it each slot has its own share of the context.
         kind = "--kv-unified" if runtime.unified_cache else "--no-kv-unified"
         self.flag("runtime.unified_cache", kind)
@@ -137,13 +137,13 @@ class LlamaServer(Builder):
         if runtime.threads:
             self.flag("runtime.threads", "--threads", runtime.threads)
         else:
-            ledger.carry("runtime.threads", "llama-server's default")
+            account.carry("runtime.threads", "llama-server's default")
         self.flag("runtime.batch", "--batch-size", runtime.batch)
         self.flag("runtime.ubatch", "--ubatch-size", runtime.ubatch or runtime.batch)
         if runtime.devices:
             self.flag("runtime.devices", "--device", ",".join(runtime.devices))
         else:
-            ledger.carry("runtime.devices", "all")
+            account.carry("runtime.devices", "all")
         self.flag("runtime.flash_attention", "--flash-attn", runtime.flash_attention)
         self.flag("runtime.prompt_cache_mb", "--cache-ram", runtime.prompt_cache_mb)
         shift = "--context-shift" if runtime.context_full == "slide" else "--no-context-shift"
@@ -168,18 +168,18 @@ class LlamaServer(Builder):
         runtime = self.deployment.runtime
         modes = [name for name in ("mmap", "mlock") if getattr(runtime, name)]
         self.argv += ["--load-mode", "+".join(modes) or "none"]
-        self.ledger.carry("runtime.mmap", "--load-mode")
-        self.ledger.carry("runtime.mlock", "--load-mode")
+        self.account.carry("runtime.mmap", "--load-mode")
+        self.account.carry("runtime.mlock", "--load-mode")
         if runtime.vram_budget_gb is None:
-            self.ledger.carry("runtime.vram_budget_gb", "no limit")
+            self.account.carry("runtime.vram_budget_gb", "no limit")
         else:
-            self.ledger.leave(
+            self.account.leave(
                 "runtime.vram_budget_gb", "llama-server leaves a margin free (--fit-target) instead"
             )
-        self.ledger.carry("scale.gpu_memory_gb", "not needed")
+        self.account.carry("scale.gpu_memory_gb", "not needed")
 
     def _caches(self) -> None:
-        runtime, ledger = self.deployment.runtime, self.ledger
+        runtime, account = self.deployment.runtime, self.account
         drafts = bet_of(self.deployment).model is not None
         for key, flag in (
             ("cache_type_k", "--cache-type-k"),
@@ -189,7 +189,7 @@ class LlamaServer(Builder):
         ):
             value = getattr(runtime, key)
             if value == "auto" or (key.startswith("drafter") and not drafts):
-                ledger.carry(f"runtime.{key}", "llama-server's default, f16")
+                account.carry(f"runtime.{key}", "llama-server's default, f16")
             else:
                 self.flag(f"runtime.{key}", flag, value)
         if drafts:
@@ -197,32 +197,32 @@ class LlamaServer(Builder):
             value = "all" if layers == -1 else layers
             self.flag("runtime.drafter_gpu_layers", "--spec-draft-ngl", value)
         else:
-            ledger.carry("runtime.drafter_gpu_layers", "not needed")
+            account.carry("runtime.drafter_gpu_layers", "not needed")
 
     # -- server ---------------------------------------------------------------
 
     def _server(self) -> None:
-        server, ledger = self.deployment.server, self.ledger
+        server, account = self.deployment.server, self.account
         self.flag("server.host", "--host", self.site.host)
         self.flag("server.port", "--port", port_of(self.deployment))
         self.argv += ["--metrics"]
-        ledger.leave(
+        account.leave(
             "monitoring.metrics_endpoint", "llama-server has Prometheus at /metrics (--metrics)"
         )
-        ledger.carry("server.api_keys", KEY)
+        account.carry("server.api_keys", KEY)
         if server.api_keys_file:
             self.flag("server.api_keys_file", "--api-key-file", server.api_keys_file)
             self.mount(server.api_keys_file)
         else:
-            ledger.carry("server.api_keys_file", "not needed")
+            account.carry("server.api_keys_file", "not needed")
         if server.cors_origins:
             self.flag("server.cors_origins", "--cors-origins", ",".join(server.cors_origins))
         else:
-            ledger.leave("server.cors_origins", "llama-server's own default, see --cors-origins")
+            account.leave("server.cors_origins", "llama-server's own default, see --cors-origins")
         self.flag("server.request_timeout_s", "--timeout", math.ceil(server.request_timeout_s))
         self.flag("server.default_temperature", "--temp", server.default_temperature)
         if server.max_answer_tokens is None:
-            ledger.carry("server.max_answer_tokens", "no limit")
+            account.carry("server.max_answer_tokens", "no limit")
         else:
             self.flag("server.max_answer_tokens", "--predict", server.max_answer_tokens)
         self.leave(
@@ -233,7 +233,7 @@ class LlamaServer(Builder):
             "server.max_prompt_tokens",
             "server.max_n",
         )
-        ledger.leave(
+        account.leave(
             "server.allow_public_without_key", "llama-server never asks; only rendering checks it"
         )
 
@@ -250,7 +250,7 @@ class LlamaServer(Builder):
             self.notes.append("--split-mode tensor is marked experimental by llama.cpp")
         if mode != "layer" or scale.pipeline_parallel > 1:
             self.argv += ["--split-mode", mode]
-        self.ledger.carry("runtime.split_mode", "--split-mode")
+        self.account.carry("runtime.split_mode", "--split-mode")
         shares = ",".join(f"{share:g}" for share in runtime.tensor_split)
         self._given("runtime.tensor_split", "--tensor-split", shares, "by what is free")
         self._given("runtime.main_gpu", "--main-gpu", runtime.main_gpu, "the first")
@@ -303,4 +303,4 @@ class LlamaServer(Builder):
         if value:
             self.flag(key, flag, value)
         else:
-            self.ledger.carry(key, otherwise)
+            self.account.carry(key, otherwise)

@@ -51,7 +51,7 @@ class Sglang(Builder):
     def target(self) -> str:
         model, scale = self.deployment.model, self.deployment.scale
         target = repository(scale.target or model.target, "scale.target", self.title)
-        self.ledger.carry("model.target", "--model-path")
+        self.account.carry("model.target", "--model-path")
         self.mount(target)
         return target
 
@@ -77,18 +77,18 @@ class Sglang(Builder):
         if len(names) > 1:
             self.notes.append("SGLang shows one name; further aliases are left out")
         if self.deployment.model.tokenizer is None:
-            self.ledger.carry("model.tokenizer", "the one beside the weights")
+            self.account.carry("model.tokenizer", "the one beside the weights")
         else:
-            self.ledger.leave("model.tokenizer", "SGLang reads the one beside the weights")
+            self.account.leave("model.tokenizer", "SGLang reads the one beside the weights")
 
     def _speculation(self, bet: Bet) -> None:
-        ledger = self.ledger
+        account = self.account
         how = "--speculative-algorithm" if bet.window else "no speculation"
-        ledger.carry("model.drafter", how)
-        ledger.carry("scale.method", how)
-        ledger.carry("scale.drafter", "--speculative-draft-model-path")
+        account.carry("model.drafter", how)
+        account.carry("scale.method", how)
+        account.carry("scale.drafter", "--speculative-draft-model-path")
         if not bet.window:
-            ledger.carry("runtime.speculative_window", "no speculation")
+            account.carry("runtime.speculative_window", "no speculation")
             return
         self.argv += ["--speculative-algorithm", _ALGORITHMS[bet.method], *self._lengths(bet)]
         if bet.model is not None:
@@ -102,12 +102,12 @@ class Sglang(Builder):
                 f"model.drafter: {', '.join(bet.others)} left out; SGLang bets with one proposer"
             )
         if self.deployment.runtime.adaptive:
-            ledger.leave(
+            account.leave(
                 "runtime.speculative_window",
                 f"the controller chooses it here; SGLang drafts {bet.window} tokens a round",
             )
         else:
-            ledger.carry("runtime.speculative_window", "--speculative-num-draft-tokens")
+            account.carry("runtime.speculative_window", "--speculative-num-draft-tokens")
 
     def _lengths(self, bet: Bet) -> list[str]:
         """Chains, not trees: what verifies a window of k is k + 1 tokens."""
@@ -120,20 +120,20 @@ class Sglang(Builder):
     # -- runtime --------------------------------------------------------------
 
     def _runtime(self) -> None:
-        runtime, ledger = self.deployment.runtime, self.ledger
+        runtime, account = self.deployment.runtime, self.account
         self.context("--context-length")
         per_engine = math.ceil(runtime.slots / self.deployment.scale.data_parallel)
         self.flag("runtime.slots", "--max-running-requests", per_engine)
-        if ledger.given("runtime.batch"):
+        if account.given("runtime.batch"):
             self.flag("runtime.batch", "--chunked-prefill-size", runtime.batch)
         else:
-            ledger.leave("runtime.batch", "SGLang's own default suits its scheduler better")
+            account.leave("runtime.batch", "SGLang's own default suits its scheduler better")
         self._memory()
         self._devices()
         if runtime.context_full == "stop":
-            ledger.carry("runtime.context_full", "SGLang always stops")
+            account.carry("runtime.context_full", "SGLang always stops")
         else:
-            ledger.leave("runtime.context_full", "SGLang stops at the end of the context")
+            account.leave("runtime.context_full", "SGLang stops at the end of the context")
         self.leave(
             "SGLang has no gate on acceptance; the gateway moves traffic by measured time",
             "runtime.min_token_acceptance",
@@ -159,56 +159,58 @@ class Sglang(Builder):
         budget, card = self.deployment.runtime.vram_budget_gb, self.deployment.scale.gpu_memory_gb
         key = "runtime.vram_budget_gb"
         if budget is None:
-            self.ledger.carry(key, "no limit")
+            self.account.carry(key, "no limit")
         elif card is None:
-            self.ledger.leave(key, "SGLang takes a share of the card; give scale.gpu_memory_gb")
+            self.account.leave(key, "SGLang takes a share of the card; give scale.gpu_memory_gb")
         else:
             share = min(_MAX_SHARE, budget / card)
             self.flag(key, "--mem-fraction-static", f"{share:.3g}")
-        self.ledger.carry("scale.gpu_memory_gb", "--mem-fraction-static")
+        self.account.carry("scale.gpu_memory_gb", "--mem-fraction-static")
         for name in ("cache_type_k", "cache_type_v"):
             value = getattr(self.deployment.runtime, name)
             if value in ("auto", "f16"):
-                self.ledger.carry(f"runtime.{name}", "the model's own type")
+                self.account.carry(f"runtime.{name}", "the model's own type")
             else:
-                self.ledger.leave(f"runtime.{name}", f"SGLang has no {value}; see --kv-cache-dtype")
+                self.account.leave(
+                    f"runtime.{name}", f"SGLang has no {value}; see --kv-cache-dtype"
+                )
 
     def _devices(self) -> None:
-        runtime, ledger = self.deployment.runtime, self.ledger
+        runtime, account = self.deployment.runtime, self.account
         if runtime.gpu_layers == 0:
             self.flag("runtime.gpu_layers", "--device", "cpu")
         elif self.all_on_gpu:
-            ledger.carry("runtime.gpu_layers", "all layers are on the GPU")
+            account.carry("runtime.gpu_layers", "all layers are on the GPU")
         else:
-            ledger.leave("runtime.gpu_layers", "SGLang counts GB kept in RAM, not layers")
-        ledger.leave("runtime.threads", "SGLang chooses")
+            account.leave("runtime.gpu_layers", "SGLang counts GB kept in RAM, not layers")
+        account.leave("runtime.threads", "SGLang chooses")
         if runtime.devices:
-            ledger.leave("runtime.devices", "set CUDA_VISIBLE_DEVICES where SGLang starts")
+            account.leave("runtime.devices", "set CUDA_VISIBLE_DEVICES where SGLang starts")
         else:
-            ledger.carry("runtime.devices", "all")
+            account.carry("runtime.devices", "all")
         if runtime.flash_attention == "auto":
-            ledger.carry("runtime.flash_attention", "SGLang's choice")
+            account.carry("runtime.flash_attention", "SGLang's choice")
         else:
-            ledger.leave("runtime.flash_attention", "SGLang chooses; see --attention-backend")
+            account.leave("runtime.flash_attention", "SGLang chooses; see --attention-backend")
 
     # -- server ---------------------------------------------------------------
 
     def _server(self) -> None:
-        server, ledger = self.deployment.server, self.ledger
+        server, account = self.deployment.server, self.account
         self.flag("server.host", "--host", self.site.host)
         self.flag("server.port", "--port", port_of(self.deployment))
         if needs_key(self.deployment):
             self.argv += ["--config", KEY_FILE]
-        ledger.carry("server.api_keys", f"{KEY_FILE}, the first")
+        account.carry("server.api_keys", f"{KEY_FILE}, the first")
         if server.api_keys_file:
-            ledger.leave("server.api_keys_file", f"SGLang reads one key, from {KEY_FILE}")
+            account.leave("server.api_keys_file", f"SGLang reads one key, from {KEY_FILE}")
         else:
-            ledger.carry("server.api_keys_file", "not needed")
+            account.carry("server.api_keys_file", "not needed")
         if len(server.api_keys) > 1:
             self.notes.append("SGLang takes one key; several are the gateway's to check")
         self.flag("server.queue_size", "--max-queued-requests", server.queue_size)
         self.argv += ["--enable-metrics"]
-        ledger.leave(
+        account.leave(
             "monitoring.metrics_endpoint", "SGLang has Prometheus at /metrics; the gateway reads it"
         )
         self.leave(
@@ -222,7 +224,7 @@ class Sglang(Builder):
             "server.max_n",
             "server.default_temperature",
         )
-        ledger.leave(
+        account.leave(
             "server.allow_public_without_key", "SGLang never asks; only rendering checks it"
         )
 

@@ -49,25 +49,25 @@ class Vllm(Builder):
     def target(self) -> str:
         model, scale = self.deployment.model, self.deployment.scale
         target = repository(scale.target or model.target, "scale.target", self.title)
-        self.ledger.carry("model.target", "the model's name")
+        self.account.carry("model.target", "the model's name")
         self.mount(target)
         self.flag("model.alias", "--served-model-name", *alias_of(self.deployment, target))
         if model.tokenizer is not None:
-            self.ledger.leave(
+            self.account.leave(
                 "model.tokenizer", "vLLM reads the one beside the weights; it is not checked"
             )
         else:
-            self.ledger.carry("model.tokenizer", "the one beside the weights")
+            self.account.carry("model.tokenizer", "the one beside the weights")
         return target
 
     def _speculation(self) -> None:
         bet = bet_of(self.deployment)
-        ledger = self.ledger
-        ledger.carry("model.drafter", "--speculative-config" if bet.window else "no speculation")
-        ledger.carry("scale.drafter", "--speculative-config")
-        ledger.carry("scale.method", "--speculative-config" if bet.window else "no speculation")
+        account = self.account
+        account.carry("model.drafter", "--speculative-config" if bet.window else "no speculation")
+        account.carry("scale.drafter", "--speculative-config")
+        account.carry("scale.method", "--speculative-config" if bet.window else "no speculation")
         if not bet.window:
-            ledger.carry("runtime.speculative_window", "no speculation")
+            account.carry("runtime.speculative_window", "no speculation")
             return
         self.argv += ["--speculative-config", json.dumps(self._config(bet), sort_keys=True)]
         self.argv += ["--per-request-spec-decode-metrics", "summary"]
@@ -105,32 +105,32 @@ class Vllm(Builder):
 
     def _window(self, bet: Bet) -> None:
         if self.deployment.runtime.adaptive:
-            self.ledger.leave(
+            self.account.leave(
                 "runtime.speculative_window",
                 f"the controller chooses it here; vLLM drafts {bet.window} tokens in every round",
             )
         else:
-            self.ledger.carry("runtime.speculative_window", "num_speculative_tokens")
+            self.account.carry("runtime.speculative_window", "num_speculative_tokens")
 
     # -- runtime --------------------------------------------------------------
 
     def _runtime(self) -> None:
-        runtime, ledger = self.deployment.runtime, self.ledger
+        runtime, account = self.deployment.runtime, self.account
         self.context("--max-model-len")
         per_engine = math.ceil(runtime.slots / self.deployment.scale.data_parallel)
         self.flag("runtime.slots", "--max-num-seqs", per_engine)
         self._layers()
         self._memory()
         self._caches()
-        if ledger.given("runtime.batch"):
+        if account.given("runtime.batch"):
             self.flag("runtime.batch", "--max-num-batched-tokens", max(runtime.batch, per_engine))
         else:
-            ledger.leave("runtime.batch", "vLLM's own default suits its scheduler better")
+            account.leave("runtime.batch", "vLLM's own default suits its scheduler better")
         self._devices()
         if runtime.context_full == "stop":
-            ledger.carry("runtime.context_full", "vLLM always stops")
+            account.carry("runtime.context_full", "vLLM always stops")
         else:
-            ledger.leave("runtime.context_full", "vLLM stops at the end of the context")
+            account.leave("runtime.context_full", "vLLM stops at the end of the context")
         self.leave(
             "vLLM has no gate on acceptance; the gateway moves traffic by measured time",
             "runtime.min_token_acceptance",
@@ -153,21 +153,21 @@ class Vllm(Builder):
         )
 
     def _layers(self) -> None:
-        runtime, ledger = self.deployment.runtime, self.ledger
+        runtime, account = self.deployment.runtime, self.account
         if runtime.gpu_layers == 0:
-            ledger.carry("runtime.gpu_layers", "a CPU build of vLLM")
+            account.carry("runtime.gpu_layers", "a CPU build of vLLM")
             self.notes.append("gpu_layers 0: use vLLM's CPU build (its image differs)")
             threads = runtime.threads
             if threads:
                 self.env["OMP_NUM_THREADS"] = str(threads)
                 self.env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-            ledger.carry("runtime.threads", "OMP_NUM_THREADS")
+            account.carry("runtime.threads", "OMP_NUM_THREADS")
             return
-        ledger.leave("runtime.threads", "on a GPU vLLM chooses")
+        account.leave("runtime.threads", "on a GPU vLLM chooses")
         if self.all_on_gpu:
-            ledger.carry("runtime.gpu_layers", "all layers are on the GPU")
+            account.carry("runtime.gpu_layers", "all layers are on the GPU")
         else:
-            ledger.leave(
+            account.leave(
                 "runtime.gpu_layers", "vLLM counts GB kept in RAM (--cpu-offload-gb), not layers"
             )
 
@@ -175,86 +175,88 @@ class Vllm(Builder):
         budget, card = self.deployment.runtime.vram_budget_gb, self.deployment.scale.gpu_memory_gb
         key = "runtime.vram_budget_gb"
         if budget is None:
-            self.ledger.carry(key, "no limit")
-            self.ledger.carry("scale.gpu_memory_gb", "not needed")
+            self.account.carry(key, "no limit")
+            self.account.carry("scale.gpu_memory_gb", "not needed")
         elif card is None:
-            self.ledger.leave(key, "vLLM takes a share of the card; give scale.gpu_memory_gb")
-            self.ledger.carry("scale.gpu_memory_gb", "not needed")
+            self.account.leave(key, "vLLM takes a share of the card; give scale.gpu_memory_gb")
+            self.account.carry("scale.gpu_memory_gb", "not needed")
         else:
             share = min(_MAX_SHARE, budget / card)
             self.flag(key, "--gpu-memory-utilization", f"{share:.3g}")
-            self.ledger.carry("scale.gpu_memory_gb", "--gpu-memory-utilization")
+            self.account.carry("scale.gpu_memory_gb", "--gpu-memory-utilization")
 
     def _caches(self) -> None:
         runtime = self.deployment.runtime
         k, v = runtime.cache_type_k, runtime.cache_type_v
         if k == v and k in _CACHE_TYPES:
             self.flag("runtime.cache_type_k", "--kv-cache-dtype", _CACHE_TYPES[k])
-            self.ledger.carry("runtime.cache_type_v", "--kv-cache-dtype")
+            self.account.carry("runtime.cache_type_v", "--kv-cache-dtype")
             return
         for key, value in (("cache_type_k", k), ("cache_type_v", v)):
             if value == "auto":
-                self.ledger.carry(f"runtime.{key}", "the model's own type")
+                self.account.carry(f"runtime.{key}", "the model's own type")
             else:
-                self.ledger.leave(
+                self.account.leave(
                     f"runtime.{key}", f"vLLM has one type for both and no {value}; see fp8"
                 )
 
     def _devices(self) -> None:
-        runtime, ledger = self.deployment.runtime, self.ledger
+        runtime, account = self.deployment.runtime, self.account
         ids = device_ids(runtime.devices)
         if not runtime.devices:
-            ledger.carry("runtime.devices", "all")
+            account.carry("runtime.devices", "all")
         elif ids is None or self.site.launcher == "ray":
-            ledger.leave("runtime.devices", "vLLM counts cards (--device-ids), and not under Ray")
+            account.leave("runtime.devices", "vLLM counts cards (--device-ids), and not under Ray")
         else:
             self.flag("runtime.devices", "--device-ids", ids)
         if runtime.flash_attention == "on":
             self.flag("runtime.flash_attention", "--attention-backend", "FLASH_ATTN")
         elif runtime.flash_attention == "auto":
-            ledger.carry("runtime.flash_attention", "vLLM's choice")
+            account.carry("runtime.flash_attention", "vLLM's choice")
         else:
-            ledger.leave("runtime.flash_attention", "vLLM has no attention without it on a GPU")
+            account.leave("runtime.flash_attention", "vLLM has no attention without it on a GPU")
 
     # -- server ---------------------------------------------------------------
 
     def _server(self) -> None:
-        server, ledger = self.deployment.server, self.ledger
+        server, account = self.deployment.server, self.account
         self.flag("server.host", "--host", self.site.host)
         self.flag("server.port", "--port", port_of(self.deployment))
         self._keys()
         if server.cors_origins:
             self.flag("server.cors_origins", "--allowed-origins", json.dumps(server.cors_origins))
         else:
-            ledger.carry("server.cors_origins", "none, vLLM's default")
+            account.carry("server.cors_origins", "none, vLLM's default")
         in_flight = server.queue_size + self.deployment.runtime.slots
         self.flag("server.queue_size", "--max-num-queued-reqs", in_flight)
         self.flag("server.drain_s", "--shutdown-timeout", math.ceil(server.drain_s))
         defaults: dict[str, Any] = {"temperature": server.default_temperature}
-        ledger.carry("server.default_temperature", "--override-generation-config")
+        account.carry("server.default_temperature", "--override-generation-config")
         if server.max_answer_tokens is not None:
             defaults["max_new_tokens"] = server.max_answer_tokens
-        ledger.carry("server.max_answer_tokens", "--override-generation-config")
+        account.carry("server.max_answer_tokens", "--override-generation-config")
         self.argv += ["--override-generation-config", json.dumps(defaults, sort_keys=True)]
         for key in ("request_timeout_s", "max_body_mb", "max_prompt_tokens", "max_n"):
-            ledger.leave(f"server.{key}", "vLLM has no such limit; the gateway keeps it")
+            account.leave(f"server.{key}", "vLLM has no such limit; the gateway keeps it")
 
     def _keys(self) -> None:
-        server, ledger = self.deployment.server, self.ledger
+        server, account = self.deployment.server, self.account
         if len(server.api_keys) > 1 or server.api_keys_file:
             self.notes.append(f"vLLM reads one key from {KEY}; several are the gateway's to check")
-        ledger.carry("server.api_keys", f"{KEY}, the first")
+        account.carry("server.api_keys", f"{KEY}, the first")
         if server.api_keys_file:
-            ledger.leave("server.api_keys_file", f"vLLM reads one key, from {KEY}")
+            account.leave("server.api_keys_file", f"vLLM reads one key, from {KEY}")
         else:
-            ledger.carry("server.api_keys_file", "not needed")
-        ledger.leave("server.allow_public_without_key", "vLLM never asks; only rendering checks it")
+            account.carry("server.api_keys_file", "not needed")
+        account.leave(
+            "server.allow_public_without_key", "vLLM never asks; only rendering checks it"
+        )
 
     def _monitoring(self) -> None:
-        self.ledger.leave(
+        self.account.leave(
             "monitoring.metrics_endpoint", "vLLM has Prometheus at /metrics; the gateway reads it"
         )
-        self.ledger.leave("monitoring.cache_compaction_interval", "a paged cache has no holes")
+        self.account.leave("monitoring.cache_compaction_interval", "a paged cache has no holes")
 
     # -- machines -------------------------------------------------------------
 

@@ -156,8 +156,8 @@ class Bets:
         if frame.window is not None:
             most = min(most, frame.window)
         proposers = tuple(n for n in allowed if n in self.proposers and _can_say(n, seq))
-        looked = due or request.window is not None  # a window that was asked for is kept to
-        asked = proposers if looked and most else ()
+        searched = due or request.window is not None  # a window that was asked for is kept to
+        asked = proposers if searched and most else ()
         offers = self._offers([name for name in asked if name in self._free], seq, most)
         return View(
             seq_id=seq.seq_id,
@@ -172,7 +172,7 @@ class Bets:
             thinking=seq.thinking,
             fallback=request.fallback or (None if proposers else self._absence(seq)),
             n_remaining=seq.n_remaining,
-            looked=looked,
+            searched=searched,
             floor=frame.floor,
         )
 

@@ -30,6 +30,7 @@ from parlay.runtime.bets import Bets
 from parlay.runtime.calibration import Calibration, drafter_cost
 from parlay.runtime.class_calibration import MAX_EXACT_ROWS, ClassCalibration
 from parlay.runtime.composition import Composition
+from parlay.runtime.drafter_pause import DrafterPause, bits_stay
 from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.exactness import SINGLE, ExactClass, Inexact
 from parlay.runtime.learned import keep_learned, learned_controller
@@ -45,7 +46,6 @@ from parlay.runtime.loading import (
 from parlay.runtime.padding import Padding
 from parlay.runtime.prompt_cache import PromptCache
 from parlay.runtime.request import Mode, Request
-from parlay.runtime.resting import Resting, bits_stay
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence, Sink
 from parlay.runtime.slots import Slots
@@ -85,7 +85,7 @@ class Engine:
         self._drafter_closing: Closing = []
         self._worker: Worker | None = None
         self._learned: Callable[[], None] | None = None
-        self._resting: Resting | None = None
+        self._drafter_pause: DrafterPause | None = None
         try:
             self._worker = Worker(lambda: self._open(settings, controller))
         except BaseException:
@@ -155,7 +155,7 @@ class Engine:
             n_batch=n_batch,
         )
         self._scheduler.spoiled = self._spoiled()
-        self._watch(proposers.get(MODEL))
+        self._pause_unless_paid(proposers.get(MODEL))
         self._progress(1.0, "ready")
         return self._scheduler
 
@@ -286,7 +286,7 @@ class Engine:
             self._scheduler.spoiled = self._spoiled()
             self.bets.absent.pop(MODEL, None)
             self.bets.proposers[MODEL] = made
-            self._watch(made)
+            self._pause_unless_paid(made)
             if self.prices is not None:
                 self.prices.drafter = drafter_cost(made)
 
@@ -298,9 +298,9 @@ class Engine:
         """Give the draft model up before the next round; its rounds will say why."""
 
         def drop() -> None:
-            rested = self._watch(None)
+            was_paused = self._pause_unless_paid(None)
             self.bets.absent[MODEL] = reason
-            if self.bets.proposers.pop(MODEL, None) is not None or rested:
+            if self.bets.proposers.pop(MODEL, None) is not None or was_paused:
                 self._free_drafter()
 
         self.call(drop)
@@ -328,18 +328,18 @@ class Engine:
         same = spare is not None and self._classes.unchanged(self.exact, spare)
         return None if same else Inexact.STATES
 
-    def _watch(self, drafter: Proposer | None) -> bool:
-        """Let a drafter rest where it does not pay; whether the one before was at rest.
+    def _pause_unless_paid(self, drafter: Proposer | None) -> bool:
+        """Pause a drafter where it does not pay; whether the one before was paused.
 
         In exact mode only where that changes no bit, which cannot be probed while answers run.
         """
-        before, self._resting = self._resting, None
+        before, self._drafter_pause = self._drafter_pause, None
         if before is not None:
             self.bets.listeners.remove(before)
         if isinstance(drafter, Follower) and (self.mode == "faithful" or self._bits_stay()):
-            self._resting = Resting(self.bets, self.target, drafter)
-            self.bets.listeners.append(self._resting)
-        return before is not None and before.resting
+            self._drafter_pause = DrafterPause(self.bets, self.target, drafter)
+            self.bets.listeners.append(self._drafter_pause)
+        return before is not None and before.paused
 
     def _bits_stay(self) -> bool:
         """Whether states may be left inside; the probe takes the first slot."""

@@ -31,13 +31,13 @@ class Worker:
     on two cores, docs/performance.md). So nobody but the worker computes.
     """
 
-    def __init__(self, opening: Callable[[], Scheduler]) -> None:
+    def __init__(self, open_scheduler: Callable[[], Scheduler]) -> None:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
-        self._door = threading.Lock()  # nothing slips in behind the last look at the inbox
+        self._admission = threading.Lock()  # nothing slips in behind the last look at the inbox
         opened: Future[Scheduler] = Future()
         self._thread = threading.Thread(
-            target=self._run, args=(opening, opened), name="parlay-worker", daemon=True
+            target=self._run, args=(open_scheduler, opened), name="parlay-worker", daemon=True
         )
         self._thread.start()
         self._scheduler = opened.result()
@@ -48,7 +48,7 @@ class Worker:
 
     def call(self, function: Callable[[], None]) -> None:
         """Run something on the worker's thread, between two rounds."""
-        with self._door:
+        with self._admission:
             if self._closed.is_set():
                 raise Closed("the engine is closed; open a new one")
             self._inbox.put(function)
@@ -60,15 +60,15 @@ class Worker:
 
     def close(self) -> None:
         """Stop after the current round; unfinished answers end with an error."""
-        with self._door:
+        with self._admission:
             self._closed.set()
             self._inbox.put(None)  # wakes it up
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _run(self, opening: Callable[[], Scheduler], opened: Future[Scheduler]) -> None:
+    def _run(self, open_scheduler: Callable[[], Scheduler], opened: Future[Scheduler]) -> None:
         try:
-            self._scheduler = opening()
+            self._scheduler = open_scheduler()
         except BaseException as error:  # whoever opens the engine gets it, whatever it is
             opened.set_exception(error)
             return

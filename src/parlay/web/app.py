@@ -1,6 +1,6 @@
-"""The door of any server: keys and limits before the routes, one table for everything that fails.
+"""Any server: keys and limits before the routes, one table for everything that fails.
 
-Knows FastAPI and who stands behind the door by three attributes; starts and stops nothing.
+Knows FastAPI and the service behind it by three attributes; starts and stops nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from parlay.deployment import Deployment
 from parlay.errors import ParlayError
 from parlay.web import failures
+from parlay.web.admission import Admission
 from parlay.web.browsers import browsers
-from parlay.web.deposit import Deposit
 from parlay.web.reference import reference
 from parlay.web.schema import ChatRequest, CompletionRequest
 from parlay.web.security import Gate, Keys
-from parlay.web.visits import Door
+from parlay.web.supervisor_link import SupervisorLink
 
 log = logging.getLogger("parlay.server")
 _PAGE_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
@@ -42,8 +42,8 @@ class Behind(Protocol):
 
     deployment: Deployment
     keys: Keys
-    door: Door
-    deposit: Deposit
+    admission: Admission
+    supervisor_link: SupervisorLink
 
     def full(self) -> failures.Failure | None:
         """Why nobody more is let in now."""
@@ -53,7 +53,7 @@ class Behind(Protocol):
 
 
 def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIRouter]) -> FastAPI:
-    """The routes behind their door; they find the service as `app.state.service`."""
+    """The routes behind keys and limits; they find the service as `app.state.service`."""
     app = FastAPI(title="Parlay", version=version, summary=summary, docs_url=None, redoc_url=None)
     app.state.service = service
 
@@ -77,9 +77,9 @@ def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIR
         ),
         full=service.full,
         refused=lambda path, failure: service.refused(_endpoint(path), failure),
-        door=service.door,
+        admission=service.admission,
         stall_s=lambda: service.deployment.server.stall_s,
-        deposit=service.deposit,
+        supervisor_link=service.supervisor_link,
     )
     if origins:
         app.add_middleware(

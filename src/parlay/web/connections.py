@@ -12,7 +12,7 @@ from typing import Any
 from starlette.types import Message, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from parlay.web.deposit import Deposit, Note, connection
+from parlay.web.supervisor_link import Note, SupervisorLink, connection
 
 _IDLE_S = 30.0  # without a whole request; twice as long at the most
 _FULL = (
@@ -25,10 +25,10 @@ Base: Any = AutoHTTPProtocol
 
 
 def bounded(
-    limit: int, idle_s: float = _IDLE_S, deposit: Deposit | None = None
+    limit: int, idle_s: float = _IDLE_S, supervisor_link: SupervisorLink | None = None
 ) -> type[asyncio.Protocol]:
     """uvicorn's protocol for so many connections at once."""
-    kept = deposit or Deposit()
+    kept = supervisor_link or SupervisorLink()
 
     class Bounded(Base):  # type: ignore[misc]
         _watch: asyncio.TimerHandle | None = None

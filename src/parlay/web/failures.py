@@ -48,7 +48,7 @@ class Failure(Exception):
         return {"type": "error", "error": {"type": kind, "message": self.message}}
 
     def body_for(self, path: str) -> dict[str, Any]:
-        """In the form of the door that was knocked at."""
+        """In the format of the route that was asked."""
         return self.anthropic if path.startswith("/v1/messages") else self.body
 
     @property

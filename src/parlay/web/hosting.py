@@ -21,11 +21,11 @@ from starlette.types import ASGIApp
 from parlay.deployment import Deployment
 from parlay.errors import ParlayError
 from parlay.web.alerts import Alerts
+from parlay.web.background import Work, keep_running
 from parlay.web.connections import bounded
-from parlay.web.deposit import Deposit
-from parlay.web.keeping import Work, keep
 from parlay.web.security import Keys, check_bind
 from parlay.web.supervised import Supervised
+from parlay.web.supervisor_link import SupervisorLink
 
 log = logging.getLogger("parlay.server")
 
@@ -36,7 +36,7 @@ class Served(Protocol):
     deployment: Deployment
     draining: bool
     alerts: Alerts
-    deposit: Deposit
+    supervisor_link: SupervisorLink
 
     def cancel_all(self) -> None:
         """Give up the requests that are open."""
@@ -117,15 +117,17 @@ class Host(ABC, Generic[S]):
             listener.close()
 
     async def _serve(self, service: S, listener: socket.socket) -> None:
-        self.server = UvicornServer(_config(self.app(service), service.deployment, service.deposit))
+        self.server = UvicornServer(
+            _config(self.app(service), service.deployment, service.supervisor_link)
+        )
         self.server.service = service
         beside = self.beside(service).items()
-        tasks = [asyncio.create_task(keep(n, work, service.alerts)) for n, work in beside]
+        tasks = [asyncio.create_task(keep_running(n, work, service.alerts)) for n, work in beside]
         self._on_hangup(service)
         if self._ready is not None:
             self._ready(service, listener.getsockname()[1])
         if self._supervised is not None:
-            service.deposit.channel = self._supervised.channel
+            service.supervisor_link.channel = self._supervised.channel
             asyncio.get_running_loop().call_soon(self._supervised.begin, self.server)
         try:
             await self.server.serve(sockets=[listener])
@@ -178,10 +180,12 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _config(app: ASGIApp, deployment: Deployment, deposit: Deposit) -> uvicorn.Config:
+def _config(
+    app: ASGIApp, deployment: Deployment, supervisor_link: SupervisorLink
+) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=bounded(deployment.server.max_connections, deposit=deposit),
+        http=bounded(deployment.server.max_connections, supervisor_link=supervisor_link),
         log_level="error",
         access_log=False,
         lifespan="off",

@@ -15,11 +15,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parlay.deployment import Deployment, DeploymentError
 from parlay.web import bodies
+from parlay.web.admission import Admission
 from parlay.web.browsers import Browsers, is_loopback
 from parlay.web.connections import Patience
-from parlay.web.deposit import Deposit
 from parlay.web.failures import Failure
-from parlay.web.visits import Door
+from parlay.web.supervisor_link import SupervisorLink
 
 OPEN_PATHS = frozenset({"/health", "/v1/health", "/"})
 # The page's own files (what it shows needs a key), and reports, whose names nobody can guess.
@@ -97,9 +97,9 @@ class Gate:
         browsers: Callable[[], Browsers],
         full: Callable[[], Failure | None],
         refused: Callable[[str, Failure], None],
-        door: Door,
+        admission: Admission,
         stall_s: Callable[[], float],
-        deposit: Deposit,
+        supervisor_link: SupervisorLink,
     ) -> None:
         self._app = app
         self._keys = keys
@@ -107,9 +107,9 @@ class Gate:
         self._browsers = browsers
         self._full = full
         self._refused = refused
-        self._door = door
+        self._admission = admission
         self._stall_s = stall_s
-        self._deposit = deposit
+        self._supervisor_link = supervisor_link
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -128,7 +128,7 @@ class Gate:
         elif not _has_body(headers):
             await self._app(scope, receive, send)
         else:
-            with self._door.visit(self._keys().owner(given_key(headers))):
+            with self._admission.enter(self._keys().owner(given_key(headers))):
                 await self._read(scope, receive, send, limit)
 
     async def _read(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
@@ -148,7 +148,7 @@ class Gate:
 
     async def _keep(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
         """Should the server die before it answers, the next one will."""
-        kept = self._deposit.keep(scope, body)
+        kept = self._supervisor_link.keep(scope, body)
         if kept is None:
             await self._app(scope, receive, send)
             return

@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from parlay.web.deposit import HEADED, Note, receive, send
+from parlay.web.supervisor_link import HEADED, Note, receive, send
 
 CHILD = "PARLAY_SUPERVISED"  # listener, channel, number of deaths before this life
 

@@ -22,13 +22,13 @@ from types import FrameType
 from typing import Any
 
 from parlay.deployment import Deployment
-from parlay.web import deposit
-from parlay.web.deposit import Note
+from parlay.web import supervisor_link
 from parlay.web.failures import Failure
 from parlay.web.hosting import bind
 from parlay.web.request_log import RequestLog, timestamp
 from parlay.web.security import Keys, check_bind
 from parlay.web.supervised import CHILD
+from parlay.web.supervisor_link import Note
 
 log = logging.getLogger("parlay.server")
 _MAX_HELD = 512  # connections that wait for the server to come back
@@ -133,7 +133,7 @@ class Supervisor:
                         self._accept(selector)
                     elif key.fileobj is not channel:
                         self._look_at(key.fileobj, selector)  # type: ignore[arg-type]
-                    elif (note := deposit.receive(channel)) is None:
+                    elif (note := supervisor_link.receive(channel)) is None:
                         was_ready, self._ready = self._ready, False
                         return was_ready
                     elif note.kind == "ready":
@@ -161,7 +161,7 @@ class Supervisor:
         for client, request, headed in held:
             note = Note("adopt", 0, {"headed": headed}, request, client.fileno())
             try:
-                deposit.send(channel, note)
+                supervisor_link.send(channel, note)
                 client.close()
             except OSError:
                 self._held.append((client, request, headed))

@@ -184,7 +184,7 @@ def test_a_quick_a_b_has_bounds(benched: Running, body: dict[str, int]) -> None:
 def test_streams_do_not_hold_the_end_of_the_server_up(target: Path) -> None:
     with running(target, server__drain_s=20) as server, ThreadPoolExecutor(1) as pool:
         watching = pool.submit(events, server, 10_000)
-        wait_for(lambda: len(server.service.ledger.groups) == 0)
+        wait_for(lambda: len(server.service.recent.groups) == 0)
         wait_for(lambda: viewers(server) == 1)
         server.service.draining = True
         assert watching.result(PATIENCE_S)  # the server ended it

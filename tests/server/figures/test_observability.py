@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from parlay.server.figures.observer import Recent
-from parlay.server.lifecycle.supervision import Watch
+from parlay.server.lifecycle.monitor import Monitor
 from parlay.web.alerts import Alerts
 from parlay.web.request_log import RequestLog
 from tests.server.running import Running, running
@@ -169,12 +169,12 @@ def test_alerts_are_told_once_and_reach_the_webhook() -> None:
 def test_a_drop_of_acceptance_raises_an_alert(server: Running) -> None:
     async def watch(drop: bool) -> None:
         service = server.service
-        watch, alerts = Watch(service), service.alerts
+        monitor, alerts = Monitor(service), service.alerts
         good, bad = Recent(300, 1000, 800, 0), Recent(300, 1000, 400, 0)
-        watch._acceptance(good)
-        watch._acceptance(bad if drop else good)
+        monitor._acceptance(good)
+        monitor._acceptance(bad if drop else good)
         assert ("acceptance_drop" in alerts.active) is drop
-        watch._acceptance(good)
+        monitor._acceptance(good)
         assert "acceptance_drop" not in alerts.active
 
     asyncio.run(watch(True))

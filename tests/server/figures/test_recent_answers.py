@@ -1,4 +1,4 @@
-"""The ledger: figures by route and model, the last requests, and bounds on all of it."""
+"""The recent: figures by route and model, the last requests, and bounds on all of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parlay.server.figures.recent_answers import (
     MAX_REQUESTS,
     RECENT_ROUNDS,
     Key,
-    Ledger,
+    RecentAnswers,
     decisions,
     figures,
 )
@@ -45,7 +45,7 @@ def a_round(n_drafted: int = 0, n_accepted: int = 0, **more: object) -> Round:
 
 
 class FakeSequence:
-    """As much of a sequence as the ledger looks at."""
+    """As much of a sequence as the recent looks at."""
 
     def __init__(self, kept: int = 1024) -> None:
         self.rounds: deque[Round] = deque(maxlen=kept)
@@ -74,54 +74,54 @@ CHAT = Key("chat", "a")
 
 
 def test_rounds_are_taken_in_once_while_a_request_runs_and_when_it_ends() -> None:
-    ledger = Ledger()
+    recent = RecentAnswers()
     fake, job = a_job()
-    ledger.begin(job, CHAT)
+    recent.begin(job, CHAT)
     fake.sequences[0].add(a_round(2, 1))
-    ledger.take_in()
-    ledger.take_in()
+    recent.take_in()
+    recent.take_in()
     fake.sequences[0].add(a_round(), a_round(3, 3))
-    ledger.finish(job, "r1", {})
-    group = ledger.groups[CHAT]
+    recent.finish(job, "r1", {})
+    group = recent.groups[CHAT]
     assert [r.n_drafted for r in group.rounds] == [2, 0, 3]
-    assert group.n_generated == ledger.total.n_generated == 2 + 1 + 4
-    assert (group.n_requests, ledger.n_answered) == (1, 1)
+    assert group.n_generated == recent.total.n_generated == 2 + 1 + 4
+    assert (group.n_requests, recent.n_answered) == (1, 1)
 
 
 def test_an_answer_longer_than_what_its_sequence_keeps_loses_old_rounds_only() -> None:
-    ledger = Ledger()
+    recent = RecentAnswers()
     fake, job = a_job(kept=4)
-    ledger.begin(job, CHAT)
+    recent.begin(job, CHAT)
     fake.sequences[0].add(*[a_round(1, 1, seq_id=i) for i in range(3)])
-    ledger.take_in()
+    recent.take_in()
     fake.sequences[0].add(*[a_round(1, 1, seq_id=i) for i in range(3, 6)])
-    ledger.take_in()
-    assert [r.seq_id for r in ledger.total.rounds] == [0, 1, 2, 3, 4, 5]
+    recent.take_in()
+    assert [r.seq_id for r in recent.total.rounds] == [0, 1, 2, 3, 4, 5]
     fake.sequences[0].add(*[a_round(1, 1, seq_id=i) for i in range(6, 20)])
-    ledger.finish(job, "r1", {})
-    assert [r.seq_id for r in ledger.total.rounds][-4:] == [16, 17, 18, 19]
+    recent.finish(job, "r1", {})
+    assert [r.seq_id for r in recent.total.rounds][-4:] == [16, 17, 18, 19]
 
 
 def test_groups_requests_and_kept_rounds_are_bounded() -> None:
-    ledger = Ledger()
+    recent = RecentAnswers()
     for i in range(MAX_GROUPS + MAX_REQUESTS):
         fake, job = a_job()
-        ledger.begin(job, Key(f"route {i}", "a"))
+        recent.begin(job, Key(f"route {i}", "a"))
         fake.sequences[0].add(*[a_round()] * 400)
-        ledger.finish(job, f"r{i}", {})
-    assert len(ledger.groups) == MAX_GROUPS
-    assert len(ledger.answered) == MAX_REQUESTS
-    assert len(ledger.total.rounds) == RECENT_ROUNDS
-    kept = [answered for answered in ledger.answered if answered.rounds is not None]
+        recent.finish(job, f"r{i}", {})
+    assert len(recent.groups) == MAX_GROUPS
+    assert len(recent.answered) == MAX_REQUESTS
+    assert len(recent.total.rounds) == RECENT_ROUNDS
+    kept = [answered for answered in recent.answered if answered.rounds is not None]
     assert 0 < sum(answered.n_rounds for answered in kept) <= MAX_KEPT_ROUNDS
-    assert kept == ledger.answered[: len(kept)], "the oldest lose their rounds first"
-    assert ledger.find("r0") is None
+    assert kept == recent.answered[: len(kept)], "the oldest lose their rounds first"
+    assert recent.find("r0") is None
 
 
 def test_a_request_that_was_never_begun_is_not_counted() -> None:
-    ledger = Ledger()
-    ledger.finish(a_job()[1], "r1", {})
-    assert ledger.n_answered == 0 and ledger.answered == []
+    recent = RecentAnswers()
+    recent.finish(a_job()[1], "r1", {})
+    assert recent.n_answered == 0 and recent.answered == []
 
 
 def test_the_speedup_is_against_plain_passes_and_unknown_without_a_draft() -> None:

@@ -16,7 +16,7 @@ from parlay.deployment import DeploymentError, load_deployment
 from parlay.errors import DecodeError, LoadError
 from parlay.runtime.loading import Loader
 from parlay.server.lifecycle.drafter_care import LOADER
-from parlay.server.lifecycle.opening import needed_gb
+from parlay.server.lifecycle.engine_start import needed_gb
 from tests import tiny_drafters, tiny_models
 from tests.server.running import Running, running
 from tests.serving import PATIENCE_S, wait_for

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from parlay.runtime.worker import Worker
-from parlay.web.deposit import Note, receive, send, written
+from parlay.web.supervisor_link import Note, receive, send, written
 from tests.server.lifecycle.test_process import ENDLESS, SHORT, Served, served, streaming, write
 from tests.server.running import running
 from tests.serving import PATIENCE_S, wait_for

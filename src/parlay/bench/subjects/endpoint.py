@@ -218,7 +218,7 @@ class EndpointArm:
 
     def _stream(self, ask: Ask) -> Reply:
         began = time.perf_counter()
-        watch = _Watch(began, ask.time_limit_s)
+        observed = _ObservedStream(began, ask.time_limit_s)
         timeout = httpx.Timeout(ask.time_limit_s, connect=CONNECT_S)
         body = self._body(ask)
         try:
@@ -229,15 +229,15 @@ class EndpointArm:
                     response.read()
                     raise SubjectError(_http_error(response))
                 for line in response.iter_lines():
-                    watch.see(self._dialect.read(line), len(line))
+                    observed.see(self._dialect.read(line), len(line))
         except httpx.TimeoutException as error:
             raise TimedOut(f"nothing came for {ask.time_limit_s:g} s") from error
         except httpx.HTTPError as error:
             raise SubjectError(f"the connection broke: {type(error).__name__}") from error
-        return watch.reply()
+        return observed.reply()
 
 
-class _Watch:
+class _ObservedStream:
     """Collects a streamed answer and looks at the clock."""
 
     def __init__(self, began: float, limit_s: float) -> None:

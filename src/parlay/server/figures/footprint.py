@@ -13,7 +13,7 @@ from typing import Any
 
 from parlay.errors import ParlayError
 from parlay.planning.devices import GIB, pools
-from parlay.server.lifecycle.opening import needed_gb
+from parlay.server.lifecycle.engine_start import needed_gb
 from parlay.server.lifecycle.service import Service
 from parlay.web.memory import process_bytes
 

@@ -15,7 +15,7 @@ from parlay.web import streaming as sse
 from parlay.web.viewers import Viewer, Viewers
 
 
-class Watching:
+class LiveFigures:
     """One server being watched."""
 
     def __init__(self, service: Service) -> None:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
 from parlay.server.api.openai_routes import service_of
-from parlay.server.figures.live_figures import Watching
+from parlay.server.figures.live_figures import LiveFigures
 from parlay.server.figures.local_models import local_models
 from parlay.server.figures.quick_ab import BenchOptions
 from parlay.server.figures.recent_answers import Answered, decisions
@@ -28,32 +28,32 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def watching_of(request: Request) -> Watching:
-    found: Watching = request.app.state.watching
+def live_of(request: Request) -> LiveFigures:
+    found: LiveFigures = request.app.state.live
     return found
 
 
 @router.get("", summary="Everything about this moment, as one object")
 async def live(request: Request) -> dict[str, Any]:
-    return await watching_of(request).now()
+    return await live_of(request).now()
 
 
 @router.get("/stream", include_in_schema=False)  # it never ends: nothing for OpenAPI's readers
 async def stream(request: Request) -> Response:
-    watching = watching_of(request)
-    viewer = await watching.join()
-    return sse.EventStream(viewer.frames(), on_end=lambda: watching.leave(viewer))
+    figures = live_of(request)
+    viewer = await figures.join()
+    return sse.EventStream(viewer.frames(), on_end=lambda: figures.leave(viewer))
 
 
 @router.get("/requests", summary="The last requests")
 async def requests(request: Request) -> list[dict[str, Any]]:
-    return [_row(answered) for answered in service_of(request).ledger.answered]
+    return [_row(answered) for answered in service_of(request).recent.answered]
 
 
 @router.get("/requests/{request_id}", summary="One of them, round by round")
 async def one_request(request: Request, request_id: str) -> dict[str, Any]:
     service = service_of(request)
-    found = service.ledger.find(request_id)
+    found = service.recent.find(request_id)
     if found is None:
         raise Failure(404, "no such request among the last ones", code="not_found")
     baseline = service.observer.baseline
@@ -65,7 +65,7 @@ async def one_request(request: Request, request_id: str) -> dict[str, Any]:
 
 @router.get("/costs", summary="What passes cost here, and when guessing pays")
 async def costs(request: Request) -> dict[str, Any]:
-    return watching_of(request).costs()
+    return live_of(request).costs()
 
 
 @router.get("/models", summary="Models on this machine, and which fit; told at this machine only")
@@ -77,19 +77,19 @@ async def models(request: Request) -> list[dict[str, Any]]:
 
 @router.get("/bench", summary="The quick A/B: how far it is, what came of it")
 async def bench(request: Request) -> dict[str, Any]:
-    return watching_of(request).bench.progress.as_dict()
+    return live_of(request).bench.progress.as_dict()
 
 
 @router.post("/bench", summary="Start a quick A/B", status_code=202)
 async def start_bench(request: Request, options: BenchOptions) -> dict[str, Any]:
-    found = watching_of(request).bench
+    found = live_of(request).bench
     found.start(options)
     return found.progress.as_dict()
 
 
 @router.delete("/bench", summary="Cancel it", status_code=202)
 async def cancel_bench(request: Request) -> dict[str, Any]:
-    found = watching_of(request).bench
+    found = live_of(request).bench
     found.cancel()
     return found.progress.as_dict()
 
@@ -97,7 +97,7 @@ async def cancel_bench(request: Request) -> dict[str, Any]:
 @router.get("/bench/report/{name}", include_in_schema=False)
 async def bench_report(request: Request, name: str) -> HTMLResponse:
     """Open without a key, for a link sends none: only who saw the result knows the name."""
-    page = await asyncio.to_thread(watching_of(request).bench.report, name)
+    page = await asyncio.to_thread(live_of(request).bench.report, name)
     if page is None:
         raise Failure(404, "no such report; only the last one is kept", code="not_found")
     return HTMLResponse(page, headers={"Cache-Control": "no-store"})

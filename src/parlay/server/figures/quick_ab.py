@@ -121,13 +121,13 @@ class QuickBench:
 
     async def _run(self, options: BenchOptions) -> None:
         loop = asyncio.get_running_loop()
-        n_before = self._service.ledger.n_answered
+        n_before = self._service.recent.n_answered
         arms = tuple(ServedArm(self._service, loop, on) for on in (False, True))
         self._arms = arms
         try:
             record = await asyncio.to_thread(self._measure, arms, options, loop)
             n_own = sum(arm.n_asked for arm in arms)
-            self._keep(record, max(0, self._service.ledger.n_answered - n_before - n_own))
+            self._keep(record, max(0, self._service.recent.n_answered - n_before - n_own))
         except _Cancelled:
             self.set(Progress("cancelled"))
         except ParlayError as error:  # an answer that was cancelled is one of them

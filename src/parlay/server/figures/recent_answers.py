@@ -77,7 +77,7 @@ class _Open:
     n_taken: list[int]  # rounds of each sequence that were taken in already
 
 
-class Ledger:
+class RecentAnswers:
     """One server's."""
 
     def __init__(self) -> None:

@@ -52,7 +52,7 @@ class Live:
         service = self._service
         now = self._clock()
         elapsed, self._last = max(1e-3, now - self._last), now
-        service.ledger.take_in()
+        service.recent.take_in()
         groups = self._groups(elapsed)
         self._forget()
         return {
@@ -64,7 +64,7 @@ class Live:
             "mode": service.engine.mode,
             "proposers": service.engine.bets.named,
             "drafter": service.drafter.state,
-            "answered": service.ledger.n_answered,
+            "answered": service.recent.n_answered,
             **self._machine(),
             "alerts": [alert.as_dict() for alert in service.alerts.active.values()],
             "groups": groups,
@@ -83,17 +83,17 @@ class Live:
 
     def _groups(self, elapsed: float) -> list[dict[str, Any]]:
         """All of them together first; where there is one group only, it is all of them."""
-        ledger, baseline = self._service.ledger, self._service.observer.baseline
-        groups = list(ledger.groups.values())
+        recent, baseline = self._service.recent, self._service.observer.baseline
+        groups = list(recent.groups.values())
         self._refresh(groups)
         found = [self._group(g, moment(g.take_since(), elapsed, baseline)) for g in groups]
-        rounds = ledger.total.take_since()
+        rounds = recent.total.take_since()
         if len(groups) == 1:
             total = {"route": ALL, "model": ALL, **_figures_of(found[0])}
-            self._remember(ledger.total.key, total["now"])
+            self._remember(recent.total.key, total["now"])
         else:
-            self._compute(ledger.total)
-            total = self._group(ledger.total, moment(rounds, elapsed, baseline))
+            self._compute(recent.total)
+            total = self._group(recent.total, moment(rounds, elapsed, baseline))
         return [total, *found]
 
     def _group(self, group: Group, now: dict[str, Any]) -> dict[str, Any]:
@@ -127,9 +127,9 @@ class Live:
         self._recent[group.key] = _Recent(group.n_generated, self._n_snapshots, made)
 
     def _forget(self) -> None:
-        """Groups the ledger has dropped."""
-        ledger = self._service.ledger
-        for key in [k for k in self._history if k not in ledger.groups and k != ledger.total.key]:
+        """Groups the recent has dropped."""
+        recent = self._service.recent
+        for key in [k for k in self._history if k not in recent.groups and k != recent.total.key]:
             del self._history[key]
             self._recent.pop(key, None)
 
@@ -159,7 +159,7 @@ class Live:
                 "used_pct": service.memory.used_pct,
                 "limit_pct": service.memory.limit_pct,
             },
-            "remembered_tokens": told.n_tokens if (told := service.recollection.told) else None,
+            "remembered_tokens": told.n_tokens if (told := service.answer_memory.told) else None,
         }
 
 

@@ -1,4 +1,4 @@
-"""A server from its start to its end: opening, warming up, watching over it, reloading, draining.
+"""A server from its start to its end: starting, warming up, monitoring, reloading, draining.
 
 Knows processes and settings; knows no bodies.
 """

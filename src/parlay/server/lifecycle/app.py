@@ -1,4 +1,4 @@
-"""The application of a server with an engine of its own: its routes behind the door.
+"""The application of a server with an engine of its own: its routes.
 
 Knows the service; starts and stops nothing itself.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from parlay.server.api import door_routes, openai_routes
+from parlay.server.api import format_routes, openai_routes
 from parlay.server.figures import live_routes
-from parlay.server.figures.live_figures import Watching
+from parlay.server.figures.live_figures import LiveFigures
 from parlay.server.lifecycle import ops_routes
 from parlay.server.lifecycle.service import Service
 from parlay.web import dashboard
@@ -18,7 +18,7 @@ from parlay.web.app import make_app
 _SUMMARY = "Speculative decoding on llama.cpp that never loses the bet"
 _ROUTERS = (
     openai_routes.router,
-    door_routes.router,
+    format_routes.router,
     ops_routes.router,
     live_routes.router,
     dashboard.router,
@@ -28,7 +28,7 @@ _ROUTERS = (
 def create_app(service: Service, version: str) -> FastAPI:
     """Everything under one roof."""
     app = make_app(service, version, _SUMMARY, _ROUTERS)
-    app.state.watching = Watching(service)
+    app.state.live = LiveFigures(service)
     app.add_api_route(
         service.deployment.monitoring.metrics_endpoint, ops_routes.speculative_metrics
     )

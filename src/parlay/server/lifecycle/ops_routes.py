@@ -136,7 +136,7 @@ async def slot_action(
 
 @router.get("/memory", summary="What is remembered of earlier answers, in numbers")
 async def memory(request: Request) -> dict[str, Any]:
-    told = service_of(request).recollection.told
+    told = service_of(request).answer_memory.told
     if told is None:
         return {"remembers": False, "owners": 0, "tokens": 0, "max_tokens": 0}
     return {
@@ -152,7 +152,7 @@ async def forget(request: Request) -> Response:
     """Who has a key forgets what came with it; without keys there is one owner."""
     service = service_of(request)
     key = given_key(dict(request.headers.raw))
-    service.recollection.forget(service.keys.owner(key) if service.keys else None)
+    service.answer_memory.forget(service.keys.owner(key) if service.keys else None)
     return Response(status_code=204)
 
 

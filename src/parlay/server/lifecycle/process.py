@@ -1,4 +1,4 @@
-"""The server on a local engine, as a process: open, warm up, watch, reload.
+"""The server on a local engine, as a process: open, warm up, monitor, reload.
 
 Knows the engine's service; signals and draining are the host's business.
 """
@@ -15,12 +15,17 @@ from starlette.types import ASGIApp
 from parlay import __version__
 from parlay.deployment import Deployment
 from parlay.server.lifecycle.app import create_app
-from parlay.server.lifecycle.opening import open_engine, with_fit, with_known_drafter, with_name
+from parlay.server.lifecycle.engine_start import (
+    open_engine,
+    with_fit,
+    with_known_drafter,
+    with_name,
+)
+from parlay.server.lifecycle.monitor import Monitor
 from parlay.server.lifecycle.reload import reload
 from parlay.server.lifecycle.service import Service
-from parlay.server.lifecycle.supervision import Watch
+from parlay.web.background import Work
 from parlay.web.hosting import Host, Ready
-from parlay.web.keeping import Work
 from parlay.web.supervised import Supervised
 
 _GRACE_S = 0.25  # a client that waited for the server asks at once
@@ -48,7 +53,7 @@ class Process(Host[Service]):
 
     def beside(self, service: Service) -> Mapping[str, Work]:
         service.loop = asyncio.get_running_loop()
-        return {"the warm-up": partial(_warm_up, service), "the watch": Watch(service).run}
+        return {"the warm-up": partial(_warm_up, service), "the monitor": Monitor(service).run}
 
     async def reload(self, service: Service) -> bool:
         return await reload(service, self.read)

@@ -14,7 +14,7 @@ from parlay.errors import ParlayError
 from parlay.parlay import parse_draft
 from parlay.runtime.engine import Engine
 from parlay.runtime.loading import FREE_PROPOSERS
-from parlay.server.lifecycle.opening import drafter_path, keep_fit
+from parlay.server.lifecycle.engine_start import drafter_path, keep_fit
 from parlay.server.lifecycle.service import Service
 
 log = logging.getLogger("parlay.server")

@@ -31,20 +31,20 @@ from parlay.server.api.planner import Plan, Planner
 from parlay.server.api.response_memory import ResponseMemory
 from parlay.server.figures.metrics import Gauges, Metrics
 from parlay.server.figures.observer import Observer
-from parlay.server.figures.recent_answers import Key, Ledger
+from parlay.server.figures.recent_answers import Key, RecentAnswers
+from parlay.server.lifecycle.answer_memory import AnswerMemory
 from parlay.server.lifecycle.cache_care import CacheCare
 from parlay.server.lifecycle.drafter_care import DrafterCare
-from parlay.server.lifecycle.opening import check_drafter, drafter_path, guarded
-from parlay.server.lifecycle.recollection import Recollection
+from parlay.server.lifecycle.engine_start import check_drafter, drafter_path, guarded
 from parlay.server.lifecycle.slot_files import SlotFiles
 from parlay.server.lifecycle.warmup import WarmUp
-from parlay.web import failures, visits
+from parlay.web import admission, failures
 from parlay.web.alerts import Alerts
-from parlay.web.deposit import Deposit
 from parlay.web.memory import Memory, process_bytes
 from parlay.web.request_log import RequestLog, timestamp
 from parlay.web.schema import ChatRequest, CompletionRequest, InfillRequest
 from parlay.web.security import Keys, check_bind
+from parlay.web.supervisor_link import SupervisorLink
 from parlay.web.unknown import Told, tell
 
 _MAX_RETRY_S = 60
@@ -65,8 +65,8 @@ class Service:
         self.observer = observer
         self.started = time.time()
         self.draining = False
-        self.door = visits.Door()
-        self.deposit = Deposit()  # nobody keeps anything, unless a supervisor does
+        self.admission = admission.Admission()
+        self.supervisor_link = SupervisorLink()  # nobody keeps anything, unless a supervisor does
         self.alerts = Alerts()
         self.memory = Memory(deployment.monitoring.memory_pressure_pct)
         self.metrics = Metrics(observer, self.gauges)
@@ -82,10 +82,10 @@ class Service:
         self.cache = CacheCare(engine)
         self._conversation = Conversation(engine.model)
         self._grammars = Grammars(engine.model.vocabulary)
-        self.ledger = Ledger()
+        self.recent = RecentAnswers()
         self.responses = ResponseMemory(0)
         kept = deployment.runtime.remember_file
-        self.recollection = Recollection(engine, Path(kept).expanduser() if kept else None)
+        self.answer_memory = AnswerMemory(engine, Path(kept).expanduser() if kept else None)
         self._jobs: set[Job] = set()
         self._mailbox: Mailbox[Event] | None = None  # made with the first request
         self._usual_s = 1.0  # running mean of a request's time, for Retry-After
@@ -142,7 +142,7 @@ class Service:
 
     def keep_learned(self) -> None:
         """Save what the controller learned; on the worker's thread, which learns it."""
-        self.recollection.keep()
+        self.answer_memory.keep()
         if self.pricing is not None:
             self.engine.call(self.pricing.save)
 
@@ -193,7 +193,7 @@ class Service:
         """Let a request in, or say when to come back. `model`: the name it was asked for by."""
         if self.draining:
             raise failures.unavailable("the server is shutting down", "shutting_down")
-        owner = visits.settle()  # counted by its sequences from here on
+        owner = admission.settle()  # counted by its sequences from here on
         self._admit(len(plan.requests))
         plan = replace(plan, requests=tuple(self._owned(r, owner) for r in plan.requests))
         if self._mailbox is None:
@@ -201,7 +201,7 @@ class Service:
         job = Job(self._mailbox, self.deployment.server.request_timeout_s)
         job.start(self.engine, plan.requests, plan.constraints)
         self._jobs.add(job)
-        self.ledger.begin(job, Key(plan.policy, self._known_name(model)))
+        self.recent.begin(job, Key(plan.policy, self._known_name(model)))
         return job
 
     def owner_of(self, key: str) -> str:
@@ -235,7 +235,7 @@ class Service:
     def full(self) -> failures.Failure | None:
         """Before a body is read: whether its answer would have a place."""
         room = self.engine.settings.context.n_sequences + self.deployment.server.queue_size
-        return self._busy() if self.n_open + self.door.n_coming >= room else None
+        return self._busy() if self.n_open + self.admission.n_coming >= room else None
 
     def _busy(self) -> failures.Failure:
         n_slots = self.engine.settings.context.n_sequences
@@ -253,7 +253,7 @@ class Service:
         Without one the health check fails from here on.
         """
         self.alerts.set("engine", "the engine's thread died; restart the server")
-        if self.deposit.channel is not None:
+        if self.supervisor_link.channel is not None:
             os._exit(70)
 
     def cancel_all(self) -> None:
@@ -273,7 +273,7 @@ class Service:
             self.metrics.ttft.observe(statistics.ttft_s(seqs[0]))
         self.metrics.requests.labels(plan.endpoint, about["status"]).inc()
         record = self._record(job, plan, reply_id) | about
-        self.ledger.finish(job, reply_id, record)
+        self.recent.finish(job, reply_id, record)
         if self._log is not None:
             texts = self._texts(job) if self.deployment.monitoring.log_prompts else {}
             self._log.write(record | texts)

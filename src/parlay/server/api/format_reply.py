@@ -1,4 +1,4 @@
-"""A reply in another format than chat's: chat's deltas go through a door's writer.
+"""A reply in another format than chat's: chat's deltas go through a format's writer.
 
 Knows sequences and statistics; the format is the writer's business.
 """
@@ -12,11 +12,11 @@ from parlay.server.api import answer_statistics as statistics
 from parlay.server.api.chat import ChatChoice
 from parlay.server.api.job import Event, Job
 from parlay.server.api.reply import Numbers
-from parlay.web.doors.door import End, Writer
 from parlay.web.failures import Failure
+from parlay.web.formats.translation import End, Writer
 
 
-class DoorReply:
+class FormatReply:
     """One answer in the making."""
 
     def __init__(

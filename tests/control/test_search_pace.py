@@ -4,85 +4,89 @@ from dataclasses import replace
 
 import pytest
 
-from parlay.control.attention import Looking
 from parlay.control.controller import View
 from parlay.control.profit import ProfitController
+from parlay.control.search_pace import SearchPace
 from parlay.decoding.round import Fallback, Round, Timing
 from tests.control.synthetic import draft, finished, table, view
 
 FAST = 1.0  # a pass, in the seconds of the made-up prices
-LOOK = 0.1
+SEARCH = 0.1
 
 
-def looks(looking: Looking, n: int, look_s: float, pass_s: float = FAST) -> int:
-    """How many of so many rounds without a bet are looked at."""
+def searches(pace: SearchPace, n: int, search_s: float, pass_s: float = FAST) -> int:
+    """How many of so many rounds without a bet are searched for."""
     found = 0
     for _ in range(n):
-        due = looking.due()
+        due = pace.due()
         found += due
-        looking.observe(look_s if due else 0.0, pass_s, found=False)
+        pace.observe(search_s if due else 0.0, pass_s, found=False)
     return found
 
 
 def test_every_round_is_looked_at_where_a_look_is_nothing_beside_a_pass() -> None:
-    assert looks(Looking(), 500, LOOK, pass_s=10.0) == 500
+    assert searches(SearchPace(), 500, SEARCH, pass_s=10.0) == 500
 
 
 def test_looks_that_find_nothing_take_a_hundredth_of_a_fast_pass_in_the_end() -> None:
-    looking = Looking()
-    looks(looking, 100, LOOK)
-    assert looks(looking, 1000, LOOK) * LOOK <= 0.011 * 1000 * FAST
+    pace = SearchPace()
+    searches(pace, 100, SEARCH)
+    assert searches(pace, 1000, SEARCH) * SEARCH <= 0.011 * 1000 * FAST
 
 
 def test_looks_never_stop() -> None:
-    looking = Looking()
-    looks(looking, 100, look_s=100.0)
-    assert looks(looking, 160, look_s=100.0) == 10
+    pace = SearchPace()
+    searches(pace, 100, search_s=100.0)
+    assert searches(pace, 160, search_s=100.0) == 10
 
 
 def test_after_a_bet_every_round_is_looked_at_for_a_while() -> None:
-    looking = Looking()
-    looks(looking, 100, LOOK)
-    looking.observe(LOOK, FAST, found=True)
-    looking.due()
-    assert looks(looking, 15, LOOK) == 15
+    pace = SearchPace()
+    searches(pace, 100, SEARCH)
+    pace.observe(SEARCH, FAST, found=True)
+    pace.due()
+    assert searches(pace, 15, SEARCH) == 15
 
 
 def test_one_slow_look_does_not_make_looks_rare() -> None:
-    looking = Looking()
-    looks(looking, 20, LOOK / 10)
-    looks(looking, 1, look_s=100.0)
-    assert looks(looking, 20, LOOK / 10) == 20
+    pace = SearchPace()
+    searches(pace, 20, SEARCH / 10)
+    searches(pace, 1, search_s=100.0)
+    assert searches(pace, 20, SEARCH / 10) == 20
 
 
 # -- in the controller ------------------------------------------------------------------------
 
 
-def told(r: Round, look_s: float) -> Round:
-    return replace(r, timing=Timing(draft_s=look_s, verify_s=FAST))
+def told(r: Round, search_s: float) -> Round:
+    return replace(r, timing=Timing(draft_s=search_s, verify_s=FAST))
 
 
 def fruitless(controller: ProfitController, n: int) -> list[View]:
     """Rounds on a fast machine in which nobody has anything to say."""
     seen = []
     for i in range(n):
-        looked = controller.due()
-        asked = replace(view({"ngram": draft("ngram")}, n_generated=2 + i), looked=looked)
+        searched = controller.due()
+        asked = replace(view({"ngram": draft("ngram")}, n_generated=2 + i), searched=searched)
         seen.append(asked)
         choice = controller.choose([asked])[0]
         assert not choice.window
         controller.observe(
-            [told(replace(finished(), reason=choice.reason), LOOK if looked else 0.0)]
+            [told(replace(finished(), reason=choice.reason), SEARCH if searched else 0.0)]
         )
     return seen
 
 
 def test_a_round_without_a_look_is_plain_and_says_so() -> None:
     controller = ProfitController(table(slope=0.1))
-    assert not all(v.looked for v in fruitless(controller, 100))
-    resting = replace(view({}, n_generated=200), looked=False)
-    choice = controller.choose([resting])[0]
-    assert (choice.window, choice.fallback, choice.reason) == (0, Fallback.UNPROFITABLE, "rest")
+    assert not all(v.searched for v in fruitless(controller, 100))
+    skipped = replace(view({}, n_generated=200), searched=False)
+    choice = controller.choose([skipped])[0]
+    assert (choice.window, choice.fallback, choice.reason) == (
+        0,
+        Fallback.UNPROFITABLE,
+        "not_searched",
+    )
 
 
 @pytest.mark.parametrize("n_rests", [0, 100])
@@ -90,21 +94,21 @@ def test_a_text_that_begins_to_repeat_itself_is_bet_on_at_the_next_look(n_rests:
     controller = ProfitController(table(slope=0.1), {"record": {"ngram": 100.0}})
     fruitless(controller, n_rests)
     for i in range(17):
-        looked = controller.due()
-        offers = {"ngram": draft("ngram", *(0.95,) * 8)} if looked else {}
-        asked = replace(view(offers, n_generated=300 + i), looked=looked)
+        searched = controller.due()
+        offers = {"ngram": draft("ngram", *(0.95,) * 8)} if searched else {}
+        asked = replace(view(offers, n_generated=300 + i), searched=searched)
         if controller.choose([asked])[0].window:
             return
-        controller.observe([told(finished(), LOOK if looked else 0.0)])
+        controller.observe([told(finished(), SEARCH if searched else 0.0)])
     pytest.fail("no bet in 17 rounds")
 
 
 def test_a_draft_model_still_knows_what_it_missed_while_nobody_looked() -> None:
     controller = ProfitController(table(slope=0.1))
     seen = fruitless(controller, 40)
-    assert not all(v.looked for v in seen)
-    resting = replace(view({}, n_generated=50), looked=False)
+    assert not all(v.searched for v in seen)
+    skipped = replace(view({}, n_generated=50), searched=False)
     before = controller._requests[0].n_missing
-    choice = controller.choose([resting])[0]
+    choice = controller.choose([skipped])[0]
     controller.observe([told(replace(finished(), reason=choice.reason), 0.0)])
     assert controller._requests[0].n_missing == before + 1

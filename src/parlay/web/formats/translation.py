@@ -1,4 +1,4 @@
-"""What a door is: a body that becomes a chat body, and a writer that takes chat deltas.
+"""What an API format is: a body that becomes a chat body, and a writer that takes chat deltas.
 
 Knows neither format; the server and the gateway hold on to this and to nothing below it.
 """
@@ -19,11 +19,11 @@ from parlay.web.unknown import Told, unknown_fields
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A door's body in chat's words."""
+    """A format's body in chat's words."""
 
     chat: dict[str, Any]
     told: tuple[Told, ...] = ()  # what was left out, and why
-    unknown: tuple[str, ...] = ()  # fields neither the door nor chat knows
+    unknown: tuple[str, ...] = ()  # fields neither the format nor chat knows
     custom_tools: frozenset[str] = field(default_factory=frozenset)  # they take text, not JSON
 
 
@@ -38,7 +38,7 @@ class End:
 
 
 class Writer(Protocol):
-    """One answer in a door's format, in the making."""
+    """One answer in such a format, in the making."""
 
     id: str
 
@@ -62,7 +62,7 @@ class Writer(Protocol):
 
 
 def passed_on(body: BaseModel) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Chat's own fields that stand in a door's body (samplers, `speculative`), and the unknown."""
+    """Chat's own fields in a format's body (samplers, `speculative`), and the unknown."""
     extra = body.model_extra or {}
     ours = {name: value for name, value in extra.items() if name in _CHAT_FIELDS}
     names = [name for name in unknown_fields(body) if name.partition(".")[0] not in ours]

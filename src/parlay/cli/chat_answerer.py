@@ -65,7 +65,7 @@ class Ways:
     speculate: bool = True
 
 
-class Voice(Protocol):
+class Answerer(Protocol):
     """Whoever answers."""
 
     @property
@@ -86,7 +86,7 @@ class Voice(Protocol):
         """Let go of it."""
 
 
-class LocalVoice:
+class LocalAnswerer:
     """A model in this process."""
 
     def __init__(self, model: str, open_: Callable[[str], Parlay]) -> None:
@@ -152,7 +152,7 @@ class LocalVoice:
         self._parlay.close()
 
 
-class RemoteVoice:
+class RemoteAnswerer:
     """A server that speaks OpenAI's chat interface; a Parlay server tells origins and figures."""
 
     def __init__(self, url: str, model: str | None, api_key: str | None) -> None:

@@ -27,9 +27,9 @@ SCHEMA = {
 
 @pytest.fixture(scope="module", params=["translated", "native"])
 def relayed(server: Server, request: pytest.FixtureRequest) -> Iterator[Running]:
-    """A gateway over a real server, which has every door."""
-    doors = ["messages", "responses"] if request.param == "native" else []
-    with gateway({"name": "all", "urls": [server.url], "doors": doors}) as found:
+    """A gateway over a real server, which has every format."""
+    formats = ["messages", "responses"] if request.param == "native" else []
+    with gateway({"name": "all", "urls": [server.url], "formats": formats}) as found:
         yield found
 
 
@@ -90,20 +90,20 @@ def test_calls_come_through(anthropic: Anthropic, openai: OpenAI) -> None:
     assert json.loads(call.arguments)["city"] in ("Rome", "Oslo")
 
 
-def test_requests_are_counted_by_their_door(relayed: Running, anthropic: Anthropic) -> None:
+def test_requests_are_counted_by_their_format(relayed: Running, anthropic: Anthropic) -> None:
     anthropic.messages.create(model="m", max_tokens=2, messages=[TURN])
     page = httpx.get(f"{relayed.url}/metrics").text
     assert 'endpoint="messages",status="200"' in page
 
 
-def test_errors_keep_the_doors_shape(relayed: Running) -> None:
+def test_errors_keep_the_formats_shape(relayed: Running) -> None:
     answer = httpx.post(f"{relayed.url}/v1/messages", json={"max_tokens": 2})
     assert answer.status_code == 400 and answer.json()["type"] == "error"
     answer = httpx.post(f"{relayed.url}/v1/responses", json={"input": []})
     assert answer.status_code == 400 and "input" in answer.json()["error"]["message"]
 
 
-def test_an_engine_that_breaks_is_told_in_the_doors_own_way() -> None:
+def test_an_engine_that_breaks_is_told_in_the_formats_own_way() -> None:
     with engines(Engine("m")) as (engine,), gateway({"name": "all", "urls": [engine.url]}) as found:
         body = {"model": "m", "max_tokens": 16, "messages": [TURN]}
         whole = httpx.post(f"{found.url}/v1/messages", json=body).json()

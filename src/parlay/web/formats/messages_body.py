@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from parlay.web.doors.door import Translated, passed_on, without_none
 from parlay.web.failures import Failure
+from parlay.web.formats.translation import Translated, passed_on, without_none
 from parlay.web.schema import MAX_STOPS, Body, Count, Listed, refuse_unreadable
 from parlay.web.unknown import Told
 

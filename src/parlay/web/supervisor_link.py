@@ -72,7 +72,7 @@ def _exactly(channel: socket.socket, n: int) -> bytes:
     return bytes(found)
 
 
-class Deposit:
+class SupervisorLink:
     """The server's end. Without a supervisor nothing is kept."""
 
     def __init__(self, channel: socket.socket | None = None) -> None:
@@ -117,8 +117,8 @@ class Deposit:
 class Kept:
     """One request that the supervisor would save."""
 
-    def __init__(self, deposit: Deposit, key: int) -> None:
-        self._deposit = deposit
+    def __init__(self, supervisor_link: SupervisorLink, key: int) -> None:
+        self._supervisor_link = supervisor_link
         self.key = key
         self._stage = "kept"
 
@@ -142,7 +142,7 @@ class Kept:
 
     def _reach(self, stage: str) -> None:
         self._stage = stage
-        self._deposit.tell(Note(stage, self.key))
+        self._supervisor_link.tell(Note(stage, self.key))
 
 
 def written(scope: Scope, body: bytes) -> bytes:

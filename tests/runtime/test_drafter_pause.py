@@ -10,7 +10,7 @@ import pytest
 from parlay import Parlay
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.proposers.follower import Follower
-from parlay.runtime.resting import Resting, bits_stay
+from parlay.runtime.drafter_pause import DrafterPause, bits_stay
 from tests import tiny_drafters, tiny_models
 
 
@@ -23,9 +23,9 @@ def parlay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parlay]:
         yield made
 
 
-def resting(parlay: Parlay) -> Resting:
+def resting(parlay: Parlay) -> DrafterPause:
     engine = parlay.engine
-    (found,) = (one for one in engine.bets.listeners if isinstance(one, Resting))
+    (found,) = (one for one in engine.bets.listeners if isinstance(one, DrafterPause))
     return found
 
 
@@ -61,7 +61,7 @@ def test_a_drafter_that_does_not_pay_rests_and_comes_back_with_other_answers(
     assert before.speculation.n_drafted > 0
     for _ in range(400):
         watch.observe([a_round(fallback=Fallback.UNPROFITABLE)])
-    assert watch.resting
+    assert watch.paused
     assert engine.bets.absent == {"model": Fallback.UNPROFITABLE}
     plain = parlay.generate("abc def", max_tokens=40, raw=True)
     assert plain.text == before.text
@@ -78,14 +78,14 @@ def test_a_drafter_that_pays_now_and_then_stays(parlay: Parlay) -> None:
     watch = resting(parlay)
     for i in range(600):
         watch.observe([a_round(chosen=i % 20 == 0)])
-    assert not watch.resting
+    assert not watch.paused
 
 
 def test_rounds_that_others_decided_say_nothing(parlay: Parlay) -> None:
     watch = resting(parlay)
     for _ in range(600):
         watch.observe([a_round(fallback=Fallback.REQUEST)])
-    assert not watch.resting
+    assert not watch.paused
 
 
 def test_a_drafter_is_dropped_while_it_rests(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_drafter_is_dropped_while_it_rests(tmp_path: Path) -> None:
         watch = resting(parlay)
         for _ in range(300):
             watch.observe([a_round(fallback=Fallback.UNPROFITABLE)])
-        assert watch.resting
+        assert watch.paused
         engine.drop_drafter(Fallback.MEMORY)
         parlay.generate("abc", max_tokens=4, raw=True)
         assert engine.bets.absent == {"model": Fallback.MEMORY}

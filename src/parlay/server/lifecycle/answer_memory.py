@@ -16,7 +16,7 @@ from parlay.runtime.engine import Engine
 log = logging.getLogger("parlay.server")
 
 
-class Recollection:
+class AnswerMemory:
     """The memory of one engine; all but the numbers is done on the worker's thread."""
 
     def __init__(self, engine: Engine, path: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""Requests at the door: counted from their first header until they wait for an answer elsewhere.
+"""Requests on their way in: counted from the first header until they wait for an answer elsewhere.
 
 So that nobody's body is read, parsed or cut into tokens while there is no place for its answer.
 Also whose key a request showed. Knows nothing of bodies.
@@ -11,47 +11,47 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-_current: ContextVar[Visit | None] = ContextVar("visit", default=None)
+_current: ContextVar[Entrant | None] = ContextVar("entrant", default=None)
 
 
 @dataclass(slots=True, eq=False)
-class Visit:
+class Entrant:
     """One request on its way in."""
 
-    door: Door
+    admission: Admission
     owner: str
     counted: bool = True
 
     def settle(self) -> None:
-        """It waits elsewhere now, or is over; its place at the door is free."""
+        """It waits elsewhere now, or is over; its place is free."""
         if self.counted:
             self.counted = False
-            self.door.n_coming -= 1
+            self.admission.n_coming -= 1
 
 
-class Door:
+class Admission:
     """One server's."""
 
     def __init__(self) -> None:
         self.n_coming = 0
 
     @contextmanager
-    def visit(self, owner: str) -> Iterator[None]:
+    def enter(self, owner: str) -> Iterator[None]:
         """A request, from its headers to its end."""
         self.n_coming += 1
-        visit = Visit(self, owner)
-        token = _current.set(visit)
+        entrant = Entrant(self, owner)
+        token = _current.set(entrant)
         try:
             yield
         finally:
             _current.reset(token)
-            visit.settle()
+            entrant.settle()
 
 
 def settle() -> str:
     """The request being answered here has found its place; returns whose it is."""
-    visit = _current.get()
-    if visit is None:
+    entrant = _current.get()
+    if entrant is None:
         return ""
-    visit.settle()
-    return visit.owner
+    entrant.settle()
+    return entrant.owner

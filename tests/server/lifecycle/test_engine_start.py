@@ -9,7 +9,7 @@ import pytest
 
 from parlay.deployment import Deployment, DeploymentError, load_deployment
 from parlay.llama.settings import Adapter, Override, RopeSettings
-from parlay.server.lifecycle.opening import (
+from parlay.server.lifecycle.engine_start import (
     context_settings,
     engine_settings,
     keep_fit,

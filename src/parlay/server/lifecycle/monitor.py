@@ -17,7 +17,7 @@ _WEIGHT = 0.02  # of one look in the usual acceptance
 _KEEP_EVERY = 60  # looks: what was learned outlives a sudden death
 
 
-class Watch:
+class Monitor:
     """Looks at one service."""
 
     def __init__(self, service: Service) -> None:

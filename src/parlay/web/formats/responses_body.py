@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from parlay.web.doors.door import Translated, as_json, passed_on, without_none
-from parlay.web.doors.messages_body import left_out
 from parlay.web.failures import Failure
+from parlay.web.formats.messages_body import left_out
+from parlay.web.formats.translation import Translated, as_json, passed_on, without_none
 from parlay.web.schema import (
     MAX_TOP_LOGPROBS,
     Body,

@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from parlay.web.doors.door import End
-from parlay.web.doors.responses_body import ResponsesRequest
 from parlay.web.failures import Failure
+from parlay.web.formats.responses_body import ResponsesRequest
+from parlay.web.formats.translation import End
 from parlay.web.streaming import WAITING, dumps, named
 
 _ECHOED = (

@@ -1,6 +1,6 @@
-"""The other doors: Anthropic's messages and OpenAI's responses, answered as chat is.
+"""The other formats: Anthropic's messages and OpenAI's responses, answered as chat is.
 
-Knows HTTP and the service; bodies and events are translated in `web/doors`.
+Knows HTTP and the service; bodies and events are translated in `web/formats`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from starlette.responses import Response
 
 from parlay.routing import Endpoint
 from parlay.server.api.chat import ChatChoice
-from parlay.server.api.door_reply import DoorReply
 from parlay.server.api.exchange import Exchange
+from parlay.server.api.format_reply import FormatReply
 from parlay.server.api.openai_routes import service_of
 from parlay.server.api.planner import Plan
 from parlay.server.api.reply import Numbers
 from parlay.server.lifecycle.service import Service
 from parlay.web import failures
-from parlay.web.doors import messages_body, responses_body
-from parlay.web.doors.door import Translated, Writer
-from parlay.web.doors.messages_answer import MessageWriter
-from parlay.web.doors.messages_body import CountRequest, MessagesRequest
-from parlay.web.doors.responses_answer import ResponseWriter
-from parlay.web.doors.responses_body import ResponsesRequest
+from parlay.web.formats import messages_body, responses_body
+from parlay.web.formats.messages_answer import MessageWriter
+from parlay.web.formats.messages_body import CountRequest, MessagesRequest
+from parlay.web.formats.responses_answer import ResponseWriter
+from parlay.web.formats.responses_body import ResponsesRequest
+from parlay.web.formats.translation import Translated, Writer
 from parlay.web.schema import ChatRequest
 from parlay.web.security import given_key
 from parlay.web.unknown import Told
@@ -86,7 +86,7 @@ def _before(service: Service, key: str, response_id: str | None) -> list[dict[st
 
 
 class Asked:
-    """A request through a door."""
+    """A request in such a format."""
 
     def __init__(
         self, service: Service, endpoint: Endpoint, translated: Translated, request: Request
@@ -98,7 +98,7 @@ class Asked:
         self.chat = chat_of(translated.chat)
 
     async def plan(self) -> Plan:
-        """Understood as chat is; what the door left out is told with the rest."""
+        """Understood as chat is; what the format left out is told with the rest."""
         headers = dict(self._request.headers)
         plan = await self._service.plan_chat(self.chat, headers, self._endpoint)
         told = self._service.told(self._translated.unknown)
@@ -110,13 +110,13 @@ class Asked:
         service = self._service
         choice = ChatChoice.of(service, plan, self.chat)
         numbers = partial(Numbers, plan, baseline=service.observer.baseline)
-        reply = partial(DoorReply, writer, choice, numbers, keep or _keep_nothing)
+        reply = partial(FormatReply, writer, choice, numbers, keep or _keep_nothing)
         exchange = Exchange(service, plan, self.chat.model, self.chat.stream, reply)
         return await exchange.respond(self._request)
 
 
 def chat_of(chat: dict[str, Any]) -> ChatRequest:
-    """A door's body as chat's; n is 1: these formats hold one answer."""
+    """A format's body as chat's; n is 1: these formats hold one answer."""
     try:
         return ChatRequest.model_validate({**chat, "n": 1})
     except ValidationError as error:

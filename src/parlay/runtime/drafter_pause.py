@@ -1,4 +1,4 @@
-"""Lets a drafter that reads hidden states rest where it does not pay: reading them costs passes.
+"""Pauses a drafter that reads hidden states where it does not pay: reading them costs passes.
 
 Hears rounds; takes the drafter off the table and puts it back. Knows nothing of prices: whether it
 paid is read from what the controller chose.
@@ -33,8 +33,8 @@ _TRIALS = ("probe", "trial")  # drafts that were made to learn, not to gain
 _N_PREFIX = 24
 
 
-class Resting:
-    """One drafter that follows the target, awake or at rest."""
+class DrafterPause:
+    """One drafter that follows the target, at work or paused."""
 
     def __init__(self, bets: Bets, target: Context, drafter: Follower) -> None:
         self._bets = bets
@@ -43,14 +43,14 @@ class Resting:
         self._chosen: deque[bool] = deque(maxlen=_N_ROUNDS)
         self._wait = _MIN_ANSWERS
         self._n_answers = 0
-        self.resting = False
+        self.paused = False
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """The rounds of one pass, on the worker's thread."""
-        if self.resting:
+        if self.paused:
             self._n_answers += sum(r.position == 0 for r in rounds)
             if self._n_answers >= self._wait:
-                self._wake()
+                self._resume()
             return
         for r in rounds:
             if r.fallback not in _DECIDED:
@@ -60,24 +60,24 @@ class Resting:
         if n_chosen >= _SHARE * _N_ROUNDS:
             self._wait = _MIN_ANSWERS
         elif len(self._chosen) == _N_ROUNDS:
-            self._rest(n_chosen)
+            self._pause(n_chosen)
 
-    def _rest(self, n_chosen: int) -> None:
+    def _pause(self, n_chosen: int) -> None:
         name = self._drafter.name
         if self._bets.proposers.pop(name, None) is None:
             return
         self._bets.absent[name] = Fallback.UNPROFITABLE
         self._target.pause_capture(True)
-        self.resting, self._n_answers = True, 0
+        self.paused, self._n_answers = True, 0
         self._chosen.clear()
         log.info(
-            "the drafter %s rests: %d of the last %d rounds paid with it; it comes back after %d"
+            "the drafter %s is paused: %d of the last %d rounds paid; it comes back after %d"
             " answers", name, n_chosen, _N_ROUNDS, self._wait,
         )  # fmt: skip
 
-    def _wake(self) -> None:
+    def _resume(self) -> None:
         name = self._drafter.name
-        self.resting = False
+        self.paused = False
         self._wait = min(2 * self._wait, _MAX_ANSWERS)
         self._drafter.start_over()
         self._target.pause_capture(False)

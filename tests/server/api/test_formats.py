@@ -1,4 +1,4 @@
-"""The official clients through all three doors: one core, the same text, each door's own shapes."""
+"""The official clients in all three formats: one core, the same text, each one's own shapes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def responded(client: OpenAI, **options: Any) -> Any:
     return client.responses.create(**{**given, **options})
 
 
-def test_the_same_prompt_gives_the_same_text_through_all_three_doors(
+def test_the_same_prompt_gives_the_same_text_in_all_three_formats(
     openai: OpenAI, anthropic: Anthropic
 ) -> None:
     chat = openai.chat.completions.create(
@@ -101,7 +101,7 @@ def test_a_responses_stream_has_its_events_in_order(openai: OpenAI) -> None:
     ]
 
 
-def test_a_forced_call_comes_back_through_each_door(openai: OpenAI, anthropic: Anthropic) -> None:
+def test_a_forced_call_comes_back_in_each_format(openai: OpenAI, anthropic: Anthropic) -> None:
     tool: Any = {"name": "weather", "input_schema": SCHEMA}
     choice: Any = {"type": "tool", "name": "weather"}
     message = said(anthropic, tools=[tool], tool_choice=choice, max_tokens=200)
@@ -166,7 +166,7 @@ def test_calls_and_results_of_earlier_turns_are_read_alike(
     assert chat.choices[0].message.content == response.output_text == message.content[0].text
 
 
-def test_structured_output_through_each_door(openai: OpenAI, anthropic: Anthropic) -> None:
+def test_structured_output_in_each_format(openai: OpenAI, anthropic: Anthropic) -> None:
     form: Any = {"format": {"type": "json_schema", "schema": SCHEMA}}
     message = said(anthropic, extra={"output_config": form}, max_tokens=200)
     form["format"]["name"] = "place"
@@ -258,7 +258,7 @@ def strict(target: Path) -> Iterator[Running]:
         yield found
 
 
-def test_unknown_fields_can_be_refused_at_every_door(strict: Running) -> None:
+def test_unknown_fields_can_be_refused_in_every_format(strict: Running) -> None:
     with strict.client("secret") as client:
         with pytest.raises(BadRequestError, match="temprature; did you mean temperature"):
             client.chat.completions.create(model="", messages=[TURN], extra_body={"temprature": 1})

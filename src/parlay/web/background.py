@@ -17,7 +17,7 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 _FIRST_S, _LONGEST_S = 1.0, 60.0
 
 
-async def keep(name: str, work: Work, alerts: Alerts, first_s: float = _FIRST_S) -> None:
+async def keep_running(name: str, work: Work, alerts: Alerts, first_s: float = _FIRST_S) -> None:
     """Run it for ever; each time it ends at once, the next begins later."""
     wait_s = first_s
     while True:

@@ -10,8 +10,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from parlay.web.doors.door import End
 from parlay.web.failures import Failure
+from parlay.web.formats.translation import End
 from parlay.web.streaming import dumps, named
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
