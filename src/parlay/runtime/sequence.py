@@ -45,9 +45,14 @@ class Piece:
     token: int
     text: str
     origin: Origin
-    proposer: str  # the proposer, for accepted tokens
+    proposer: str  # of accepted tokens, or "none"
     logprob: TokenLogprob | None = None
     rejected: tuple[int, ...] = ()  # draft tokens that stood where this recovered one now stands
+
+    @property
+    def source(self) -> str:
+        """The proposer, by its name before 0.2; goes with 0.3."""
+        return self.proposer
 
 
 Sink = Callable[["Sequence", Seq[Piece]], None]
