@@ -181,7 +181,7 @@ def told(r: Round) -> dict[str, Any]:
     times = {"draft": r.timing.draft_s, "verify": r.timing.verify_s, "rest": r.timing.overhead_s}
     return {
         "at": r.position,
-        "source": r.source,
+        "source": r.proposer,
         "window": r.window,
         "rows": r.n_pass_rows,
         "accepted": r.n_accepted,
