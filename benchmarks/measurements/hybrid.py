@@ -149,6 +149,7 @@ def speed(model: Path, args: argparse.Namespace) -> dict[str, Any]:
     made: dict[str, list[list[dict[str, Any]]]] = {}
     served: dict[str, list[dict[str, Any]]] = {}
     texts: list[list[int]] = []
+    prices: dict[str, Any] | None = None
     for name, draft in (("plain", ()), ("controller", ("suffix",))):
         with Engine(settings(model, args, *draft)) as engine:
             texts = prompts(engine)
@@ -158,6 +159,7 @@ def speed(model: Path, args: argparse.Namespace) -> dict[str, Any]:
             made[name] = [[told(r) for r in seq.rounds] for seq in answers]
             drafted = [sum(r.n_drafted > 0 for r in seq.rounds) for seq in answers]
             _say(f"{name}: {_shown(rates[name])} tok/s, rounds with a draft {drafted}")
+            prices = prices if engine.prices is None else engine.prices.to_dict()
     for name, flags in (("server plain", []), ("server ngram-mod", ["--spec-type", "ngram-mod"])):
         if args.server is not None:
             with llama_server(args, model, flags) as url:
@@ -171,6 +173,7 @@ def speed(model: Path, args: argparse.Namespace) -> dict[str, Any]:
         "tokens_per_second": rates,
         "controller_over_plain": _ratio(rates["controller"], plain),
         "controller_over_ngram_mod": None if best is None else _ratio(rates["controller"], best),
+        "prices": prices,
         "rounds": made,
         "server_timings": served,
     }
@@ -289,7 +292,24 @@ def _costs(made: Sequence[Round], window: int, right: float, pass_s: float) -> d
         "rejected": len(lost),
         "rejected_over_pass": statistics.median(lost) / pass_s if lost else None,
         "held_over_pass": statistics.median(won) / pass_s if won else None,
+        "by_accepted": {
+            n: _parts([r for r in steady if r.n_accepted == n]) for n in range(window + 1)
+        },
     }
+
+
+def _parts(made: Sequence[Round]) -> dict[str, float]:
+    """Where the time of such rounds went, in milliseconds."""
+    if not made:
+        return {"n": 0}
+    timings = [r.timing for r in made]
+    parts = {
+        "draft_ms": [t.draft_s for t in timings],
+        "verify_ms": [t.verify_s for t in timings],
+        "rest_ms": [t.overhead_s for t in timings],
+    }
+    medians = {name: round(1e3 * statistics.median(each), 3) for name, each in parts.items()}
+    return {"n": len(made), **medians}
 
 
 # -- turns -------------------------------------------------------------------------------------
