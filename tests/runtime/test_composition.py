@@ -96,3 +96,16 @@ def test_a_length_nobody_tried_is_tried_once() -> None:
     made.groups([Place(1, 800)])
     assert asked == [[(0, 700)]]
     assert made.frame([Place(0, 700)]).window == 2
+
+
+@given(lengths=st.lists(st.integers(0, 5000), min_size=1, max_size=6), paged=st.booleans())
+def test_what_fits_is_what_holds_whether_it_was_asked_before_or_not(
+    lengths: list[int], paged: bool
+) -> None:
+    n = len(lengths)
+    for known in (range(16), (0, 1, 3)):
+        bands, company = frozenset(known), frozenset((m, b) for m in range(2, 7) for b in known)
+        for found in (GPU, exact_class(3, 4), whole_class(8)):
+            made = replace(found, paged=paged, bands=bands, company=company)
+            holding = [r for r in made.rows_for(n) if made.holds([r] * n, lengths)]
+            assert list(made.fitting(lengths)) == holding

@@ -60,6 +60,7 @@ class Composition:
         self._rate = rate
         self._scout = scout
         self._tried: set[tuple[int, frozenset[int]]] = set()
+        self._order: dict[int, Sequence[int]] = {}
 
     def is_full(self, length: int) -> bool:
         """Whether not even a padded plain pass fits after a text of this length."""
@@ -81,8 +82,13 @@ class Composition:
         """How many of the first ones share a pass: as many as decode fastest."""
         most = _n_neighbours(left)
         self._look(left[:most])
-        counts = [n for n in range(2, most + 1) if self.rows(left[:n])]
-        return max([1, *counts], key=self._rate)
+        return next(n for n in self._fastest(most) if n == 1 or self.rows(left[:n]))
+
+    def _fastest(self, most: int) -> Sequence[int]:
+        """Numbers of sequences up to `most`, those that decode fastest together first."""
+        if most not in self._order:
+            self._order[most] = sorted(range(1, most + 1), key=self._rate, reverse=True)
+        return self._order[most]
 
     def _look(self, placed: Sequence[Placed]) -> None:
         """Where texts have grown longer than any the class was probed at, try it there, once."""
@@ -93,13 +99,15 @@ class Composition:
         self._tried.add(key)
         self.found = self._scout(self.found, [(one.seq_id, one.n_cached) for one in placed])
 
-    def rows(self, placed: Sequence[Placed]) -> list[int]:
+    def rows(self, placed: Sequence[Placed]) -> Sequence[int]:
         """How many rows each of them may have in one pass; ascending, none: they cannot share."""
         return self._fitting([one.n_cached for one in placed])
 
-    def _fitting(self, lengths: Sequence[int]) -> list[int]:
-        room = self._size - max(lengths)
-        return [rows for rows in self.found.fitting(lengths) if rows <= room]
+    def _fitting(self, lengths: Sequence[int]) -> Sequence[int]:
+        room, fitting = self._size - max(lengths), self.found.fitting(lengths)
+        if not fitting or fitting[-1] <= room:
+            return fitting
+        return [rows for rows in fitting if rows <= room]
 
     def frame(self, placed: Sequence[Placed]) -> Frame:
         """What a pass over them allows."""

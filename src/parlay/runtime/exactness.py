@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from parlay.control.cutting import Cutting
@@ -69,11 +70,9 @@ class ExactClass:
         """Whether any pass over several sequences is in it."""
         return bool(self.together)
 
-    def rows_for(self, n_sequences: int) -> list[int]:
+    def rows_for(self, n_sequences: int) -> Sequence[int]:
         """How many rows each of so many sequences may have, all of them the same; ascending."""
-        if n_sequences == 1:
-            return sorted(self.widths)
-        return sorted(rows for n, rows in self.together if n == n_sequences)
+        return _rows_for(self.widths, self.together, n_sequences)
 
     def holds(self, rows: Sequence[int], lengths: Sequence[int]) -> bool:
         """Whether a pass with so many rows of each sequence, after texts so long, is in it."""
@@ -99,10 +98,15 @@ class ExactClass:
         alone = {n_pages(length + self.floor) for length in lengths}
         return len(alone) == 1 and alone == {n_pages(max(lengths) + rows)}
 
-    def fitting(self, lengths: Sequence[int]) -> list[int]:
+    def fitting(self, lengths: Sequence[int]) -> Sequence[int]:
         """The rows that each sequence of a pass may have, after texts so long; ascending."""
+        if not self.paged:  # asked in every round: then only the bands of the texts matter
+            return _fitting(self, len(lengths), frozenset(map(band, lengths)))
+        return self._holding(lengths)
+
+    def _holding(self, lengths: Sequence[int]) -> Sequence[int]:
         n = len(lengths)
-        return [rows for rows in self.rows_for(n) if self.holds([rows] * n, lengths)]
+        return tuple(rows for rows in self.rows_for(n) if self.holds([rows] * n, lengths))
 
     def real_rows(self, lengths: Sequence[int]) -> int:
         """The most rows that may be real: each reads the pages of a plain pass at its place."""
@@ -143,6 +147,22 @@ class ExactClass:
 
 # What needs no probe: passes over one row, one sequence at a time.
 SINGLE = ExactClass(frozenset({1}))
+
+
+@lru_cache(256)
+def _rows_for(
+    widths: frozenset[int], together: frozenset[tuple[int, int]], n_sequences: int
+) -> Sequence[int]:
+    if n_sequences == 1:
+        return tuple(sorted(widths))
+    return tuple(sorted(rows for n, rows in together if n == n_sequences))
+
+
+@lru_cache(1024)
+def _fitting(found: ExactClass, n_sequences: int, bands: frozenset[int]) -> Sequence[int]:
+    """Of a class whose shapes do not depend on pages: texts in the same bands are alike."""
+    lengths = [(PAGE << b) >> 1 for b in bands]
+    return found._holding(lengths + lengths[:1] * (n_sequences - len(lengths)))
 
 
 def band(length: int) -> int:

@@ -1,0 +1,235 @@
+"""What a round costs outside its models: microseconds of Python, by the number of sequences.
+
+Models are scripted: a pass sleeps for its price and copies real rows of logits, so that all that is
+left is the scheduler's, the bets', the controller's, the proposers' and the verification's own.
+
+python -m benchmarks.measurements.round_cost --sequences 1 8 16 32 --json out.json
+python -m benchmarks.measurements.round_cost --sequences 16 --kinds suffix --profile
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import pstats
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.control.cost import MAX_ROWS, CostTable, load_costs, shipped_costs
+from parlay.control.cutting import Cutting
+from parlay.control.profit import ProfitController
+from parlay.decoding.span import Span
+from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.proposer import Proposer
+from parlay.proposers.suffix import SuffixProposer
+from parlay.runtime.bets import Bets
+from parlay.runtime.composition import Composition
+from parlay.runtime.exactness import ExactClass
+from parlay.runtime.padding import Padding
+from parlay.runtime.request import Mode, Request
+from parlay.runtime.scheduler import Scheduler
+from parlay.runtime.sequence import Sequence as Answer
+from parlay.runtime.slots import Slots
+from parlay.testing import ScriptedModel
+
+N_VOCAB, CONTEXT = 49152, 2048
+WORDS = 1500  # of the scripted text: so few that pairs of them come again
+KINDS = ("plain", "suffix", "drafter")
+WIDEST = 16
+DRAFT_MS = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Microseconds of one pass outside the models, all its sequences together."""
+
+    kind: str
+    mode: Mode
+    n_sequences: int
+    n_passes: int
+    settling_us: float  # of these, after the pass: verifying, committing, learning
+    total_us: float
+    tokens_per_round: float
+
+
+class Text:
+    """What is said at every place: words at random, and every second line once more."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        lines = rng.integers(1, WORDS, (CONTEXT // 8, 8))
+        lines[1::4] = lines[::4]
+        self.tokens: list[int] = [int(token) for token in lines.ravel()]
+        self.wrong: list[bool] = [bool(x) for x in rng.random(CONTEXT) < 0.15]
+
+
+class Rows(ScriptedModel):
+    """Passes that take their price and give rows as large as a real model's."""
+
+    steady = True
+
+    def __init__(self, texts: Sequence[Text], price: Callable[[int, int], float], drafts: bool):
+        super().__init__(lambda _history: np.empty(0, np.float32), N_VOCAB, CONTEXT)
+        self._texts, self._price, self._drafts = texts, price, drafts
+        self._base = np.random.default_rng(0).random(N_VOCAB, np.float32)
+        self._out = np.empty((1024, N_VOCAB), np.float32)
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        began = time.perf_counter()
+        found = self._rows(spans)
+        left = self._price(len(spans), sum(len(span.tokens) for span in spans)) - (
+            time.perf_counter() - began
+        )
+        time.sleep(max(0.0, left))
+        self.busy_s += time.perf_counter() - began
+        return found
+
+    def _rows(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        found, at = [], 0
+        for span in spans:
+            self.cache.setdefault(span.seq_id, []).extend(span.tokens)
+            first = span.start + len(span.tokens) - span.n_padding - span.n_logits
+            for i in range(span.n_logits):
+                self._out[at + i] = self._base
+                self._out[at + i, self._next(span.seq_id, first + i)] = 20.0
+            found.append(self._out[at : at + span.n_logits])
+            at += span.n_logits
+        return found
+
+    def _next(self, seq_id: int, position: int) -> int:
+        text, at = self._texts[seq_id], (position + 1) % CONTEXT
+        return text.tokens[at] + (self._drafts and text.wrong[at])
+
+
+class Words:
+    """Every token is a word."""
+
+    def push(self, token: int) -> str:
+        return f"{token} "
+
+    def flush(self) -> str:
+        return ""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = _arguments(argv)
+    found = []
+    for kind, mode, n in product(args.kinds, args.modes, args.sequences):
+        cost = measure(kind, mode, n, args.tokens, profile=args.profile)
+        found.append(cost)
+        print(
+            f"{kind:8} {mode:9} {n:3} sequences: {cost.total_us:7.0f} us a pass outside the models"
+            f" ({cost.settling_us:.0f} to settle it; {cost.total_us / n:.0f} a sequence),"
+            f" {cost.tokens_per_round:.2f} tokens a round",
+            file=sys.stderr,
+            flush=True,
+        )
+    if args.json:
+        Path(args.json).write_text(json.dumps([asdict(cost) for cost in found], indent=1))
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sequences", type=int, nargs="+", default=[1, 8, 16, 32])
+    parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
+    parser.add_argument("--modes", choices=("exact", "faithful"), nargs="+", default=["faithful"])
+    parser.add_argument("--tokens", type=int, default=160, help="of each answer")
+    parser.add_argument("--profile", action="store_true", help="which functions take it")
+    parser.add_argument("--json", help="file for the figures")
+    return parser.parse_args(argv)
+
+
+def measure(kind: str, mode: Mode, n: int, n_tokens: int, *, profile: bool = False) -> Cost:
+    """Answers of n sequences at once, and what their passes took beside the models."""
+    texts, costs = [Text(i) for i in range(n)], _prices(n)
+    target = Rows(
+        texts, lambda n, rows: costs.curve(1, n).steady[min(rows, MAX_ROWS)], drafts=False
+    )
+    drafter = Rows(texts, lambda n, _rows: DRAFT_MS / 1e3 * (1 + n / 16), drafts=True)
+    proposers: dict[str, Proposer] = {}
+    if kind != "plain":
+        proposers["suffix"] = SuffixProposer()
+    if kind == "drafter":
+        proposers["model"] = DraftModel(drafter, frozenset(), N_VOCAB, 512)
+    scheduler = _scheduler(target, proposers, ProfitController(costs.copy()), mode, n)
+    answers = [_start(scheduler, text, n_tokens) for text in texts]
+    while any(answer.n_generated < 2 for answer in answers):
+        scheduler.step()
+    profiler = cProfile.Profile() if profile else None
+    spent = []
+    if profiler:
+        profiler.enable()
+    while all(not answer.done for answer in answers):
+        began, busy = time.perf_counter(), target.busy_s + drafter.busy_s
+        scheduler.step()
+        spent.append(time.perf_counter() - began - (target.busy_s + drafter.busy_s - busy))
+    if profiler:
+        profiler.disable()
+        pstats.Stats(profiler).sort_stats("tottime").print_stats(40)
+    return _cost(kind, mode, answers, spent)
+
+
+def _cost(kind: str, mode: Mode, answers: Sequence[Answer], spent: Sequence[float]) -> Cost:
+    """Medians: what the system does in between is not a round's."""
+    rounds = [r for answer in answers for r in answer.rounds]
+    after = statistics.median(r.timing.overhead_s for r in rounds)
+    total = statistics.median(spent)
+    tokens = statistics.fmean(r.n_generated for r in rounds)
+    return Cost(kind, mode, len(answers), len(spent), 1e6 * after, 1e6 * total, tokens)
+
+
+def _prices(n: int) -> CostTable:
+    """Of an H200: a 27B that answers one, an 8B that answers several, with a drafter of 0.6 ms."""
+    name = "gpu-27b-q5_0" if n == 1 else "gpu-8b-q5_0-streams"
+    path = next(path for path in shipped_costs() if path.stem == name)
+    record = load_costs(path).to_dict()
+    steady = {str(b): DRAFT_MS * (1 + b / 16) for b in (1, 2, 4, 8, 16, 32, 64)}
+    record["drafter"] = {"steady_ms": steady, "single_steps": True}
+    return CostTable.from_dict(record)
+
+
+def _scheduler(
+    target: Rows,
+    proposers: dict[str, Proposer],
+    controller: ProfitController,
+    mode: Mode,
+    n: int,
+) -> Scheduler:
+    slots = Slots(target, n)
+    bands = frozenset(range(16))
+    together = frozenset((m, rows) for m in range(2, n + 1) for rows in range(1, 9))
+    company = frozenset((m, band) for m in range(2, n + 1) for band in bands)
+    found = ExactClass(frozenset(range(1, 18)), together, bands=bands, company=company)
+    return Scheduler(
+        target,
+        slots,
+        Bets(controller, proposers, frozenset({"suffix"}), CONTEXT, WIDEST),
+        Composition(found, CONTEXT),
+        Padding(target, slots, Cutting(), controller.prices),
+        mode=mode,
+        ends=frozenset(),
+        chunk=512,
+        n_batch=1024,
+    )
+
+
+def _start(scheduler: Scheduler, text: Text, n_tokens: int) -> Answer:
+    request = Request(tuple(text.tokens[:200]), max_tokens=n_tokens)
+    answer = Answer(request, Words(), frozenset(), lambda _answer, _pieces: None)
+    scheduler.add(answer)
+    return answer
+
+
+if __name__ == "__main__":
+    main()
