@@ -70,9 +70,9 @@ class ExactClass:
         """Whether any pass over several sequences is in it."""
         return bool(self.together)
 
-    def rows_for(self, n_sequences: int) -> Sequence[int]:
+    def rows_for(self, n_sequences: int) -> list[int]:
         """How many rows each of so many sequences may have, all of them the same; ascending."""
-        return _rows_for(self.widths, self.together, n_sequences)
+        return list(_rows_for(self.widths, self.together, n_sequences))
 
     def holds(self, rows: Sequence[int], lengths: Sequence[int]) -> bool:
         """Whether a pass with so many rows of each sequence, after texts so long, is in it."""
