@@ -17,9 +17,8 @@ from parlay.cli.main import app
 from parlay.deployment import Deployment
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")]
-)
+FOLDERS = ("docs", "examples", "benchmarks", "community", "src/parlay/drafters")
+PAGES = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
 PAGES.remove(ROOT / "CHANGELOG.md")  # it names what was
 SOURCES = "\n".join(
     path.read_text("utf-8")
@@ -105,7 +104,7 @@ def test_every_file_of_the_project_that_is_named_is_there(page: str, file: str) 
     assert (ROOT / file).exists() or list(ROOT.glob(f"{file}*")), file
 
 
-MODULE = r"python3? -m ((?:benchmarks|parlay)[\w.]+)"
+MODULE = r"python3? -m ((?:benchmarks|parlay)[a-z_.]+)\b"
 
 
 @pytest.mark.parametrize(

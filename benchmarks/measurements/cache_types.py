@@ -7,8 +7,8 @@ Passes of one and of four tokens, interleaved over all types, and the shapes tha
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 from time import perf_counter
 
 from parlay.decoding.span import Span
@@ -42,7 +42,9 @@ def timed(context: Context, length: int, rows: int) -> float:
 
 
 def main() -> None:
-    model = Model(resolve_model(sys.argv[1] if sys.argv[1:] else "default"), ModelSettings())
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", nargs="?", default="default", help="GGUF file")
+    model = Model(resolve_model(parser.parse_args().model), ModelSettings())
     contexts = {
         types: Context(model, ContextSettings(2048, cache_type_k=types[0], cache_type_v=types[1]))
         for types in TYPES

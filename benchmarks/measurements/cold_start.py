@@ -1,6 +1,6 @@
 """Time from starting the server to its first answer: two models against the target alone.
 
-Interleaved pairs, each with a fresh process; the ratio of each pair and their median.
+Interleaved pairs, each with a fresh process; their ratio with its interval.
 
   python -m benchmarks.measurements.cold_start --model default --drafter drafter.gguf --pairs 12
 """
@@ -8,13 +8,12 @@ Interleaved pairs, each with a fresh process; the ratio of each pair and their m
 from __future__ import annotations
 
 import argparse
-import math
-import statistics
 from time import perf_counter
 
 import httpx
 
 from benchmarks.shared import served
+from benchmarks.shared.ratios import ratio_of_repeats, shown
 from parlay.hub.resolving import resolve_model
 
 BODY = {"prompt": "Hello", "max_tokens": 8, "temperature": 0}
@@ -29,14 +28,15 @@ def main() -> None:
     drafts = ("suffix", args.drafter)
     for draft in drafts:  # files into the page cache, shapes into ours
         first_answer_s(args.model, draft)
-    ratios = []
+    seconds: dict[str, list[float]] = {draft: [] for draft in drafts}
     for i in range(args.pairs):
         order = drafts if i % 2 == 0 else drafts[::-1]
         took = {draft: first_answer_s(args.model, draft) for draft in order}
-        ratios.append(took[args.drafter] / took["suffix"])
+        for draft in drafts:
+            seconds[draft].append(took[draft])
         print(f"target alone {took['suffix']:.2f} s, two models {took[args.drafter]:.2f} s")
-    mean = math.exp(statistics.fmean(map(math.log, ratios)))
-    print(f"ratio: median {statistics.median(ratios):.3f}, geometric mean {mean:.3f}")
+    over = ratio_of_repeats(seconds[args.drafter], seconds["suffix"])
+    print(f"two models over the target alone: {shown(over)}")
 
 
 def first_answer_s(model: str, draft: str) -> float:

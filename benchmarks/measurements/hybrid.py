@@ -25,14 +25,11 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -42,6 +39,9 @@ import httpx
 
 from benchmarks.models import stand_ins
 from benchmarks.models.expand import TYPES
+from benchmarks.shared import served
+from benchmarks.shared.ratios import ratio_of_prompts, recorded
+from parlay.bench.subjects.peer import PeerSettings
 from parlay.decoding.round import Round
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
@@ -68,8 +68,6 @@ TOPICS = (
     "List what two small children need for a weekend in the mountains, and why.",
 )
 RIGHT, WINDOWS = (0.6, 0.8, 0.95), (3, 7)
-_PORT = 8179
-_START_S = 300.0
 
 
 def main() -> None:
@@ -147,7 +145,7 @@ def speed(model: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Tokens per second by subject, and their ratios."""
     rates: dict[str, list[float]] = {}
     made: dict[str, list[list[dict[str, Any]]]] = {}
-    served: dict[str, list[dict[str, Any]]] = {}
+    told_by: dict[str, list[dict[str, Any]]] = {}
     texts: list[list[int]] = []
     prices: dict[str, Any] | None = None
     for name, draft in (("plain", ()), ("controller", ("suffix",))):
@@ -160,22 +158,25 @@ def speed(model: Path, args: argparse.Namespace) -> dict[str, Any]:
             drafted = [sum(r.n_drafted > 0 for r in seq.rounds) for seq in answers]
             _say(f"{name}: {_shown(rates[name])} tok/s, rounds with a draft {drafted}")
             prices = prices if engine.prices is None else engine.prices.to_dict()
-    for name, flags in (("server plain", []), ("server ngram-mod", ["--spec-type", "ngram-mod"])):
+    for name, kind in (("server plain", "none"), ("server ngram-mod", "ngram-mod")):
         if args.server is not None:
-            with llama_server(args, model, flags) as url:
+            peer = PeerSettings(str(model), kind, n_context=8192, threads=args.threads)
+            with served.llama(peer, args.server) as url:
                 _complete(url, texts[0], 8)
                 timings = [_complete(url, prompt, args.tokens) for prompt in texts]
                 rates[name] = [_rate_told(each) for each in timings]
-                served[name] = timings
+                told_by[name] = timings
                 _say(f"{name}: {_shown(rates[name])} tok/s")
-    plain, best = rates["plain"], rates.get("server ngram-mod")
     return {
         "tokens_per_second": rates,
-        "controller_over_plain": _ratio(rates["controller"], plain),
-        "controller_over_ngram_mod": None if best is None else _ratio(rates["controller"], best),
+        "controller_over": {
+            name: recorded(ratio_of_prompts(rates["controller"], rates[name]))
+            for name in rates
+            if name != "controller"
+        },
         "prices": prices,
         "rounds": made,
-        "server_timings": served,
+        "server_timings": told_by,
     }
 
 
@@ -195,36 +196,6 @@ def told(r: Round) -> dict[str, Any]:
             for name, s in (*times.items(), ("outside", r.outside_s))
         },
     }
-
-
-@contextmanager
-def llama_server(args: argparse.Namespace, model: Path, flags: list[str]) -> Iterator[str]:
-    url = f"http://127.0.0.1:{_PORT}"
-    command = [str(args.server), "-m", str(model), "-ngl", "99", "-fa", "on", "-c", "8192"]
-    command += ["-np", "1", "--cache-ram", "0", "--host", "127.0.0.1", "--port", str(_PORT)]
-    if args.threads:
-        command += ["-t", str(args.threads)]
-    process = subprocess.Popen(
-        [*command, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        _wait(url, process)
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + _START_S
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            if httpx.get(f"{url}/health", timeout=2).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.2)
-    sys.exit("llama.cpp's server did not come up")
 
 
 def _complete(url: str, prompt: list[int], n: int) -> dict[str, Any]:
@@ -451,10 +422,6 @@ def windows(model: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 
 # -- odds and ends -----------------------------------------------------------------------------
-
-
-def _ratio(a: Sequence[float], b: Sequence[float]) -> float:
-    return statistics.geometric_mean([x / y for x, y in zip(a, b, strict=True)])
 
 
 def _shown(values: Sequence[float]) -> str:

@@ -6,10 +6,8 @@ Example: python -m benchmarks.measurements.large_pages --target default --pairs 
 from __future__ import annotations
 
 import argparse
-import math
-import random
-import statistics
 
+from benchmarks.shared.ratios import ratio_of_repeats, shown
 from parlay import Parlay
 
 PROMPT = "Write a short story about a lighthouse keeper."
@@ -28,21 +26,17 @@ def main() -> None:
     if not loaded["large pages"].engine.model.in_large_pages:
         raise SystemExit("this system gives no large pages, or has no room for a copy")
     texts = {name: p.generate(PROMPT, max_tokens=args.tokens).text for name, p in loaded.items()}
-    logs = []
+    speeds: dict[str, list[float]] = {"large pages": [], "mapped": []}
     for pair in range(args.pairs):
         names = list(loaded) if pair % 2 else list(loaded)[::-1]
         speed = {
             name: loaded[name].generate(PROMPT, max_tokens=args.tokens).tokens_per_second
             for name in names
         }
-        logs.append(math.log(speed["large pages"] / speed["mapped"]))
+        for name, figures in speeds.items():
+            figures.append(speed[name])
         print(" ".join(f"{name} {speed[name]:.1f} tok/s" for name in loaded), flush=True)
-    rng = random.Random(0)
-    means = sorted(statistics.fmean(rng.choices(logs, k=len(logs))) for _ in range(4000))
-    middle, low, high = statistics.fmean(logs), means[100], means[-101]
-    print(
-        f"large pages / mapped: {math.exp(middle):.3f} [{math.exp(low):.3f}, {math.exp(high):.3f}]"
-    )
+    print(f"large pages / mapped: {shown(ratio_of_repeats(*speeds.values()))}")
     print(f"same text: {texts['mapped'] == texts['large pages']}")
     for parlay in loaded.values():
         parlay.close()

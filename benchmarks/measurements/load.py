@@ -18,7 +18,6 @@ import argparse
 import asyncio
 import inspect
 import json
-import math
 import shlex
 import statistics
 import textwrap
@@ -35,6 +34,9 @@ import httpx
 import psutil
 
 from benchmarks.shared import served
+from benchmarks.shared.ratios import ratio, ratio_of_repeats, recorded, shown
+from parlay.bench.statistics import Estimate
+from parlay.bench.subjects.peer import PeerSettings
 from parlay.hub.resolving import resolve_model
 
 TOPICS = ("rain", "bread", "a bridge", "bees", "glass", "maps", "salt", "trains")
@@ -43,6 +45,13 @@ CHARACTERS = 3.3  # of a token, in code
 SHALLOW = 500  # tokens of a prompt; deeper ones are asked of fewer slots
 DEEP_SLOTS = 4
 PLAIN, AUTO, PEER, NGRAM = "plain", "controller", "llama.cpp", "llama.cpp ngram-mod"
+RATIOS = {
+    "controller over plain": (AUTO, PLAIN, "tokens_per_second"),
+    "plain over llama.cpp": (PLAIN, PEER, "decode_per_second"),
+    "prefill over llama.cpp": (PLAIN, PEER, "prefill_per_second"),
+    "first token over llama.cpp": (PLAIN, PEER, "first_ms"),
+    "controller over ngram-mod": (AUTO, NGRAM, "decode_per_second"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +104,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     samples: list[Sample] = []
     for cells, slots, context in lots(args):
         samples += _run_lot(args, cells, slots, context)
-    found = summary(samples)
+    found, ratios = summary(samples), overall(samples)
     _print(found)
+    for name, over in ratios.items():
+        print(f"all cells: {name} {shown(over)}")
     if args.json:
-        record = {"samples": [asdict(sample) for sample in samples], "cells": found}
+        record = {
+            "samples": [asdict(sample) for sample in samples],
+            "cells": found,
+            "overall": {name: recorded(over) for name, over in ratios.items()},
+        }
         Path(args.json).write_text(json.dumps(record, indent=1))
 
 
@@ -126,7 +141,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="ARGUMENTS",
         help='further arguments of parlay serve: --own="--set runtime.unified_cache=true"',
     )
-    parser.add_argument("--port", type=int, default=18199, help="of llama.cpp's server")
     parser.add_argument("--json", help="file for the raw samples")
     args = parser.parse_args(argv)
     if args.ngram and not args.server:
@@ -233,16 +247,14 @@ def _own(
 def _peers(
     stack: ExitStack, args: argparse.Namespace, model: Path, slots: int, context: int
 ) -> list[Subject]:
-    kinds = {PEER: (), NGRAM: ("--spec-type", "ngram-mod")} if args.ngram else {PEER: ()}
+    kinds = {PEER: "none", NGRAM: "ngram-mod"} if args.ngram else {PEER: "none"}
     found = []
-    for port, (name, extra) in zip(count(args.port), kinds.items(), strict=False):
-        peer = stack.enter_context(
-            served.llama(
-                model, port=port, slots=slots, context=context, threads=args.threads,
-                binary=args.server, extra=extra,
-            )
-        )  # fmt: skip
-        found.append(Subject(name, peer.url, {"cache_prompt": False}))
+    for name, kind in kinds.items():
+        settings = PeerSettings(
+            str(model), kind, n_context=context * slots, threads=args.threads, n_slots=slots
+        )
+        url = stack.enter_context(served.llama(settings, args.server))
+        found.append(Subject(name, url, {"cache_prompt": False}))
     return found
 
 
@@ -343,14 +355,33 @@ async def _chunks(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
 
 def summary(samples: Sequence[Sample]) -> list[dict[str, Any]]:
     """For each cell the medians of every subject, and the ratios that are promised."""
-    by_cell: defaultdict[Cell, defaultdict[str, list[Sample]]]
-    by_cell = defaultdict(lambda: defaultdict(list))
-    for sample in samples:
-        by_cell[sample.cell][sample.subject].append(sample)
     return [
         {**asdict(cell), "subjects": _medians(found), "ratios": _ratios(found)}
-        for cell, found in by_cell.items()
+        for cell, found in _by_cell(samples).items()
     ]
+
+
+def overall(samples: Sequence[Sample]) -> dict[str, Estimate]:
+    """Each ratio over all cells, a cell being what a prompt is elsewhere."""
+    cells = _by_cell(samples)
+    found = {}
+    for name, (own, base, field) in RATIOS.items():
+        both = {str(cell): by for cell, by in cells.items() if own in by and base in by}
+        if both:
+            sides = (
+                {cell: _figures(by[side], field) for cell, by in both.items()}
+                for side in (own, base)
+            )
+            found[name] = ratio(*sides)
+    return found
+
+
+def _by_cell(samples: Sequence[Sample]) -> dict[Cell, dict[str, list[Sample]]]:
+    found: defaultdict[Cell, defaultdict[str, list[Sample]]]
+    found = defaultdict(lambda: defaultdict(list))
+    for sample in samples:
+        found[sample.cell][sample.subject].append(sample)
+    return {cell: dict(by) for cell, by in found.items()}
 
 
 def _medians(found: dict[str, list[Sample]]) -> dict[str, dict[str, float]]:
@@ -362,27 +393,18 @@ def _medians(found: dict[str, list[Sample]]) -> dict[str, dict[str, float]]:
 
 
 def _ratios(found: dict[str, list[Sample]]) -> dict[str, float]:
-    """Geometric means over neighbours in time."""
-    wanted = {
-        "controller over plain": (AUTO, PLAIN, "tokens_per_second"),
-        "plain over llama.cpp": (PLAIN, PEER, "decode_per_second"),
-        "prefill over llama.cpp": (PLAIN, PEER, "prefill_per_second"),
-        "first token over llama.cpp": (PLAIN, PEER, "first_ms"),
-        "controller over ngram-mod": (AUTO, NGRAM, "decode_per_second"),
-    }
+    """Of neighbours in time."""
     return {
-        name: round(_ratio(found[own], found[base], field), 4)
-        for name, (own, base, field) in wanted.items()
+        name: recorded(ratio_of_repeats(_figures(found[own], field), _figures(found[base], field)))[
+            "ratio"
+        ]
+        for name, (own, base, field) in RATIOS.items()
         if own in found and base in found
     }
 
 
-def _ratio(own: Sequence[Sample], base: Sequence[Sample], field: str) -> float:
-    logs = [
-        math.log(max(getattr(a, field), 1e-9) / max(getattr(b, field), 1e-9))
-        for a, b in zip(own, base, strict=False)
-    ]
-    return math.exp(statistics.fmean(logs))
+def _figures(samples: Sequence[Sample], field: str) -> list[float]:
+    return [max(getattr(sample, field), 1e-9) for sample in samples]
 
 
 def _print(found: Sequence[dict[str, Any]]) -> None:

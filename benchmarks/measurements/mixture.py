@@ -16,9 +16,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 
 from benchmarks.measurements.block_pair import PROMPTS
+from benchmarks.shared.ratios import ratio_of_prompts, recorded
 from parlay import Parlay
 from parlay.llama.context import Context
 from parlay.llama.model import Model
@@ -48,7 +48,7 @@ class Speed:
     n_cpu_moe: int
     plain_tps: float
     controller_tps: float
-    ratios: list[float]  # of each pair of answers
+    ratio: dict[str, float]  # with its interval
     same_text: bool
 
 
@@ -75,7 +75,8 @@ def costs(path: Path, n_cpu_moe: int, n_times: int, budget_s: float) -> Costs:
 
 def speed(path: Path, n_cpu_moe: int, n_tokens: int, n_prompts: int) -> Speed:
     """Answers in pairs, one plain and one with the controller, each first in turn."""
-    ratios, same, seconds, n = [], True, {"none": 0.0, "suffix": 0.0}, 0
+    seconds: dict[str, list[float]] = {"none": [], "suffix": []}
+    same, n = True, 0
     with Parlay(
         path,
         draft="suffix",
@@ -92,11 +93,12 @@ def speed(path: Path, n_cpu_moe: int, n_tokens: int, n_prompts: int) -> Speed:
                 for draft in order
             }
             for draft, answer in made.items():
-                seconds[draft] += answer.decode_s
+                seconds[draft].append(answer.decode_s)
             n += len(made["none"].tokens)
-            ratios.append(made["none"].decode_s / made["suffix"].decode_s)
             same = same and made["none"].text == made["suffix"].text
-    return Speed(n_cpu_moe, n / seconds["none"], n / seconds["suffix"], ratios, same)
+    plain, betting = seconds.values()
+    ratio = recorded(ratio_of_prompts(plain, betting))
+    return Speed(n_cpu_moe, n / sum(plain), n / sum(betting), ratio, same)
 
 
 def main() -> None:
@@ -120,12 +122,12 @@ def _print(tables: Sequence[Costs], speeds: Sequence[Speed]) -> None:
             shares = getattr(t, name)
             cells = " | ".join(f"{shares[b]:.2f}" if b in shares else "" for b in ROWS[1:])
             print(f"| {t.model} | {t.n_cpu_moe} | {name} | {t.plain_ms:.2f} | {cells} |")
-    print("\n| experts in RAM | plain tok/s | controller tok/s | median ratio | lowest |")
-    print("|---|---|---|---|---|")
+    print("\n| experts in RAM | plain tok/s | controller tok/s | ratio |")
+    print("|---|---|---|---|")
     for s in speeds:
         print(
             f"| {s.n_cpu_moe} | {s.plain_tps:.1f} | {s.controller_tps:.1f} |"
-            f" {median(s.ratios):.3f} | {min(s.ratios):.3f} |"
+            f" {s.ratio['ratio']:.3f} [{s.ratio['low']:.3f}, {s.ratio['high']:.3f}] |"
         )
 
 

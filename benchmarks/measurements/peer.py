@@ -17,79 +17,35 @@ import json
 import math
 import random
 import statistics
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
+
+from benchmarks.shared import served
+from benchmarks.shared.ratios import ratio, shown
 from parlay import Parlay
+from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import Prompt, load_suite
 from parlay.decoding.round import Round
 from parlay.hub.resolving import resolve_model
 
 Ask = Callable[[Prompt, int], dict[str, Any]]
 
-XLLAMACPP = """
-import sys, time, xllamacpp as x
-args = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-p = x.CommonParams()
-p.model.path = args["model"]
-p.port, p.n_parallel, p.n_ctx = int(args["port"]), 1, int(args["context"])
-p.cpuparams.n_threads = p.cpuparams_batch.n_threads = int(args["threads"])
-p.flash_attn_type = x.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
-p.cache_ram_mib, p.fit_params = 0, False
-server = x.Server(p)
-print(server.listening_address, flush=True)
-time.sleep(1e6)
-"""
 
+def asked(url: str) -> Ask:
+    """A server of llama.cpp's as a subject."""
 
-class Server:
-    """llama.cpp's server in a process of its own."""
-
-    def __init__(self, args: argparse.Namespace, target: Path, port: int, extra: list[str]) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        if args.server:
-            command = [
-                args.server, "-m", str(target), "-ngl", "99", "-fa", "on", "-c", str(args.context),
-                "-np", "1", "-fit", "off", "--cache-ram", "0", "--no-ui", "-t", str(args.threads),
-                "--host", "127.0.0.1", "--port", str(port), *extra,
-            ]  # fmt: skip
-        else:
-            command = [
-                sys.executable, "-c", XLLAMACPP, "model", str(target), "port", str(port),
-                "context", str(args.context), "threads", str(args.threads),
-            ]  # fmt: skip
-        quiet = subprocess.DEVNULL
-        self._process = subprocess.Popen(command, stdout=quiet, stderr=quiet)
-
-    def wait(self) -> None:
-        """Until it answers: all of them load side by side."""
-        for _ in range(600):
-            if self._process.poll() is not None:
-                sys.exit(f"the server ended with {self._process.returncode}")
-            try:
-                with urllib.request.urlopen(f"{self.url}/health", timeout=2):
-                    return
-            except OSError:
-                time.sleep(0.2)
-        sys.exit("the server did not come up")
-
-    def ask(self, prompt: Prompt, n: int) -> dict[str, Any]:
+    def ask(prompt: Prompt, n: int) -> dict[str, Any]:
         body = {
             "messages": list(prompt.messages), "temperature": 0, "max_tokens": n,
             "cache_prompt": False,
         }  # fmt: skip
-        request = urllib.request.Request(
-            f"{self.url}/v1/chat/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=600) as reply:
-            found = json.load(reply)
+        reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=600)
+        found = reply.raise_for_status().json()
         t = found["timings"]
         return {
             "tps": t["predicted_per_second"],
@@ -101,9 +57,7 @@ class Server:
             "text": found["choices"][0]["message"]["content"] or "",
         }
 
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
+    return ask
 
 
 def own(parlay: Parlay, draft: str | None, window: int | None) -> Ask:
@@ -157,18 +111,6 @@ def contexts(parlay: Parlay) -> list[Any]:
     return [parlay.engine.target, *([model._model] if model is not None else [])]  # type: ignore[attr-defined]
 
 
-def interval(ratios: list[list[float]], rng: random.Random) -> tuple[float, float, float]:
-    """Geometric mean of per-prompt ratios, with a bootstrap over prompts and repeats."""
-    logs = [[math.log(r) for r in per_prompt] for per_prompt in ratios]
-    means = []
-    for _ in range(4000):
-        picked = [rng.choice(logs) for _ in logs]
-        means.append(statistics.fmean(statistics.fmean(rng.choices(p, k=len(p))) for p in picked))
-    means.sort()
-    middle = statistics.fmean(statistics.fmean(p) for p in logs)
-    return math.exp(middle), math.exp(means[100]), math.exp(means[-101])
-
-
 def main() -> None:
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     ap.add_argument("--target", default="default")
@@ -196,38 +138,30 @@ def main() -> None:
         context_size=args.context, threads=args.threads, batch=args.batch,
     )  # fmt: skip
     args.threads = args.threads or parlay.engine.threads
-    servers = peers(args, target)
     subjects: dict[str, Ask] = {"parlay plain": own(parlay, "none", 0)}
     draft = "model" if args.drafter else "suffix"
     subjects |= {f"parlay k={k}": own(parlay, draft, k) for k in args.window}
     subjects["parlay auto"] = own(parlay, None, None)
-    subjects |= {name: server.ask for name, server in servers.items()}
-    try:
-        samples = run(subjects, args)
-    finally:
-        for server in servers.values():
-            server.close()
-        parlay.close()
+    with parlay, ExitStack() as stack:
+        samples = run(subjects | peers(args, target, stack), args)
     if args.json:
         Path(args.json).write_text(json.dumps(samples))
     report(samples, args)
 
 
-def peers(args: argparse.Namespace, target: Path) -> dict[str, Server]:
+def peers(args: argparse.Namespace, target: Path, stack: ExitStack) -> dict[str, Ask]:
     """llama.cpp's servers, each with one setting; memory says how many can be there at once."""
-    wanted: dict[str, list[str]] = {} if args.alone else {"server plain": []}
+    plain = PeerSettings(str(target), n_context=args.context, threads=args.threads)
+    wanted = {} if args.alone else {"server plain": plain}
     windows = args.window if args.server_window is None else args.server_window
     if args.drafter and args.server:
-        model = ["-md", args.drafter, "-ngld", "99", "--spec-type", args.spec_draft]
-        wanted |= {f"server k={k}": [*model, "--spec-draft-n-max", str(k)] for k in windows}
-    wanted |= {f"server {name}": ["--spec-type", name] for name in args.spec_types}
-    servers = {
-        name: Server(args, target, 8765 + i, extra)
-        for i, (name, extra) in enumerate(wanted.items())
+        drafting = replace(plain, spec_type=args.spec_draft, drafter=args.drafter)
+        wanted |= {f"server k={k}": replace(drafting, n_max=k) for k in windows}
+    wanted |= {f"server {name}": replace(plain, spec_type=name) for name in args.spec_types}
+    return {
+        name: asked(stack.enter_context(served.llama(settings, args.server)))
+        for name, settings in wanted.items()
     }
-    for server in servers.values():
-        server.wait()
-    return servers
 
 
 def run(subjects: dict[str, Ask], args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -249,7 +183,6 @@ def run(subjects: dict[str, Ask], args: argparse.Namespace) -> list[dict[str, An
 
 
 def report(samples: list[dict[str, Any]], args: argparse.Namespace) -> None:
-    rng = random.Random(0)
     names = list(dict.fromkeys(s["subject"] for s in samples))
     pairs = [("parlay plain", "server plain")] if "server plain" in names else []
     n_prefills = len(pairs)
@@ -271,12 +204,11 @@ def report(samples: list[dict[str, Any]], args: argparse.Namespace) -> None:
         print(f"{name:14} {mean:7.1f} tok/s{share}{extra}")
     for metric in ("tps", "prefill_tps"):
         for a, b in pairs if metric == "tps" else pairs[:n_prefills]:
-            mean, low, high = interval(ratios(samples, a, b, metric), rng)
-            print(f"{metric}: {a} / {b}: {mean:.3f} [{low:.3f}, {high:.3f}]")
+            print(f"{metric}: {a} / {b}: {over(samples, a, b, metric)}")
     for category in sorted({s["category"] for s in samples}):
         mine = [s for s in samples if s["category"] == category]
-        mean, low, high = interval(ratios(mine, "parlay auto", "parlay plain", "tps"), rng)
-        print(f"{category}: parlay auto / parlay plain: {mean:.3f} [{low:.3f}, {high:.3f}]")
+        found = over(mine, "parlay auto", "parlay plain", "tps")
+        print(f"{category}: parlay auto / parlay plain: {found}")
     texts = {
         name: {s["prompt"]: s["text"] for s in samples if s["subject"] == name} for name in names
     }
@@ -285,11 +217,17 @@ def report(samples: list[dict[str, Any]], args: argparse.Namespace) -> None:
         print(f"texts equal to parlay plain: {name}: {same} of {len(texts[name])}")
 
 
-def ratios(samples: list[dict[str, Any]], a: str, b: str, metric: str) -> list[list[float]]:
-    value = {(s["subject"], s["prompt"], s["pair"]): s[metric] for s in samples}
-    prompts = sorted({s["prompt"] for s in samples})
-    n = 1 + max(s["pair"] for s in samples)
-    return [[value[a, p, i] / value[b, p, i] for i in range(n)] for p in prompts]
+def over(samples: list[dict[str, Any]], a: str, b: str, metric: str) -> str:
+    """The ratio of two subjects with its interval."""
+    return shown(ratio(figures(samples, a, metric), figures(samples, b, metric)))
+
+
+def figures(samples: list[dict[str, Any]], subject: str, metric: str) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for sample in sorted(samples, key=lambda s: s["pair"]):
+        if sample["subject"] == subject:
+            found.setdefault(sample["prompt"], []).append(sample[metric])
+    return found
 
 
 if __name__ == "__main__":

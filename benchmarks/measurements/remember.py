@@ -9,11 +9,11 @@ Example: python -m benchmarks.measurements.remember
 from __future__ import annotations
 
 import argparse
-import math
 from collections import defaultdict
-from statistics import fmean
+from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.shared.ratios import ratio_of_prompts, shown
 from parlay import Parlay
 from parlay.bench.suite import Prompt, load_suite
 
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--remember", type=int, default=65536)
     args = parser.parse_args()
     prompts = [p for p in load_suite("core-60").prompts if p.category in CATEGORIES]
-    ratios: dict[str, list[float]] = defaultdict(list)
+    speeds: dict[str, list[tuple[float, float]]] = defaultdict(list)
     with (
         Parlay(args.model) as without,
         Parlay(args.model, remember_tokens=args.remember) as remembering,
@@ -48,14 +48,18 @@ def main() -> None:
             order = both if i % 2 else both[::-1]  # so that drift hits both alike
             found = {p: p.generate(changed(prompt), max_tokens=args.tokens) for p in order}
             plain, helped = (found[p] for p in both)
-            ratio = helped.tokens_per_second / plain.tokens_per_second
-            ratios[prompt.category].append(math.log(ratio))
+            both_speeds = (helped.tokens_per_second, plain.tokens_per_second)
+            speeds[prompt.category].append(both_speeds)
             n_same += plain.text == helped.text
-            print(f"{prompt.id:16} {ratio:.3f}", flush=True)
-    for category, logs in ratios.items():
-        print(f"{category:16} {math.exp(fmean(logs)):.3f}")
-    everything = [log for logs in ratios.values() for log in logs]
-    print(f"all {math.exp(fmean(everything)):.3f}, {n_same} of {len(prompts)} texts equal")
+            print(f"{prompt.id:16} {both_speeds[0] / both_speeds[1]:.3f}", flush=True)
+    for category, found_speeds in speeds.items():
+        print(f"{category:16} {_over(found_speeds)}")
+    everything = [pair for pairs in speeds.values() for pair in pairs]
+    print(f"all {_over(everything)}, {n_same} of {len(prompts)} texts equal")
+
+
+def _over(speeds: Sequence[tuple[float, float]]) -> str:
+    return shown(ratio_of_prompts([a for a, _ in speeds], [b for _, b in speeds]))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import statistics
 import subprocess
 import time
@@ -26,6 +25,8 @@ import httpx
 import psutil
 
 from benchmarks.shared import served
+from benchmarks.shared.ratios import ratio_of_repeats, shown
+from parlay.bench.subjects.peer import PeerSettings
 from parlay.hub.resolving import resolve_model
 
 TOPICS = ("rain", "bread", "a bridge", "bees", "glass", "maps", "salt", "trains")
@@ -54,14 +55,11 @@ class Sample:
 def main() -> None:
     args = _arguments()
     model = resolve_model(args.model)
-    common = {"slots": args.slots, "threads": args.threads}
     with ExitStack() as stack:
         own = stack.enter_context(served.parlay(*_own_arguments(model, args)))
-        peer = stack.enter_context(
-            served.llama(model, port=args.port, context=args.context, **common)
-        )
+        peer = stack.enter_context(served.llama(_peer_settings(model, args)))
         subjects = [
-            Subject("llama.cpp", peer.url, {"cache_prompt": False}),
+            Subject("llama.cpp", peer, {"cache_prompt": False}),
             Subject("parlay plain", own.url, {"speculative": False}),
             Subject("parlay speculative", own.url, {"speculative": True}),
         ]
@@ -85,7 +83,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False) or 1)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--pairs", type=int, default=3, help="each is forwards and backwards")
-    parser.add_argument("--port", type=int, default=18099, help="of llama.cpp's server")
     parser.add_argument("--json", help="file for the raw samples")
     return parser.parse_args()
 
@@ -97,6 +94,11 @@ def _own_arguments(model: Path, args: argparse.Namespace) -> list[str]:
     }  # fmt: skip
     given = {name: value for name, value in flags.items() if value is not None}
     return [str(part) for pair in given.items() for part in pair]
+
+
+def _peer_settings(model: Path, args: argparse.Namespace) -> PeerSettings:
+    n_context = args.context * args.slots
+    return PeerSettings(str(model), n_context=n_context, threads=args.threads, n_slots=args.slots)
 
 
 async def _measure(subjects: Sequence[Subject], args: argparse.Namespace) -> list[Sample]:
@@ -192,17 +194,14 @@ def _loop_cpu_s(own: served.Served) -> float:
 
 
 def _print(samples: Sequence[Sample], overhead: float) -> None:
-    print(f"{'streams':>7}  {'subject':<20} {'tok/s':>8} {'ttft ms':>9} {'over llama.cpp':>15}")
+    print(f"{'streams':>7}  {'subject':<20} {'tok/s':>8} {'ttft ms':>9} {'over llama.cpp':>20}")
     for n in sorted({sample.n_streams for sample in samples}):
         for name in dict.fromkeys(sample.subject for sample in samples):
             own = _of(samples, n, name)
             speed = statistics.median(s.tokens_per_second for s in own)
             ttft = statistics.median(s.ttft_ms for s in own)
-            low, middle, high = ratio(own, _of(samples, n, "llama.cpp"))
-            print(
-                f"{n:>7}  {name:<20} {speed:>8.1f} {ttft:>9.0f}"
-                f" {middle:>6.2f} [{low:.2f}, {high:.2f}]"
-            )
+            over = shown(ratio_of_repeats(_speeds(own), _speeds(_of(samples, n, "llama.cpp"))))
+            print(f"{n:>7}  {name:<20} {speed:>8.1f} {ttft:>9.0f} {over}")
     print(f"HTTP: {overhead:.0f} us of CPU for each streamed event")
 
 
@@ -210,12 +209,8 @@ def _of(samples: Sequence[Sample], n: int, name: str) -> list[Sample]:
     return [s for s in samples if s.n_streams == n and s.subject == name]
 
 
-def ratio(own: Sequence[Sample], base: Sequence[Sample]) -> tuple[float, float, float]:
-    """Lowest, geometric mean and highest of the ratios of neighbours in time."""
-    logs = [
-        math.log(a.tokens_per_second / b.tokens_per_second) for a, b in zip(own, base, strict=True)
-    ]
-    return math.exp(min(logs)), math.exp(statistics.fmean(logs)), math.exp(max(logs))
+def _speeds(samples: Sequence[Sample]) -> list[float]:
+    return [sample.tokens_per_second for sample in samples]
 
 
 if __name__ == "__main__":

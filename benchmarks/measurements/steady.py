@@ -5,7 +5,7 @@ python -m benchmarks.measurements.steady [TARGET.gguf] [DRAFTER.gguf]
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import psutil
 
@@ -43,10 +43,13 @@ def acceptance(parlay: Parlay) -> None:
 
 
 def main() -> None:
-    target = sys.argv[1] if sys.argv[1:] else "default"
-    drafter = f",{sys.argv[2]}" if sys.argv[2:] else ""
-    with Parlay(target, draft=f"suffix{drafter}", context_size=1024) as parlay:
-        if drafter:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("target", nargs="?", default="default", help="GGUF file")
+    parser.add_argument("drafter", nargs="?", help="GGUF file; without it, memory only")
+    args = parser.parse_args()
+    draft = f"suffix,{args.drafter}" if args.drafter else "suffix"
+    with Parlay(args.target, draft=draft, context_size=1024) as parlay:
+        if args.drafter:
             acceptance(parlay)
         memory(parlay)
 

@@ -7,14 +7,14 @@ Example: VENV/bin/python -m benchmarks.models.gguf_to_hf SmolLM2-135M-Instruct.Q
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 
 def main() -> None:
+    file, out = _paths()
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    file, out = Path(sys.argv[1]), Path(sys.argv[2])
     where = {"gguf_file": file.name}
     config = GgufConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(
@@ -24,6 +24,14 @@ def main() -> None:
         del model.config.quantization_config  # what is written is not quantised any more
     model.save_pretrained(out)
     AutoTokenizer.from_pretrained(file.parent, **where).save_pretrained(out)
+
+
+def _paths() -> tuple[Path, Path]:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("file", type=Path, help="GGUF file")
+    parser.add_argument("out", type=Path, help="the folder")
+    args = parser.parse_args()
+    return args.file, args.out
 
 
 if __name__ == "__main__":

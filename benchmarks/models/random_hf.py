@@ -8,18 +8,18 @@ Example: VENV/bin/python -m benchmarks.models.random_hf smollm2-hf random-hf
 
 from __future__ import annotations
 
+import argparse
 import shutil
-import sys
 from pathlib import Path
 
 _KEPT = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 def main() -> None:
+    source, out = _folders()
     import torch
     from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM
 
-    source, out = Path(sys.argv[1]), Path(sys.argv[2])
     given = AutoConfig.from_pretrained(source)
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -39,6 +39,14 @@ def main() -> None:
     LlamaForCausalLM(config).float().save_pretrained(out)
     for name in _KEPT:
         shutil.copyfile(source / name, out / name)
+
+
+def _folders() -> tuple[Path, Path]:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("source", type=Path, help="a folder with the tokenizer and the template")
+    parser.add_argument("out", type=Path)
+    args = parser.parse_args()
+    return args.source, args.out
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The proof by replay: 60 recorded answers under every shipped cost table, no model needed.
 
-Run it with: pytest benchmarks/proofs/controller_proof.py
+  python -m benchmarks.proofs.controller_proof      its arguments are pytest's: -k prices, -x
 
 `kept`: one controller answers all of them in turn and keeps what it learns, as a running engine
 does. `fresh`: it starts anew with every answer, the hardest case. Figures: docs/controller.md.
@@ -8,6 +8,7 @@ does. `fresh`: it starts anew with every answer, the hardest case. Figures: docs
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 
@@ -243,3 +244,7 @@ def test_several_sequences_together_are_not_slower_than_plain_nor_than_fixed_win
     for k in (1, 3, 5, 8):
         fixed = controller_named(f"fixed-{k}", "suffix")(costs)
         assert replay.run_together(fixed, costs, n_slots).seconds / taken > 0.9
+
+
+if __name__ == "__main__":
+    sys.exit(pytest.main([__file__, "-q", *sys.argv[1:]]))

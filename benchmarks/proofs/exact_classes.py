@@ -25,6 +25,7 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
+from benchmarks.shared.ratios import ratio_of_prompts, recorded, shown
 from parlay import Answer, Parlay
 from parlay.bench.suite import load_suite
 from parlay.hub.resolving import resolve_model
@@ -180,8 +181,8 @@ def _compare(
         found.add(f"{what}, second turn", way, ask(parlay, turns, together, **options), after)
 
 
-def speed(args: argparse.Namespace, name: str) -> dict[str, float]:
-    """Tokens per second of exact over faithful, each prompt with both; geometric mean."""
+def speed(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Tokens per second of exact over faithful, each prompt with both."""
     draft = "suffix" if args.drafter is None else f"suffix,{args.drafter}"
     rates: dict[str, list[float]] = {"exact": [], "faithful": [], "plain": []}
     with opened(args, draft, 1, mode="exact", exact_class=name) as parlay:
@@ -192,13 +193,13 @@ def speed(args: argparse.Namespace, name: str) -> dict[str, float]:
             one = parlay.generate(text, max_tokens=args.tokens, mode="faithful", draft="none")
             rates["plain"].append(one.tokens_per_second)
     means = {mode: _mean(values[2:]) for mode, values in rates.items()}
-    ratio = means["exact"] / means["faithful"]
+    over = ratio_of_prompts(rates["exact"][2:], rates["faithful"][2:])
     print(
         f"controller: exact {means['exact']:.1f} tok/s, faithful {means['faithful']:.1f},"
-        f" plain {means['plain']:.1f}; exact over faithful {ratio:.3f}",
+        f" plain {means['plain']:.1f}; exact over faithful {shown(over)}",
         flush=True,
     )
-    return {**means, "exact_over_faithful": ratio}
+    return {**means, "exact_over_faithful": recorded(over)}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from benchmarks.shared import served
 from parlay import Parlay
-from parlay.bench.subjects.peer import LlamaServer, PeerSettings
+from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import load_suite
 from parlay.hub.resolving import resolve_model
 from parlay.llama.facts import read_facts
@@ -92,10 +92,10 @@ def _theirs(
         threads=args.threads,
     )
     found = []
-    with closing(LlamaServer(settings, args.server)) as server:
+    with served.llama(settings, args.server) as url:
         for prompt in prompts:
             body = {"prompt": prompt, "n_predict": args.tokens, "temperature": 0}
-            answer = httpx.post(f"{server.url}/completion", json=body, timeout=600).json()
+            answer = httpx.post(f"{url}/completion", json=body, timeout=600).json()
             timings = answer["timings"]
             counts = (timings.get("draft_n", 0), timings.get("draft_n_accepted", 0))
             found.append({"text": answer["content"], "counts": counts})

@@ -1,4 +1,4 @@
-"""Servers as processes for the benchmarks: Parlay's own, and llama.cpp's by `xllamacpp`.
+"""Servers as processes for the benchmarks: Parlay's own, and llama.cpp's.
 
 Knows how they start and stop; what is asked of them is the benchmarks' business.
 """
@@ -6,39 +6,24 @@ Knows how they start and stop; what is asked of them is the benchmarks' business
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import psutil
 
-START_S = 300.0
+from parlay.bench.subjects.peer import LlamaServer, PeerSettings
 
 PARLAY = """
 import logging, typer
 from parlay.cli.serve import serve
 logging.basicConfig(level=logging.WARNING)
 typer.run(serve)
-"""
-
-LLAMA = """
-import sys, time, xllamacpp as x
-args = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-p = x.CommonParams()
-p.model.path = args["model"]
-p.port, p.n_parallel = int(args["port"]), int(args["slots"])
-p.n_ctx = int(args["context"]) * p.n_parallel
-p.cpuparams.n_threads = p.cpuparams_batch.n_threads = int(args["threads"])
-p.flash_attn_type = x.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
-p.cache_ram_mib, p.fit_params = 0, False
-server = x.Server(p)
-print("{}", flush=True)
-time.sleep(1e9)
 """
 
 
@@ -68,40 +53,11 @@ def parlay(*arguments: str) -> Iterator[Served]:
 
 
 @contextmanager
-def llama(
-    model: Path,
-    *,
-    port: int,
-    slots: int,
-    context: int,
-    threads: int,
-    binary: str | None = None,
-    extra: Sequence[str] = (),
-) -> Iterator[Served]:
-    """llama.cpp's own server on the same file: the one in xllamacpp, or a llama-server binary,
-    which takes `extra` arguments."""
-    url = f"http://127.0.0.1:{port}"
-    if binary:
-        command = [
-            binary, "-m", str(model), "-c", str(context * slots), "-np", str(slots), "-fa", "on",
-            "-ngl", "999", "--cache-ram", "0", "-t", str(threads), "--host", "127.0.0.1",
-            "--port", str(port), *extra,
-        ]  # fmt: skip
-        started = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
-        )
-        try:
-            _wait_healthy(url)
-            yield Served(started, url)
-        finally:
-            started.kill()
-            started.wait()
-        return
-    settings = {"model": model, "port": port, "slots": slots, "context": context}
-    flat = [str(part) for pair in {**settings, "threads": threads}.items() for part in pair]
-    with _started([sys.executable, "-c", LLAMA, *flat]) as (process, _line):
-        _wait_healthy(url)
-        yield Served(process, url)
+def llama(settings: PeerSettings, binary: str | Path | None = None) -> Iterator[str]:
+    """llama.cpp's own server: the address it answers at. Without a binary, the one in xllamacpp."""
+    found = Path(shutil.which(binary) or binary) if binary else None
+    with closing(LlamaServer(settings, found)) as server:
+        yield server.url
 
 
 @contextmanager
@@ -119,18 +75,6 @@ def _started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.kill()
         process.wait()
         process.stdout.close()
-
-
-def _wait_healthy(url: str) -> None:
-    end = time.monotonic() + START_S
-    while time.monotonic() < end:
-        try:
-            if httpx.get(f"{url}/health", timeout=2).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.1)
-    sys.exit("the server did not come up")
 
 
 def wait_idle(served: Served, limit_s: float = 90.0) -> None:

@@ -50,6 +50,7 @@ class PeerSettings:
     threads: int = 0
     gpu_layers: int = -1
     device: str | None = None
+    n_slots: int = 1  # they share the context
 
     def __post_init__(self) -> None:
         if self.spec_type not in SPEC_TYPES:
@@ -137,7 +138,8 @@ def _wheel_command() -> list[str]:
 def _binary_command(binary: Path, settings: PeerSettings, port: int) -> list[str]:
     if not binary.is_file():
         raise BadRequest(f"no llama-server at {binary}; check the path")
-    command = [str(binary), "-m", settings.model, "-c", str(settings.n_context), "-np", "1"]
+    command = [str(binary), "-m", settings.model, "-c", str(settings.n_context)]
+    command += ["-np", str(settings.n_slots)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--spec-type", settings.spec_type]
     command += [
         "--cache-ram",
@@ -177,7 +179,7 @@ def _params(x: Any, settings: dict[str, Any]) -> Any:
     params.hostnames = ["127.0.0.1"]
     params.port = settings["port"]
     params.n_ctx = settings["n_context"]
-    params.n_parallel = 1
+    params.n_parallel = settings["n_slots"]
     params.cache_ram_mib = 0
     params.endpoint_metrics = True
     params.n_gpu_layers = settings["gpu_layers"] if settings["gpu_layers"] >= 0 else 999
