@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from parlay.control.undoing import FOR_NOTHING
 from parlay.decoding.span import Span
 from parlay.runtime.class_probe import probe
 from parlay.testing import ScriptedModel, hashed_logits
@@ -72,14 +73,23 @@ class Recurrent(SlowModel):
         super().truncate(seq_id, length)
 
 
-def test_drafts_that_are_not_taken_back_for_nothing_pay_for_copies_and_for_going_back() -> None:
+def test_copies_are_in_the_price_of_a_pass_and_going_back_to_one_has_its_own() -> None:
     clock = Clock()
     target = Stopwatch(Recurrent(clock, linear), clock)
-    curve = measure(target, None, max_window=8, clock=clock, budget_s=60).curve(100, 1)
+    found = measure(target, None, max_window=8, clock=clock, budget_s=60)
+    curve = found.curve(100, 1)
     for rows in (1, 2, 3):
         assert abs(curve.steady[rows] - linear(rows, False)) < 1e-4
     for rows in (4, 6, 9):
-        assert abs(curve.steady[rows] - linear(rows, False) - 0.032) < 1e-4
+        assert abs(curve.steady[rows] - linear(rows, False) - 0.002) < 1e-4
+    assert found.undoing.free == 2
+    assert abs(found.undoing.seconds - 0.030) < 1e-4
+
+
+def test_what_is_taken_back_for_nothing_has_no_price() -> None:
+    clock = Clock()
+    found = measure(Stopwatch(SlowModel(clock, linear), clock), None, max_window=8, clock=clock)
+    assert found.undoing == FOR_NOTHING
 
 
 def test_the_best_window_is_the_fastest_where_all_holds() -> None:

@@ -17,6 +17,7 @@ from parlay.control.controller import View
 from parlay.control.cost import DrafterCost
 from parlay.control.evidence import Evidence
 from parlay.control.survival import Difficulty, Survival
+from parlay.control.undoing import FOR_NOTHING, Undoing
 from parlay.control.valuation import gains, position_rates, worth
 
 # While less than so many plain passes may be lost, a second that may be lost costs so much more.
@@ -84,6 +85,7 @@ class Market:
     step: int = 1
     floor: int = 0  # rows that a pass has at least, drafted or padded
     level: bool = False  # nothing is padded, and only drafts of equal length are not cut in parts
+    undoing: Undoing = FOR_NOTHING
 
     def at(self, window: int) -> int:
         """Rows of the pass if one sequence drafts so many tokens."""
@@ -126,7 +128,9 @@ class Market:
 
     def loss(self, rows: int) -> float:
         """What a pass of so many rows loses if all of its drafts are wrong."""
-        return self.full[rows] - self.plain_s + self.return_s
+        window = (rows - self.undrafted) // self.step
+        undo_s = self.step * self.undoing.worst_s(window)
+        return self.full[rows] - self.plain_s + self.return_s + undo_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +246,7 @@ def _value_windows(offer: Offer, market: Market) -> Offer:
     for window, gain in enumerate(offer.gained[: offer.n_allowed], 1):
         rows = market.at(window)
         price = steady[rows] + doubt * (prices[rows] - steady[rows])
+        price += market.undoing.expected_s(offer.gained, window)
         value = offer.worth * gain - price - price_of_loss * (price - plain_s)
         if value + plain_price > best:
             best, best_window = value + plain_price, window
@@ -269,7 +274,9 @@ def _share_level(offers: Sequence[Offer], market: Market) -> float:
         rows = market.at(window)
         if market.loss(rows) > allowance:
             break
-        saved = sum([o.worth * o.gained[min(window, len(o.gained)) - 1] for o in offers])
+        own = [(o, min(window, len(o.gained))) for o in offers]
+        saved = sum([o.worth * o.gained[n - 1] for o, n in own])
+        saved -= sum([market.undoing.expected_s(o.gained, n) for o, n in own])
         value = saved - market.prices[rows] + market.prices[market.rows]
         if value > best:
             best, width = value, window
@@ -337,7 +344,8 @@ class DraftPlan:
         k = max_window
         while k > self.window:
             rows = min(self.rows + (k - self.window) * n, widest)
-            if market.full[rows] + (k - 1) * self.step_s <= most:
+            undo_s = len(self.requests) * market.undoing.worst_s(k)
+            if market.full[rows] + undo_s + (k - 1) * self.step_s <= most:
                 break
             k -= 1
         return k
@@ -379,22 +387,28 @@ def _choose_window(plan: DraftPlan, market: Market, invested: float) -> None:
     if market.step > 1 or market.n_sequences == 1:
         gained = gained[: market.most_window]
         rows_at = [market.at(window) for window in range(1, len(gained) + 1)]
+    n_requests, undoing = len(plan.requests), market.undoing
     n_allowed, most = len(rows_at), plan.allowance + market.plain_s - market.return_s
+    most -= plan.catch_up_s
     while n_allowed and (
-        market.full[rows_at[n_allowed - 1]] + plan.catch_up_s + (n_allowed - 1) * step_s > most
+        market.full[rows_at[n_allowed - 1]]
+        + (n_allowed - 1) * step_s
+        + n_requests * undoing.worst_s(n_allowed)
+        > most
     ):
         n_allowed -= 1
     if n_allowed == 0:
         return
     steps = range(n_allowed)
+    apart = [gain / n_requests for gain in gained]
     values = [
-        each * gain - prices[rows] - step_s * i
+        each * gain - prices[rows] - step_s * i - n_requests * undoing.expected_s(apart, i + 1)
         for i, rows, gain in zip(steps, rows_at, gained, strict=False)
     ]
     begin = [invested + market.change_s(rows) for rows in rows_at]
     if any(begin):  # the rest of the answer pays it back, a part each round
-        n, n_left = len(plan.requests), plan.requests[0].view.n_remaining * _LIKELY
-        shares = [1.0 - 1.0 / max(1.0, n_left / (1.0 + gain / n)) for gain in gained]
+        n_left = plan.requests[0].view.n_remaining * _LIKELY
+        shares = [1.0 - 1.0 / max(1.0, n_left / (1.0 + gain)) for gain in apart]
         values = [v + b * share for v, b, share in zip(values, begin, shares, strict=False)]
     best = max(values)
     at = values.index(best)

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from parlay.control.undoing import Undoing
 from parlay.errors import BadRequest
 
 VERSION = 1
@@ -201,15 +202,18 @@ class CostTable:
         drafter: DrafterCost | None = None,
         *,
         prompt: Curve | None = None,
+        undoing: Undoing | None = None,
         name: str = "",
         origin: str = "",
         stable: bool = True,
     ) -> None:
-        """`curves` by context and number of sequences; `prompt`: passes that read one."""
+        """`curves` by context and number of sequences; `prompt`: passes that read one;
+        `undoing`: taking a rejected draft back, which is in no curve."""
         self._curves = {(_bucket(context), n): curve for (context, n), curve in curves.items()}
         self._numbers = sorted({n for _, n in curves})  # of sequences, measured
         self.drafter = drafter
         self.prompt = prompt
+        self.undoing = undoing or Undoing()
         self.name = name
         self.origin = origin
         self.stable = stable  # False: measured on a busy machine, not to be relied upon
@@ -309,11 +313,12 @@ class CostTable:
                 raise ValueError("no target")
             drafter = record.get("drafter")
             cost = _read_drafter(drafter) if drafter else None
-            prompt = record.get("prompt")
+            prompt, undoing = record.get("prompt"), record.get("undoing")
             return cls(
                 curves,
                 cost,
                 prompt=_read_curve(prompt) if prompt else None,
+                undoing=_read_undoing(undoing) if undoing else None,
                 name=str(record.get("name", "")),
                 origin=str(record.get("origin", "")),
                 stable=bool(record.get("stable", True)),
@@ -337,6 +342,9 @@ class CostTable:
             "stable": self.stable,
             "target": target,
             **({"prompt": _write_curve(prompt, self.pace)} if prompt else {}),
+            **(
+                {"undoing": _write_undoing(self.undoing, self.pace)} if self.undoing.seconds else {}
+            ),
             "drafter": drafter
             and {
                 **_write_curve(drafter.curve, drafter.pace),
@@ -359,6 +367,17 @@ def _read_drafter(record: Mapping[str, Any]) -> DrafterCost:
 
 def _write_block(drafter: DrafterCost) -> dict[str, Any]:
     return {"block": _write_curve(drafter.block, drafter.pace)} if drafter.block else {}
+
+
+def _read_undoing(record: Mapping[str, Any]) -> Undoing:
+    free, seconds = int(record["free_tokens"]), float(record["ms"]) / 1e3
+    if free < 0 or not 0 <= seconds < float("inf"):
+        raise ValueError("tokens and milliseconds must be positive")
+    return Undoing(free, seconds)
+
+
+def _write_undoing(undoing: Undoing, pace: float) -> dict[str, Any]:
+    return {"free_tokens": undoing.free, "ms": round(1e3 * pace * undoing.seconds, 6)}
 
 
 def _read_curve(record: Mapping[str, Any]) -> Curve:

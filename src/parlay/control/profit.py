@@ -22,7 +22,7 @@ from parlay.control.betting import (
     share_rows,
 )
 from parlay.control.controller import Choice, View, given, no_room, plain
-from parlay.control.cost import MAX_ROWS, CostTable
+from parlay.control.cost import MAX_ROWS, CostTable, Curve
 from parlay.control.cutting import APART, Cutting
 from parlay.control.cutting import seconds as seconds_of
 from parlay.control.probing import Probing
@@ -161,6 +161,7 @@ class ProfitController:
             step,
             n_shape * floor,
             level=step > 1 and self.cutting.recurrent,
+            undoing=self.costs.undoing,
         )
 
     def _bet(self, market: Market) -> dict[int, Choice]:
@@ -250,6 +251,7 @@ class ProfitController:
             1.0 / market.rate,
             plan.step_s / len(plan.requests),  # they share it, as long as others go on too
             window,
+            market.undoing,
         )
         gain = _gain(plan.gain, market.prices[plan.rows] + plan.draft_s, market)
         return Choice(
@@ -279,6 +281,8 @@ class ProfitController:
             if request is not None:
                 self._learn(r, request)
         self._shapes.observe(rounds[0].n_pass_rows)
+        if self._n_undone(rounds):  # what held was read again, in a shape of its own
+            self._shapes.leave()
 
     def _observe_skipped(self, rounds: Sequence[Round]) -> None:
         """Nothing was weighed and nothing is learned: such a round must cost next to nothing."""
@@ -347,10 +351,12 @@ class ProfitController:
         changed, pace = rows != self._shapes.last, self.costs.pace
         settling_s = 0.0 if changed or self._shapes.settled else curve.settling_s
         draft_s = self._expected_draft_s(rounds)
-        pass_s = first.timing.verify_s + first.timing.overhead_s
+        all_s = first.timing.verify_s + first.timing.overhead_s
+        undo_s = pace * self._observe_undoing(rounds, all_s / pace, curve, changed)
+        pass_s = max(0.0, all_s - undo_s)
         # Another job may have slowed the pass down; what drafting took is always its own.
-        expected = curve.of(rows, changed) + settling_s
-        seconds = min(pass_s / pace, _LARGEST_EXCESS * expected) + first.timing.draft_s / pace
+        expected = curve.of(rows, changed) + settling_s + undo_s / pace
+        seconds = min(all_s / pace, _LARGEST_EXCESS * expected) + first.timing.draft_s / pace
         n_plain = n_shape * self._floor(first)
         plain_s = curve.steady[n_plain]
         self._book(rounds, seconds, plain_s, curve.of(n_plain, changed) + settling_s - plain_s)
@@ -361,6 +367,20 @@ class ProfitController:
             self.costs.observe(rows, n_context, n_shape, changed, pass_s)
         if draft_s and self.costs.drafter is not None:
             self.costs.drafter.observe(draft_s * pace, first.timing.draft_s)
+
+    def _observe_undoing(
+        self, rounds: Sequence[Round], seconds: float, curve: Curve, changed: bool
+    ) -> float:
+        """What taking drafts back took of a pass's time."""
+        undoing, rows = self.costs.undoing, rounds[0].n_pass_rows
+        n_undone = self._n_undone(rounds)
+        if n_undone and rows in curve.known and rows not in curve.young:
+            self.costs.undoing = undoing.after((seconds - curve.of(rows, changed)) / n_undone)
+        return n_undone * undoing.seconds
+
+    def _n_undone(self, rounds: Sequence[Round]) -> int:
+        """Drafts of a finished pass that were not taken back for nothing."""
+        return sum([self.costs.undoing.is_paid(r.n_drafted, r.n_accepted) for r in rounds])
 
     @property
     def _joins_any(self) -> bool:

@@ -40,6 +40,10 @@ class Shapes:
                 prices[rows] -= _WORTH * share * (changed[rows] - steady[rows])
         return full, prices
 
+    def leave(self) -> None:
+        """Something else was computed since: whatever comes next is another shape."""
+        self.last, self.settled = 0, False
+
     def observe(self, rows: int) -> None:
         """A pass was made."""
         self.settled = rows == self.last

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parlay.control.survival import CELL_OF, STEPS
+from parlay.control.undoing import FOR_NOTHING, Undoing
 
 # How many tokens ahead the gain is looked for: prices have steps, so one token may not pay alone.
 _AHEAD = 4
@@ -20,7 +21,7 @@ class Stopping:
     __slots__ = (
         "_best",
         "_difficulty",
-        "_gain",
+        "_gained",
         "_n",
         "_n_best",
         "_odds",
@@ -28,6 +29,7 @@ class Stopping:
         "_rates",
         "_step",
         "_survival",
+        "_undoing",
         "_window",
         "_worth",
     )  # fmt: skip
@@ -41,24 +43,26 @@ class Stopping:
         worth: float,
         step_s: float,
         window: int,
+        undoing: Undoing = FOR_NOTHING,
     ) -> None:
         """`odds` by cell of confidence; `rates` by position, for tokens not drafted yet; `prices`
         in seconds by rows of this sequence; `worth`: seconds that one accepted token saves."""
         self._odds, self._difficulty, self._rates = odds, difficulty, rates
         self._prices, self._worth, self._step, self._window = prices, worth, step_s, window
         self._n = self._n_best = 0
-        self._survival, self._gain = 1.0, 0.0
+        self._survival, self._undoing = 1.0, undoing
+        self._gained: list[float] = []
         self._best = -prices[1]  # the value of verifying the best part so far
 
     def keep_going(self, confidences: Sequence[float]) -> bool:
         """Whether the next few tokens are expected to be worth more than what there is."""
         self._read(confidences)
-        survival, gain, seconds = self._survival, self._gain, 0.0
+        survival, gained, seconds = self._survival, self._gained.copy(), 0.0
         for j in range(self._n, min(self._n + _AHEAD, self._window)):
             survival *= self._rates[j]
-            gain += survival
+            gained.append((gained[-1] if gained else 0.0) + survival)
             seconds += self._step
-            if self._worth * gain - seconds - self._prices[j + 2] > self._best:
+            if self._value(gained) - seconds > self._best:
                 return True
         return False
 
@@ -72,7 +76,13 @@ class Stopping:
         for sure in confidences[self._n :]:
             self._n += 1
             self._survival /= 1.0 + self._odds[CELL_OF[int(sure * STEPS)]] * self._difficulty
-            self._gain += self._survival
-            value = self._worth * self._gain - self._prices[self._n + 1]
+            self._gained.append((self._gained[-1] if self._gained else 0.0) + self._survival)
+            value = self._value(self._gained)
             if value >= self._best:
                 self._best, self._n_best = value, self._n
+
+    def _value(self, gained: Sequence[float]) -> float:
+        """Of verifying all of so many tokens."""
+        n = len(gained)
+        undo_s = self._undoing.expected_s(gained, n)
+        return self._worth * gained[-1] - self._prices[n + 1] - undo_s

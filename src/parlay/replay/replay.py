@@ -1,8 +1,8 @@
 """Runs a controller over recordings and a cost table: what it would have made, without a model.
 
 Knows recordings, prices and the controller's seam; nothing of llama.cpp. Deterministic. It charges
-what the runtime pays: changed shapes, passes cut in parts or padded lest they are, the drafter's
-catching up, its early stops.
+what the runtime pays: changed shapes, passes cut in parts or padded lest they are, drafts that are
+not taken back for nothing, the drafter's catching up, its early stops.
 """
 
 from __future__ import annotations
@@ -166,6 +166,7 @@ class _World:
         timing = Timing(
             draft_s=self._draft_s(slots, bets),
             verify_s=self._pass_s(self._cutting.parts(laid_out), n_context),
+            overhead_s=self._undo_s(bets),
         )
         rows = sum(laid_out.values())
         rounds = [
@@ -195,6 +196,14 @@ class _World:
             total_s += curve.of(part.n_rows, changed) + settling_s
             self._settled, self._last = not changed, part
         return total_s
+
+    def _undo_s(self, bets: Sequence[_Bet]) -> float:
+        """Drafts that are not taken back for nothing; what held of them is read again."""
+        undoing = self._costs.undoing
+        paid = [bet for bet in bets if undoing.is_paid(len(bet.confidence), bet.n_accepted)]
+        if paid:
+            self._settled, self._last = False, Part(0, 0)
+        return len(paid) * undoing.seconds
 
     def _draft_s(self, slots: Sequence[_Sequence], bets: Sequence[_Bet]) -> float:
         """The drafter goes on while any sequence does; those that stopped cost no more rows."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.control.cost import CostTable, Curve, DrafterCost
+from parlay.control.undoing import Undoing
 from parlay.decoding.span import Passes, Saved, Span
 from parlay.proposers.follower import Follower
 from parlay.timing.probe_text import real_tokens, rewind
@@ -333,26 +334,29 @@ def table(
     """The prices as far as passes were timed; there must be at least one."""
     choice_s = seconds_per_choice(target.n_vocab, clock)
     together = sorted({n for n, _, _ in target.samples})
-    rollback_s = median(target.rollbacks) if target.rollbacks else 0.0
-    curves = {(1, n): _curve(target, n, OVERHEAD_S, choice_s, rollback_s) for n in together}
+    curves = {(1, n): _curve(target, n, OVERHEAD_S, choice_s) for n in together}
     cost = None if drafter is None else _drafter_cost(drafter, choice_s)
     stable = _is_stable(target) and (drafter is None or _is_stable(drafter))
-    return CostTable(curves, cost, name="measured", origin=origin, stable=stable)
+    undoing = _undoing(target, curves[1, together[0]].steady[1])
+    return CostTable(curves, cost, undoing=undoing, name="measured", origin=origin, stable=stable)
+
+
+def _undoing(target: Stopwatch, plain_s: float) -> Undoing:
+    """What a rejection costs; where none was timed, about two passes: one that puts back, one that
+    reads again."""
+    if target.free_rollback >= target.context_size:
+        return Undoing()
+    seconds = median(target.rollbacks) if target.rollbacks else 2 * plain_s
+    return Undoing(target.free_rollback, seconds)
 
 
 def _drafter_cost(drafter: Stopwatch, choice_s: float) -> DrafterCost:
     return DrafterCost(_curve(drafter, 1, 0.0, choice_s), single_steps=drafter.steady)
 
 
-def _curve(
-    passes: Stopwatch, n_sequences: int, fixed_s: float, choice_s: float, rollback_s: float = 0.0
-) -> Curve:
-    """`rollback_s`: what the rejection of a draft costs that is not taken back for nothing; most
-    drafts end in one, so all of those pay."""
-
+def _curve(passes: Stopwatch, n_sequences: int, fixed_s: float, choice_s: float) -> Curve:
     def price(seconds: list[float], rows: int) -> float:
-        dear = -(-rows // n_sequences) - 1 > passes.free_rollback
-        return median(seconds) + fixed_s + rows * choice_s + (rollback_s if dear else 0.0)
+        return median(seconds) + fixed_s + rows * choice_s
 
     prices: dict[bool, dict[int, float]] = {False: {}, True: {}}
     for (n, rows, changed), seconds in passes.samples.items():

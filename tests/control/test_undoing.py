@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from parlay.control.cost import CostTable, Curve
+from parlay.control.profit import ProfitController
+from parlay.control.undoing import FOR_NOTHING, Undoing
+from parlay.replay.recording import Offer, Recording
+from parlay.replay.replay import Outcome, Replay, total
+
+SOME = Undoing(free=2, seconds=3.0)
+
+
+def test_as_much_as_there_are_snapshots_is_taken_back_for_nothing() -> None:
+    assert SOME.worst_s(2) == 0.0
+    assert SOME.worst_s(3) == 3.0
+    assert not SOME.is_paid(n_drafted=5, n_accepted=3)
+    assert SOME.is_paid(n_drafted=5, n_accepted=2)
+
+
+def test_going_back_to_a_copy_is_charged_by_its_chance() -> None:
+    """Of five tokens the first three must hold: half of the time they do."""
+    gained = [0.9, 1.6, 2.1, 2.5, 2.8]
+    assert SOME.expected_s(gained, 5) == pytest.approx(0.5 * 3.0)
+    assert SOME.expected_s(gained, 2) == 0.0
+    assert FOR_NOTHING.expected_s(gained, 5) == 0.0
+
+
+def test_the_price_follows_what_was_seen_and_no_single_one_is_believed_too_much() -> None:
+    assert 2.0 < SOME.after(1.0).seconds < 3.0
+    assert SOME.after(1000.0).seconds == SOME.after(6.0).seconds
+
+
+def test_it_is_kept_with_the_prices() -> None:
+    table = CostTable({(1, 1): Curve({1: 1.0, 9: 2.0}, {})}, undoing=SOME)
+    assert table.copy().undoing == SOME
+    assert "undoing" not in CostTable({(1, 1): Curve({1: 1.0}, {})}).to_dict()
+
+
+# -- a hybrid: eight rows cost a half more than one, going back to a copy two passes ------------
+
+HYBRID = CostTable({(1, 1): Curve({1: 1.0, 8: 1.4, 9: 1.6, 17: 1.8}, {})}, undoing=Undoing(7, 2.0))
+
+
+def answer(n: int, holds: float, per: int = 64) -> Recording:
+    """Drafts of `per` tokens from the ninth on, of which a share holds."""
+    right, wrong = Offer(per, (0.98,) * per), Offer(1, (0.98,) * per)
+    cycle = [right if i % 10 < 10 * holds else wrong for i in range(n)]
+    offers = (*(Offer(0, ()) for _ in range(8)), *cycle[8:])
+    return Recording(f"{n}", "made", 50, "length", {"suffix": offers})
+
+
+def play(costs: CostTable, recordings: list[Recording]) -> Outcome:
+    controller = ProfitController(costs.copy())
+    return total(Replay(recordings, ("suffix",)).run(controller, costs))
+
+
+def test_text_that_repeats_itself_is_drafted_far_beyond_the_snapshots() -> None:
+    found = play(HYBRID, [answer(256, holds=1.0) for _ in range(4)])
+    best_within = 8 / 1.4  # tokens per second at a window of seven
+    assert found.tokens_per_second > 1.1 * best_within
+
+
+@pytest.mark.parametrize("holds", [0.0, 0.3, 0.6])
+def test_drafts_that_may_be_wrong_do_not_lose_by_copies(holds: float) -> None:
+    found = play(HYBRID, [answer(256, holds) for _ in range(8)])
+    assert found.tokens_per_second > 0.97
