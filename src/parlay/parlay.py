@@ -30,7 +30,7 @@ from parlay.pairing.heads import find_head
 from parlay.pairing.records import find_drafter
 from parlay.runtime.answer import Answer
 from parlay.runtime.engine import Engine
-from parlay.runtime.engine_settings import EngineSettings
+from parlay.runtime.engine_settings import DraftAheadMode, EngineSettings
 from parlay.runtime.fitting import fit_engine
 from parlay.runtime.grammar import Grammars
 from parlay.runtime.guide import Guide, Rules
@@ -133,6 +133,7 @@ class Parlay:
         remember_tokens: int = 0,
         prompt_cache_mb: int = 1024,
         snapshots: int | None = None,
+        draft_ahead: DraftAheadMode = "auto",
         measure_again: bool = False,
         progress: Progress = quietly,
     ) -> None:
@@ -144,6 +145,8 @@ class Parlay:
         `remember_tokens`: suffix also drafts what earlier answers said, up to so many tokens.
         `prompt_cache_mb`: RAM for what was read before. `snapshots`: tokens of a draft that a
         recurrent target takes back without a copy; None: by price and room.
+        `draft_ahead`: whether a draft model goes on while the target verifies; auto: on a GPU,
+        where it pays.
         `tensor_overrides`: PATTERN=DEVICE each; `lora`: FILE or FILE:SCALE each; `n_cpu_moe`:
         layers whose experts stay in RAM, -1 for all. `rope`: how positions are stretched.
         `context_size="auto"`: the longest that memory holds, up to the model's own;
@@ -193,6 +196,7 @@ class Parlay:
             translate=translate,
             remember_tokens=remember_tokens,
             snapshots=snapshots,
+            draft_ahead=draft_ahead,
             measure_again=measure_again,
         )
         fitted = fit_engine(settings, context=context_size == "auto", layers=gpu_layers == "auto")

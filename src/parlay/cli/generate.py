@@ -47,7 +47,7 @@ class FullName(str, Enum):
     slide = "slide"
 
 
-class FlashName(str, Enum):
+class Switch(str, Enum):
     auto = "auto"
     on = "on"
     off = "off"
@@ -114,12 +114,15 @@ def generate(
         str, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
     ] = "-1",
     device: Annotated[list[str] | None, typer.Option(help="Such as CUDA0; may repeat.")] = None,
-    flash_attention: FlashName = FlashName.auto,
+    flash_attention: Switch = Switch.auto,
     cache_type_k: str = "auto",
     cache_type_v: str = "auto",
     drafter_gpu_layers: int = -1,
     drafter_cache_type_k: str = "auto",
     drafter_cache_type_v: str = "auto",
+    draft_ahead: Annotated[
+        Switch, typer.Option(help="Go on drafting while the target verifies; auto: if it pays.")
+    ] = Switch.auto,
     mmap: bool = True,
     mlock: bool = False,
     large_pages: Annotated[
@@ -164,6 +167,7 @@ def generate(
             drafter_gpu_layers=drafter_gpu_layers,
             drafter_cache_type_k=drafter_cache_type_k,
             drafter_cache_type_v=drafter_cache_type_v,
+            draft_ahead=draft_ahead.value,
             mmap=mmap,
             mlock=mlock,
             large_pages=large_pages,

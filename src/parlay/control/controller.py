@@ -50,6 +50,7 @@ class Choice:
     verify: Verify | None = None  # how much of a draft model's draft to verify; None: all of it
     expected_gain: float | None = None  # predicted tokens per second over plain decoding's
     reason: str = ""
+    ahead: bool = True  # whether its drafter, if it can, goes on while the target verifies
 
 
 class Controller(Protocol):

@@ -33,6 +33,22 @@ class Draft:
     confidence: tuple[float, ...] = ()
     # What each token was drawn from (rejection sampling needs it); None: no chance was involved.
     q: tuple[Distribution, ...] | None = None
+    n_ahead: int = 0  # leading tokens that were drafted ahead, while the target verified
+    hidden_s: float = 0.0  # what those took
+
+    def first(self, n: int) -> Draft:
+        """As if no more than so many tokens had been proposed."""
+        if len(self.tokens) <= n:
+            return self
+        n_ahead = min(n, self.n_ahead)
+        return Draft(
+            self.tokens[:n],
+            self.proposer,
+            self.confidence[:n],
+            self.q and self.q[:n],
+            n_ahead,
+            self.hidden_s * n_ahead / self.n_ahead if self.n_ahead else 0.0,
+        )
 
 
 NO_DRAFT = Draft((), "none")

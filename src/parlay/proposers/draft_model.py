@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from parlay.decoding.draft import Draft
 from parlay.decoding.sampling import Row
@@ -41,6 +42,7 @@ class DraftModel:
         self._n_vocab = n_vocab  # the target's; ids beyond it would mean nothing to it
         self._n_batch = n_batch
         self._cached: dict[int, _Cached] = {}
+        self._chains: dict[int, Drafting] = {}  # the latest draft of every sequence
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         try:
@@ -50,10 +52,11 @@ class DraftModel:
             raise
 
     def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        drafting = [Drafting(ask, self._ends, self._n_vocab) for ask in asks]
+        drafting = [self._drafting(ask) for ask in asks]
+        lacking = (d for d in drafting if self._has_room(d.ask) and d.lacks_more)
         # llama.cpp batches neighbouring sequences only if their ids come in order.
-        going = sorted((d for d in drafting if self._has_room(d.ask)), key=lambda d: d.ask.seq_id)
-        rows = self._catch_up([d.ask for d in going])
+        going = sorted(lacking, key=lambda d: d.ask.seq_id)
+        rows = self._catch_up(going)
         while going:
             going = [
                 d for d, row in zip(going, rows, strict=True) if d.add(row) and d.worth_going_on
@@ -61,15 +64,61 @@ class DraftModel:
             rows = self._advance(going)
         return [d.draft(self.name) for d in drafting]
 
+    def _drafting(self, ask: Ask) -> Drafting:
+        """What was drafted before and not verified, if the text went that way; else a new one."""
+        chain = self._chains.get(ask.seq_id)
+        if chain is None or not chain.take_up(ask):
+            chain = self._chains[ask.seq_id] = Drafting(ask, self._ends, self._n_vocab)
+        return chain
+
+    # -- ahead ----------------------------------------------------------------
+
+    def chain(self, seq_id: int) -> Drafting | None:
+        """The latest draft of a sequence, committed or not."""
+        return self._chains.get(seq_id)
+
+    def made(self, ask: Ask) -> Draft | None:
+        """A draft for which no pass is needed; None where one is."""
+        chain = self._chains.get(ask.seq_id)
+        if chain is None or not chain.take_up(ask) or chain.lacks_more:
+            return None
+        return chain.draft(self.name)
+
+    def n_ready(self, seq_id: int, tokens: Sequence[int]) -> int:
+        """How many tokens are drafted already for a text."""
+        chain = self._chains.get(seq_id)
+        n = None if chain is None else chain.n_agreed(tokens)
+        return 0 if chain is None or n is None else len(chain.tokens) - n
+
+    def go_on(self, chains: Sequence[Drafting]) -> None:
+        """One more token for each, whether anybody has asked for it or not."""
+        try:
+            started = perf_counter()
+            rows = self._advance(chains)
+            seconds = perf_counter() - started
+            for chain, row in zip(chains, rows, strict=True):
+                chain.add(row, seconds)
+        except Exception:
+            self._reset()
+            raise
+
+    def can_go_on(self, chain: Drafting) -> bool:
+        """Whether another token has a place."""
+        if not chain.tokens or chain.tokens[-1] in self._ends:
+            return False
+        return chain.begins + len(chain.tokens) < self._model.context_size
+
     def forget(self, seq_id: int) -> None:
         # The cache may share a prefix with what comes next: keep it, trust none of it.
         self._slot(seq_id).n_checked = 0
+        self._chains.pop(seq_id, None)
 
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
         """Nothing to learn; the cache stays for the next turn."""
 
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
         slot = self._slot(seq_id)
+        self._chains.pop(seq_id, None)
         # Move what the target moved; a cache that cannot, or ends before that, is cut.
         if slot.n_checked >= keep + discard and self._model.can_shift:
             self._model.shift(seq_id, keep, discard)
@@ -87,6 +136,7 @@ class DraftModel:
         for seq_id in self._cached:
             self._model.clear(seq_id)
         self._cached.clear()
+        self._chains.clear()
 
     def _has_room(self, ask: Ask) -> bool:
         return ask.window > 0 and len(ask.tokens) + ask.window <= self._model.context_size
@@ -105,8 +155,11 @@ class DraftModel:
             del slot.tokens[kept:]
         slot.n_checked = min(slot.n_checked, kept)
 
-    def _missing(self, ask: Ask) -> list[int]:
+    def _missing(self, drafting: Drafting) -> list[int]:
         """Cut the cache to what it shares with the sequence; return what it lacks, at least one."""
+        if drafting.tokens:  # drafted before: all but the last one was read then
+            return drafting.tokens[-1:]
+        ask = drafting.ask
         slot = self._slot(ask.seq_id)
         n, end = slot.n_checked, min(len(slot.tokens), len(ask.tokens) - 1)
         n = min(n, end)
@@ -116,9 +169,9 @@ class DraftModel:
         slot.n_checked = len(slot.tokens)
         return list(ask.tokens[len(slot.tokens) :])
 
-    def _catch_up(self, asks: Sequence[Ask]) -> list[Row]:
+    def _catch_up(self, going: Sequence[Drafting]) -> list[Row]:
         """Feed every sequence's missing tokens; return the rows of their last ones."""
-        missing = {ask.seq_id: self._missing(ask) for ask in asks}
+        missing = {d.ask.seq_id: self._missing(d) for d in going}
         share = self._n_batch // max(1, len(missing))
         largest = 1 if self._model.steady else share  # the longest span that may carry logits
         while any(len(rest) > largest for rest in missing.values()):

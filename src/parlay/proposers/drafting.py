@@ -6,6 +6,7 @@ Knows what was asked for, not which model the rows came from.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +19,11 @@ from parlay.proposers.proposer import Ask
 
 @dataclass(slots=True)
 class Drafting:
-    """One ask, and what has been drafted for it."""
+    """One ask, and what has been drafted for it.
+
+    Where what it drafted was committed, it goes on for the next ask. Another thread may add to it
+    meanwhile: what `add` reads stays the same from ask to ask.
+    """
 
     ask: Ask
     ends: frozenset[int]
@@ -26,17 +31,58 @@ class Drafting:
     tokens: list[int] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
     q: list[Distribution] = field(default_factory=list)
+    hidden_s: list[float] = field(default_factory=list)  # by token: what it took, if ahead
+    n_past: int = 0  # leading tokens that are committed by now
+    begins: int = field(init=False)  # tokens of the text before its first one
+    position: int = field(init=False)  # the place of that one in the answer
+    before: Sequence[int] = field(init=False)  # the text before it, where penalties look at it
+    rated: bool = field(init=False)  # whether somebody wants confidences
 
-    def add(self, row: Row) -> bool:
+    def __post_init__(self) -> None:
+        self.begins, self.position = len(self.ask.tokens), self.ask.position
+        self.rated = self.ask.keep_going is not None
+        self.before = tuple(self.ask.tokens) if self.ask.sampling.penalised else ()
+
+    def add(self, row: Row, hidden_s: float = 0.0) -> bool:
         """Choose the next token from its row; whether there may be another one."""
         obeying = self._obeying(row)
         if obeying is None:
             return False
         token = self._choose(obeying[: self.n_vocab])
-        self.tokens.append(token)
-        if self.ask.keep_going is not None:
+        if self.rated:
             self.confidence.append(confidence(obeying, token, self.ask.sampling.temperature))
-        return len(self.tokens) < self.ask.window and token not in self.ends
+        self.hidden_s.append(hidden_s)
+        self.tokens.append(token)  # last: whoever sees it finds the rest
+        return self.unfinished
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there may be another token for this ask."""
+        if not self.tokens:
+            return True
+        return self.n_ready < self.ask.window and self.tokens[-1] not in self.ends
+
+    @property
+    def n_ready(self) -> int:
+        """Tokens that are not committed yet."""
+        return len(self.tokens) - self.n_past
+
+    def n_agreed(self, tokens: Sequence[int]) -> int | None:
+        """How many of its tokens a text has taken up; None: it went another way, or beyond."""
+        n = len(tokens) - self.begins
+        if not 0 <= n <= len(self.tokens):
+            return None
+        return n if self.tokens[:n] == list(tokens[self.begins :]) else None
+
+    def take_up(self, ask: Ask) -> bool:
+        """Go on for a later ask; whether anything of this is a draft for it."""
+        n = self.n_agreed(ask.tokens)
+        bound = ask.rejection or ask.constraint is not None  # to where each token is drawn
+        lacks = ask.keep_going is not None and not self.rated
+        if n is None or n == len(self.tokens) or bound or lacks:
+            return False
+        self.ask, self.n_past = ask, n
+        return True
 
     def _obeying(self, row: Row) -> Row | None:
         """The row without what a grammar forbids; None where nothing may follow the draft."""
@@ -55,19 +101,35 @@ class Drafting:
     @property
     def worth_going_on(self) -> bool:
         """Whether another token is worth a step of its own, as far as anybody asked."""
-        return self.ask.keep_going is None or self.ask.keep_going(self.confidence)
+        going = self.ask.keep_going
+        return going is None or not self.tokens or going(self.confidence[self.n_past :])
+
+    @property
+    def lacks_more(self) -> bool:
+        """Whether what there is should be gone on with for this ask."""
+        return self.unfinished and self.worth_going_on
 
     def draft(self, name: str) -> Draft:
-        """What came of it."""
-        if not self.tokens:
+        """What came of it, as far as this ask wants it."""
+        first, last = self.n_past, self.n_past + max(self.ask.window, 0)
+        tokens = tuple(self.tokens[first:last])
+        if not tokens:
             return replace(NO_DRAFT, proposer=name)
-        q = tuple(self.q) if self.ask.rejection else None
-        return Draft(tuple(self.tokens), name, tuple(self.confidence), q)
+        last = first + len(tokens)
+        hidden = [seconds for seconds in self.hidden_s[first:last] if seconds]
+        return Draft(
+            tokens,
+            name,
+            tuple(self.confidence[first:last]) if self.ask.keep_going is not None else (),
+            tuple(self.q) if self.ask.rejection else None,
+            len(hidden),
+            sum(hidden),
+        )
 
     def _choose(self, row: Row) -> int:
         ask = self.ask
-        history = (*ask.tokens, *self.tokens) if ask.sampling.penalised else ()
-        position = ask.position + len(self.tokens)
+        history = (*self.before, *self.tokens) if ask.sampling.penalised else ()
+        position = self.position + len(self.tokens)
         if not ask.rejection:
             return draw(row, ask.sampling, history, position)
         q = distribution(row, ask.sampling, history)

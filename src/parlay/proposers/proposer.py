@@ -47,6 +47,27 @@ class Continuing(Protocol):
     def continues(self) -> bool: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Further:
+    """One sequence whose draft the target verifies now."""
+
+    seq_id: int
+    tokens: Sequence[int]  # the committed ones; the same list grows when the pass has ended
+    n_verified: int  # tokens of its draft that are in the pass
+    window: int  # how many the next draft may have
+
+
+@runtime_checkable
+class Foresighted(Protocol):
+    """A proposer that can go on while the target verifies what it drafted."""
+
+    def ahead(self, further: Sequence[Further]) -> None:
+        """Draft on for these sequences, until asked for something else. Comes back at once."""
+
+    def n_ready(self, seq_id: int, tokens: Sequence[int]) -> int:
+        """How many tokens are drafted already for a text."""
+
+
 class Proposer(Protocol):
     """Proposes tokens cheaply."""
 

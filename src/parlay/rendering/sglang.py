@@ -147,6 +147,7 @@ class Sglang(Builder):
             "runtime.exact_class",
             "runtime.exact_cost_pct",
         )
+        self.leave("SGLang decides when its drafter runs", "runtime.draft_ahead")
         self.leave("SGLang loads weights its own way", "runtime.mmap", "runtime.mlock")
         self.leave(
             "the drafter shares the target's devices and cache type",

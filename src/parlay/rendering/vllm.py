@@ -144,6 +144,7 @@ class Vllm(Builder):
             "runtime.exact_class",
             "runtime.exact_cost_pct",
         )
+        self.leave("vLLM decides when its drafter runs", "runtime.draft_ahead")
         self.leave("vLLM loads weights its own way", "runtime.mmap", "runtime.mlock")
         self.leave(
             "the drafter shares the target's devices and cache type",

@@ -15,7 +15,14 @@ from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.span import common_prefix
 from parlay.proposers.prediction import PREDICTION
-from parlay.proposers.proposer import Ask, Continuing, Indexing, Proposer
+from parlay.proposers.proposer import (
+    Ask,
+    Continuing,
+    Foresighted,
+    Further,
+    Indexing,
+    Proposer,
+)
 from parlay.proposers.skeleton import SKELETON
 from parlay.runtime.composition import ANY_SHAPE, Frame
 from parlay.runtime.faults import Faults
@@ -110,6 +117,18 @@ class Bets:
             _bet(choice, draft, view.offers)
             for choice, draft, view in zip(choices, drafts, views, strict=True)
         ]
+
+    def ahead(self, placed: Seq[tuple[Sequence, Bet]]) -> None:
+        """The target is about to verify these: whose drafter can goes on meanwhile."""
+        for name, proposer in self.proposers.items():
+            if isinstance(proposer, Foresighted):
+                further = [
+                    Further(seq.seq_id, seq.tokens, len(bet.draft.tokens), bet.choice.window)
+                    for seq, bet in placed
+                    if bet.choice.proposer == name and bet.choice.ahead
+                ]
+                if further:
+                    proposer.ahead(further)
 
     def begin(self, seq: Sequence) -> None:
         """A sequence has got its slot: those who index texts keep what it shares with the slot's
@@ -221,7 +240,7 @@ class Bets:
         self, sequences: Seq[Sequence], views: Seq[View], choices: Seq[Choice]
     ) -> list[Draft]:
         drafts = [
-            _cut(view.offers.get(choice.proposer, NO_DRAFT), choice.window)
+            view.offers.get(choice.proposer, NO_DRAFT).first(choice.window)
             for view, choice in zip(views, choices, strict=True)
         ]
         asked = [
@@ -246,7 +265,7 @@ class Bets:
         """Rejection sampling wants a distribution for every token: nothing is put before those."""
         if not self._continues(name) or seq.request.verification == "rejection":
             return NO_DRAFT
-        return _cut(view.offers.get(SKELETON, NO_DRAFT), choice.window)
+        return view.offers.get(SKELETON, NO_DRAFT).first(choice.window)
 
     def _ask(self, seq: Sequence, choice: Choice) -> Ask:
         request = seq.request
@@ -282,7 +301,7 @@ def _bet(choice: Choice, draft: Draft, offers: Mapping[str, Draft]) -> Bet:
     if n == 0:
         unprofitable = replace(choice, fallback=Fallback.UNPROFITABLE)
         return Bet(unprofitable, NO_DRAFT, n_made, offers)
-    return Bet(choice, _cut(draft, n), n_made - n, offers)
+    return Bet(choice, draft.first(n), n_made - n, offers)
 
 
 def _begin(proposer: Proposer, seq: Sequence) -> None:
@@ -350,11 +369,4 @@ def _obeying(ask: Ask, draft: Draft) -> Draft:
     if ask.constraint is None or not draft.tokens:
         return draft
     ahead = list(ask.tokens[len(ask.tokens) - ask.n_ahead :])
-    return _cut(draft, max(0, ask.constraint.n_obeying([*ahead, *draft.tokens]) - len(ahead)))
-
-
-def _cut(draft: Draft, window: int) -> Draft:
-    if len(draft.tokens) <= window:
-        return draft
-    q = draft.q and draft.q[:window]
-    return Draft(draft.tokens[:window], draft.proposer, draft.confidence[:window], q)
+    return draft.first(max(0, ask.constraint.n_obeying([*ahead, *draft.tokens]) - len(ahead)))

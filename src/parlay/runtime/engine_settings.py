@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 from parlay.errors import BadRequest
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.runtime.request import Mode
 
 WIDE_WINDOW = 64
+# Whether a draft model goes on while the target verifies; auto: on a GPU, where it pays.
+DraftAheadMode = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class EngineSettings:
     drafter_later: bool = False  # `load_drafter` will bring the draft model
     # Tokens of a draft that a recurrent target takes back without a copy; None: by price and room.
     snapshots: int | None = None
+    draft_ahead: DraftAheadMode = "auto"
     measure_again: bool = False  # believe no measurement of an earlier run
 
     def __post_init__(self) -> None:
@@ -57,6 +61,8 @@ class EngineSettings:
             )
         if self.exact_class is not None and self.mode == "faithful":
             raise BadRequest("an exact class is for exact mode; leave it out or use mode exact")
+        if self.draft_ahead not in get_args(DraftAheadMode):
+            raise BadRequest(f"draft_ahead is {self.draft_ahead!r}; give auto, on or off")
         if not 0 <= self.exact_cost_pct <= 100:
             raise BadRequest(f"exact_cost_pct is {self.exact_cost_pct}; give 0 to 100")
         if self.remember_tokens < 0:

@@ -15,6 +15,7 @@ from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings
 from parlay.llama.state_context import StateContext, is_lone_head, kind_of, refuse_assistant
 from parlay.llama.undo import Rollback
+from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.head import HeadProposer
@@ -92,9 +93,19 @@ class Loader:
             own = drafter.vocabulary
             model = DraftModel(context, own.ends, own.size, n_batch, MODEL)
             return TranslatedProposer(model, self._model.vocabulary, own)
-        return DraftModel(
+        made = DraftModel(
             context, self._model.vocabulary.ends, self._target.n_vocab, n_batch, MODEL
         )
+        return self._ahead(made, closing)
+
+    def _ahead(self, drafter: DraftModel, closing: Closing) -> Proposer:
+        """Let it go on beside the target, unless both would share a CPU's cores."""
+        wanted = self._settings.draft_ahead
+        if wanted == "off" or (wanted == "auto" and not self._target.steady):
+            return drafter
+        made = DraftAhead(drafter)
+        closing.append(made.close)  # the thread ends before what it owns is freed
+        return made
 
     def _drafter_weights(self, path: Path, closing: Closing) -> Model:
         """A drafter's file, loaded; a target with a head of its own is there already."""
@@ -157,7 +168,7 @@ def same_file(path: Path, other: Path) -> bool:
 
 def behind(drafter: Proposer | None) -> Proposer | None:
     """Whose passes a drafter's time is spent in."""
-    return drafter.drafter if isinstance(drafter, TranslatedProposer) else drafter
+    return drafter.drafter if isinstance(drafter, TranslatedProposer | DraftAhead) else drafter
 
 
 def close_all(closing: Closing) -> None:

@@ -236,6 +236,7 @@ class Scheduler:
 
     def _decode(self, made: _Pass) -> list[NDArray[np.float32]]:
         if any(span.n_logits for span in made.spans):
+            self.bets.ahead([(row.seq, row.bet) for row in made.rows if row.decodes])
             return self.target.decode(made.spans)
         self.target.start(made.spans)
         self._reading = True

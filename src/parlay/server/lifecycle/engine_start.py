@@ -61,6 +61,7 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
         translate=runtime.translate,
         remember_tokens=remembered_tokens(deployment),
         snapshots=runtime.snapshots,
+        draft_ahead=runtime.draft_ahead,
         drafter_later=drafter_path(deployment) is not None,
     )
 

@@ -1,0 +1,263 @@
+"""Draft ahead: the drafter goes on beside the target's pass, and nothing of it is ever wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from parlay.decoding.sampling import Sampling
+from parlay.decoding.span import Span
+from parlay.errors import DecodeError
+from parlay.proposers.ahead import THREAD, DraftAhead
+from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.proposer import Ask, Further
+from parlay.testing import ScriptedModel, hashed_logits
+
+N_VOCAB = 16
+LOGITS = hashed_logits(N_VOCAB)
+PATIENCE_S = 20  # a test that waits this long has failed
+
+
+class Gated(ScriptedModel):
+    """A model on a GPU whose passes, once gated, begin and end as the test says."""
+
+    steady = True
+
+    def __init__(self, context_size: int = 128) -> None:
+        super().__init__(LOGITS, N_VOCAB, context_size)
+        self.gated = False
+        self.threads: set[str] = set()
+        self._begun = threading.Semaphore(0)
+        self._may_end = threading.Semaphore(0)
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        self.threads.add(threading.current_thread().name)
+        if self.gated:
+            self._begun.release()
+            assert self._may_end.acquire(timeout=PATIENCE_S)
+        return super().decode(spans)
+
+    def wait_for_pass(self) -> None:
+        assert self._begun.acquire(timeout=PATIENCE_S)
+
+    def let_pass(self, n: int = 1) -> None:
+        for _ in range(n):
+            self._may_end.release()
+
+    def open_gate(self) -> None:
+        self.gated = False
+        self.let_pass()
+
+
+@pytest.fixture
+def model() -> Gated:
+    return Gated()
+
+
+@pytest.fixture
+def ahead(model: Gated) -> Iterator[DraftAhead]:
+    made = DraftAhead(DraftModel(model, frozenset(), N_VOCAB, 32))
+    yield made
+    model.open_gate()
+    made.close()
+
+
+def greedy(tokens: Sequence[int], n: int) -> list[int]:
+    text = list(tokens)
+    for _ in range(n):
+        text.append(int(LOGITS(text).argmax()))
+    return text[len(tokens) :]
+
+
+def other(token: int) -> int:
+    return (token + 1) % N_VOCAB
+
+
+def begin(ahead: DraftAhead, model: Gated, text: list[int], window: int = 3) -> list[int]:
+    """A draft, and the drafter goes on: its first pass has begun and waits."""
+    (draft,) = ahead.propose([Ask(0, text, window)])
+    model.gated = True
+    ahead.ahead([Further(0, text, len(draft.tokens), window)])
+    model.wait_for_pass()
+    return list(draft.tokens)
+
+
+def draft_on(model: Gated, n: int) -> None:
+    """So many passes end, and the next one has begun."""
+    for _ in range(n):
+        model.let_pass()
+        model.wait_for_pass()
+
+
+def test_until_it_drafts_ahead_there_is_no_thread(model: Gated, ahead: DraftAhead) -> None:
+    n_before = threading.active_count()
+    ahead.propose([Ask(0, [1, 2, 3], 4)])
+    ahead.forget(0)
+    assert threading.active_count() == n_before
+    assert model.threads == {threading.current_thread().name}
+
+
+def test_from_then_on_only_its_own_thread_calls_the_drafter(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    text = [1, 2, 3]
+    begin(ahead, model, text)
+    model.threads.clear()
+    model.open_gate()
+    text += [5, 6]
+    ahead.propose([Ask(0, text, 3)])
+    ahead.shift(0, 1, 1)
+    assert all(name.startswith(THREAD) for name in model.threads)
+
+
+@pytest.mark.parametrize("n_ready", [0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("n_accepted", [0, 1, 2, 3])
+@pytest.mark.parametrize("right", [True, False])
+def test_whenever_the_pass_ends_the_next_draft_is_what_the_drafter_would_draft_alone(
+    model: Gated, ahead: DraftAhead, n_ready: int, n_accepted: int, right: bool
+) -> None:
+    """`n_ready` drafted ahead when the target's pass ends; so many accepted, and the target's own
+    token the one guessed or another."""
+    text = [1, 2, 3]
+    draft = begin(ahead, model, text, window=3)
+    n_done = min(n_ready, 3)  # the fourth and the guess are the last: no other pass begins
+    draft_on(model, n_done)
+    chain = greedy(text, 8)
+    assert draft == chain[:3]
+    own = chain[n_accepted] if right else other(chain[n_accepted])
+    text += [*draft[:n_accepted], own]
+    model.open_gate()
+    (found,) = ahead.propose([Ask(0, text, 3)])
+    assert list(found.tokens) == greedy(text, 3)
+    hit = n_accepted == 3 and right
+    assert found.n_ahead <= 3 and (found.n_ahead > 0 or not hit or not n_ready)
+    if not right:
+        assert found.n_ahead == 0
+
+
+def test_what_is_ready_is_the_draft_and_nobody_waits_for_the_pass_that_runs(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    text = [1, 2, 3]
+    draft = begin(ahead, model, text, window=3)
+    draft_on(model, 3)  # the guess and two tokens are there, the third is being made
+    text += [*draft, greedy([*text, *draft], 1)[0]]
+    (found,) = ahead.propose([Ask(0, text, 2)])  # while the drafter's pass still runs
+    assert list(found.tokens) == greedy(text, 2) and found.n_ahead == 2
+    assert found.hidden_s > 0
+
+
+def test_a_window_wider_than_what_is_ready_is_drafted_to_its_end(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    text = [1, 2, 3]
+    draft = begin(ahead, model, text, window=3)
+    draft_on(model, 2)
+    text += [*draft, greedy([*text, *draft], 1)[0]]
+    model.open_gate()
+    (found,) = ahead.propose([Ask(0, text, 6)])
+    assert list(found.tokens) == greedy(text, 6)
+    assert 1 <= found.n_ahead < 6
+
+
+def test_it_goes_no_further_than_the_next_draft_may_be_long(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    text = [1, 2, 3]
+    draft = begin(ahead, model, text, window=3)
+    draft_on(model, 3)
+    model.let_pass()
+    text += draft
+    ahead.forget(1)  # comes after the last pass
+    assert ahead.n_ready(0, text) == 4  # the guess, and a whole draft
+
+
+def test_a_text_that_goes_another_way_is_drafted_no_further(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    text = [1, 2, 3]
+    draft = begin(ahead, model, text, window=3)
+    text += [draft[0], other(draft[1])]
+    n_before = len(model.shapes)
+    model.let_pass()  # the one that was under way
+    ahead.forget(1)
+    assert len(model.shapes) == n_before + 1
+
+
+def test_an_answer_that_ended_is_drafted_no_further(model: Gated, ahead: DraftAhead) -> None:
+    text = [1, 2, 3]
+    begin(ahead, model, text, window=3)
+    ahead.finish(0, text)
+    n_before = len(model.shapes)
+    model.let_pass()
+    ahead.forget(1)
+    assert len(model.shapes) == n_before + 1
+
+
+def test_a_pass_that_fails_ahead_is_told_with_the_next_draft_and_then_forgotten(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    text = [1, 2, 3]
+    draft = begin(ahead, model, text, window=3)
+    model.fail_next = 1
+    model.open_gate()
+    text += [*draft, 7]
+    with pytest.raises(DecodeError, match="scripted"):
+        ahead.propose([Ask(0, text, 3)])
+    (found,) = ahead.propose([Ask(0, text, 3)])
+    assert list(found.tokens) == greedy(text, 3) and found.n_ahead == 0
+
+
+@pytest.mark.parametrize("call", ["forget", "shift", "close"])
+def test_whoever_changes_the_cache_waits_for_one_pass_at_most(
+    model: Gated, ahead: DraftAhead, call: str
+) -> None:
+    calls: dict[str, Callable[[], None]] = {
+        "forget": lambda: ahead.forget(0),
+        "shift": lambda: ahead.shift(0, 1, 1),
+        "close": ahead.close,
+    }
+    begin(ahead, model, [1, 2, 3], window=8)
+    n_before = len(model.shapes)
+    caller = threading.Thread(target=calls[call])
+    caller.start()
+    while not ahead._walk.called_back:  # it has asked; the pass is still under way
+        assert caller.is_alive()
+    model.let_pass()
+    caller.join(PATIENCE_S)
+    assert not caller.is_alive() and len(model.shapes) == n_before + 1
+    assert model.closed == (call == "close")
+
+
+def test_several_sequences_go_on_in_one_pass(model: Gated, ahead: DraftAhead) -> None:
+    texts = {0: [1, 2, 3], 1: [4, 5, 6]}
+    drafts = ahead.propose([Ask(i, text, 2) for i, text in texts.items()])
+    model.shapes.clear()
+    ahead.ahead([Further(i, text, 2, 2) for i, text in texts.items()])
+    for i, draft in enumerate(drafts):
+        texts[i] += [*draft.tokens, greedy([*texts[i], *draft.tokens], 1)[0]]
+    texts[1][-1] = other(texts[1][-1])  # one of them was guessed wrong
+    found = ahead.propose([Ask(i, text, 2) for i, text in texts.items()])
+    assert [list(d.tokens) for d in found] == [greedy(text, 2) for text in texts.values()]
+    assert found[1].n_ahead == 0
+    assert (1, 1) in model.shapes
+
+
+def test_drawn_text_is_guessed_with_the_noise_of_its_place(model: Gated, ahead: DraftAhead) -> None:
+    drawn = Sampling(temperature=1.0, seed=7, repeat_penalty=1.2)
+    text = [1, 2, 3]
+    (draft,) = ahead.propose([Ask(0, text, 3, sampling=drawn, position=5)])
+    ahead.ahead([Further(0, text, 3, 3)])
+    alone = DraftModel(ScriptedModel(LOGITS, N_VOCAB), frozenset(), N_VOCAB, 32)
+    (long,) = alone.propose([Ask(0, list(text), 7, sampling=drawn, position=5)])
+    ahead.forget(1)
+    while ahead.n_ready(0, text) < 7:
+        ahead.ahead([Further(0, text, 3, 3)])
+    text += long.tokens[:4]
+    (found,) = ahead.propose([Ask(0, text, 3, sampling=drawn, position=9)])
+    assert draft.tokens == long.tokens[:3]
+    assert found.tokens == long.tokens[4:] and found.n_ahead == 3
