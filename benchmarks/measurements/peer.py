@@ -32,6 +32,8 @@ from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import Prompt, load_suite
 from parlay.decoding.round import Round
 from parlay.hub.resolving import resolve_model
+from parlay.proposers.draft_model import DraftModel
+from parlay.runtime.loading import behind
 
 Ask = Callable[[Prompt, int], dict[str, Any]]
 
@@ -107,8 +109,8 @@ def told(r: Round) -> list[Any]:
 
 def contexts(parlay: Parlay) -> list[Any]:
     """Every llama.cpp context of this engine: the target's and, if there is one, the drafter's."""
-    model = parlay.engine.bets.proposers.get("model")
-    return [parlay.engine.target, *([model._model] if model is not None else [])]  # type: ignore[attr-defined]
+    model = behind(parlay.engine.bets.proposers.get("model"))
+    return [parlay.engine.target, *([model.passes] if isinstance(model, DraftModel) else [])]
 
 
 def main() -> None:

@@ -119,16 +119,16 @@ class Bets:
         ]
 
     def ahead(self, placed: Seq[tuple[Sequence, Bet]]) -> None:
-        """The target is about to verify these: whose drafter can goes on meanwhile."""
+        """The target is about to verify these bets: drafters that can go on meanwhile."""
         for name, proposer in self.proposers.items():
             if isinstance(proposer, Foresighted):
-                further = [
-                    Further(seq.seq_id, seq.tokens, len(bet.draft.tokens), bet.choice.window)
-                    for seq, bet in placed
-                    if bet.choice.proposer == name and bet.choice.ahead
-                ]
-                if further:
-                    proposer.ahead(further)
+                proposer.ahead(
+                    [
+                        Further(seq.seq_id, seq.tokens, len(bet.draft.tokens), bet.choice.window)
+                        for seq, bet in placed
+                        if bet.choice.ahead and bet.choice.proposer == name
+                    ]
+                )
 
     def begin(self, seq: Sequence) -> None:
         """A sequence has got its slot: those who index texts keep what it shares with the slot's
