@@ -58,7 +58,7 @@ def cost_us(own: served.Served, door: str, n_tokens: int, idle_share: float) -> 
     path, body, mark = DOORS[door]
     ban = {str(token): -100 for token in range(3)}  # no end before its time
     limit = "max_output_tokens" if door == "responses" else "max_tokens"
-    body = {**body, limit: n_tokens, "temperature": 0, "stream": True, "speculative": False}
+    body = {**body, limit: n_tokens, "temperature": 0, "stream": True, "speculation": False}
     body |= {"model": "x", "logit_bias": ban}
     command = ["curl", "-sN", f"{own.url}{path}", "-H", "Content-Type: application/json"]
     before, began = _loop_cpu_s(own), perf_counter()

@@ -239,8 +239,8 @@ def _own(
     own = stack.enter_context(served.parlay(*flat, *shlex.split(args.own)))
     served.wait_idle(own, args.settle)
     return [
-        Subject(PLAIN, own.url, {"speculative": False}),
-        Subject(AUTO, own.url, {"speculative": True}),
+        Subject(PLAIN, own.url, {"speculation": False}),
+        Subject(AUTO, own.url, {"speculation": True}),
     ]
 
 

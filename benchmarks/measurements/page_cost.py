@@ -86,10 +86,10 @@ def _round_ms(url: str, n_tokens: int) -> float:
         "prompt": "One morning in the old harbour town",
         "max_tokens": n_tokens,
         "temperature": 0,
-        "speculative": {"window": 0},
+        "speculation": {"window": 0},
     }
     answer = httpx.post(f"{url}/v1/completions", json=body, timeout=120).json()
-    told, timings = answer["speculative"], answer["timings"]
+    told, timings = answer["speculation"], answer["timings"]
     return float(timings["predicted_ms"] / (told["rounds"] - 1))
 
 

@@ -60,8 +60,8 @@ def main() -> None:
         peer = stack.enter_context(served.llama(_peer_settings(model, args)))
         subjects = [
             Subject("llama.cpp", peer, {"cache_prompt": False}),
-            Subject("parlay plain", own.url, {"speculative": False}),
-            Subject("parlay speculative", own.url, {"speculative": True}),
+            Subject("parlay plain", own.url, {"speculation": False}),
+            Subject("parlay speculative", own.url, {"speculation": True}),
         ]
         served.wait_idle(own)
         samples = asyncio.run(_measure(subjects, args))
@@ -168,7 +168,7 @@ def http_overhead_us(own: served.Served, n_tokens: int = 300) -> float:
     thread spends when nobody asks (its clock ticks ten times a second) is left out.
     """
     body = {"prompt": "Tell me", "max_tokens": n_tokens, "temperature": 0, "stream": True}
-    body |= {"speculative": False, "logit_bias": {str(t): -100 for t in range(3)}}
+    body |= {"speculation": False, "logit_bias": {str(t): -100 for t in range(3)}}
     command = ["curl", "-sN", f"{own.url}/v1/completions", "-H", "Content-Type: application/json"]
     idle_share = _idle_share(own)
     before, began = _loop_cpu_s(own), perf_counter()

@@ -182,7 +182,7 @@ def ask(url: str, topic: str, **more: Any) -> Got:
 
 def _take(got: Got, chunk: dict[str, Any]) -> None:
     got.begun = True
-    got.told = chunk.get("speculative") or got.told
+    got.told = chunk.get("speculation") or got.told
     if "error" in chunk:
         got.failed = chunk["error"]["message"]
     elif chunk["choices"]:
@@ -202,8 +202,8 @@ def equal_counters(found: Bench) -> None:
     """Answers, the page, and the gateway's reading of it."""
     gateway, fast = found.gateway, found.fast
     before = fast.counters()
-    answers = [ask(gateway, topic, speculative=True) for topic in TOPICS]
-    plain = [ask(gateway, topic, speculative=False) for topic in TOPICS]
+    answers = [ask(gateway, topic, speculation=True) for topic in TOPICS]
+    plain = [ask(gateway, topic, speculation=False) for topic in TOPICS]
     time.sleep(2)  # until the gateway has read the page again
     after = fast.counters()
     page = httpx.get(f"{fast.url}/metrics", timeout=30).text
@@ -296,7 +296,7 @@ def a_worker_dies(found: Bench, server: Vllm) -> None:
     seen: list[Got] = []
     slots = httpx.get(f"{found.gateway}/slots").json()
     (own,) = (slot for slot in slots if slot["server"] == server.url)
-    wanted = {"speculative": own["speculative"]}
+    wanted = {"speculation": own["speculative"]}
 
     def client(n: int) -> None:
         for i in range(6):

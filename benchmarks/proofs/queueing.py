@@ -106,7 +106,7 @@ def moment(row: dict[str, Any]) -> float:
 
 def odds_of(rows: list[dict[str, Any]]) -> Odds | None:
     """The odds of all rounds together, as the server counted them."""
-    told = [row for row in rows if row["proposed_tokens"]]
+    told = [row for row in rows if row["drafted"]]
     if not told:
         return None
     tried: dict[int, float] = {}

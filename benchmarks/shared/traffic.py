@@ -113,7 +113,7 @@ class Traffic:
         return judge(await client.post(f"{self._url}/v1/completions", json=self._body(n=3)))
 
     async def _grammar(self, client: httpx.AsyncClient) -> tuple[str, str]:
-        body = self._body(grammar='root ::= ("he" | "on" | " the")+', speculative=True)
+        body = self._body(grammar='root ::= ("he" | "on" | " the")+', speculation=True)
         return judge(await client.post(f"{self._url}/v1/completions", json=body))
 
     async def _chat(self, client: httpx.AsyncClient) -> tuple[str, str]:

@@ -96,7 +96,7 @@ class Recorded:
         if self.kind == "parlay":
             told = {"drafted": 5, "accepted": 4, "rounds": 3, "windows": {"2": 2, "0": 1}}
             told |= {"draft_ms": 1.0, "verify_ms": 60.0, "overhead_ms": 2.0}
-            return {"speculative": told, "timings": {"predicted_ms": 65.0}}
+            return {"speculation": told, "timings": {"predicted_ms": 65.0}}
         return {}
 
     def _ollama(self) -> Iterator[bytes]:

@@ -48,10 +48,10 @@ def test_a_faster_server_is_found(prompts: Path) -> None:
 
 def test_one_changed_field_is_sent_to_one_side_only(prompts: Path) -> None:
     server = Recorded("openai")
-    compare(server, None, prompts, "--change", "speculative=false", "--pairs", "2")
-    plain = [body for body in server.asked if "speculative" not in body]
+    compare(server, None, prompts, "--change", "speculation=false", "--pairs", "2")
+    plain = [body for body in server.asked if "speculation" not in body]
     assert len(plain) == len(server.asked) / 2
-    assert server.asked[-1].get("speculative", False) is False
+    assert server.asked[-1].get("speculation", False) is False
 
 
 def test_history_says_when_a_version_changed_the_behaviour(prompts: Path) -> None:

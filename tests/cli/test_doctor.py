@@ -52,7 +52,7 @@ def measured(pair: tuple[Path, Path], cycles: int = 100, **more: Any) -> None:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     record = {"request_id": "r", "endpoint": "chat", "policy": "chat", "prompt_tokens": 10}
-    record |= {"generated": 50, "proposed_tokens": 20, "accepted_tokens": 12, "queue_ms": 0}
+    record |= {"generated": 50, "drafted": 20, "accepted": 12, "queue_ms": 0}
     record |= {"ttft_ms": 10, "e2e_ms": 500, "speedup": 2.0}
     path = tmp_path / "requests.jsonl"
     path.write_text("\n".join([json.dumps(record)] * 6))

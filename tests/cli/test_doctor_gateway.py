@@ -58,7 +58,7 @@ def pair() -> Iterator[tuple[Engine, Engine]]:
 def content(tmp_path: Path, pair: tuple[Engine, Engine]) -> dict[str, Any]:
     """A gateway without a fault."""
     record = {"request_id": "r", "endpoint": "chat", "policy": "chat", "prompt_tokens": 10}
-    record |= {"generated": 50, "proposed_tokens": 20, "accepted_tokens": 12, "queue_ms": 0}
+    record |= {"generated": 50, "drafted": 20, "accepted": 12, "queue_ms": 0}
     record |= {"ttft_ms": 10, "e2e_ms": 500, "speedup": 2.0}
     log = tmp_path / "requests.jsonl"
     log.write_text("\n".join([json.dumps(record)] * 6))

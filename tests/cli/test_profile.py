@@ -30,7 +30,7 @@ def run(*words: str | Path) -> tuple[int, str]:
 
 def line(policy: str, n_prompt: int, decode_ms: float, **more: Any) -> str:
     record = {"request_id": "r", "endpoint": "chat", "policy": policy, "prompt_tokens": n_prompt}
-    record |= {"generated": 50, "proposed_tokens": 20, "accepted_tokens": 12, "queue_ms": 0}
+    record |= {"generated": 50, "drafted": 20, "accepted": 12, "queue_ms": 0}
     record |= {"ttft_ms": 100, "e2e_ms": 100 + decode_ms, **more}
     return json.dumps(record)
 
@@ -83,7 +83,7 @@ def test_a_measured_pair_gives_the_speedup(
 ) -> None:
     monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "cache"))
     plain = tmp_path / "plain.jsonl"
-    plain.write_text("\n".join([line("chat", 80, 1000, proposed_tokens=0)] * 5))
+    plain.write_text("\n".join([line("chat", 80, 1000, drafted=0)] * 5))
     pair = ("--target", tiny_llama, "--draft", tiny_drafter)
     with pytest.raises(BadRequest, match="was not measured"):
         run(plain, *pair)

@@ -24,7 +24,7 @@ def pools(betting: Engine, plain: Engine) -> list[dict[str, Any]]:
 
 def pool_of(running: Running, **more: Any) -> tuple[str, str]:
     chunks, response = stream(running, **more)
-    told = chunks[-1]["speculative"]
+    told = chunks[-1]["speculation"]
     assert told["pool"] == response.headers["x-parlay-pool"]
     assert told["reason"] == response.headers["x-parlay-reason"]
     assert told["speculates"] is (response.headers["x-parlay-speculative"] == "true")
@@ -33,9 +33,9 @@ def pool_of(running: Running, **more: Any) -> tuple[str, str]:
 
 def test_a_request_may_pick_its_pool() -> None:
     with engines(Engine(), Engine()) as (a, b), gateway(*pools(a, b)) as running:
-        assert pool_of(running, speculative=True) == ("betting", "request")
-        assert pool_of(running, speculative=False) == ("plain", "request")
-        assert ask(running, speculative=False).json()["speculative"]["fallback"] == "request"
+        assert pool_of(running, speculation=True) == ("betting", "request")
+        assert pool_of(running, speculation=False) == ("plain", "request")
+        assert ask(running, speculation=False).json()["speculation"]["fallback"] == "request"
 
 
 def test_a_route_that_says_plain_is_obeyed_and_says_why() -> None:
@@ -45,11 +45,11 @@ def test_a_route_that_says_plain_is_obeyed_and_says_why() -> None:
         engines(Engine(), Engine()) as (a, b),
         gateway(*pools(a, b), routes=[rule, {"name": "rest"}]) as running,
     ):
-        told = ask(running, max_tokens=4).json()["speculative"]
+        told = ask(running, max_tokens=4).json()["speculation"]
         assert (told["pool"], told["policy"]) == ("plain", "short")
         assert (told["reason"], told["fallback"]) == ("policy", "prompt_heavy")
-        assert ask(running, max_tokens=5).json()["speculative"]["policy"] == "rest"
-        named = ask(running, speculative={"policy": "short"}).json()["speculative"]
+        assert ask(running, max_tokens=5).json()["speculation"]["policy"] == "rest"
+        named = ask(running, speculation={"policy": "short"}).json()["speculation"]
         assert named["pool"] == "plain"
 
 
@@ -65,7 +65,7 @@ def test_traffic_follows_measured_time_and_the_answer_says_both_times(
         winner = "betting" if betting_is_faster else "plain"
         assert [name for name, _ in made[10:]].count(winner) >= 18
         assert made[-1] == (winner, "faster")
-        told = stream(running)[0][-1]["speculative"]
+        told = stream(running)[0][-1]["speculation"]
         times = told["ms_per_token"]
         assert (times["speculative"] < times["plain"]) is betting_is_faster
         assert told["fallback"] == (None if betting_is_faster else "unprofitable")
@@ -90,7 +90,7 @@ def test_when_a_pool_is_gone_the_other_answers_and_says_so() -> None:
         a.kill()
         wait_for(lambda: running.state(0) == "out")
         assert pool_of(running) == ("plain", "unavailable")
-        assert pool_of(running, speculative=True) == ("plain", "unavailable")
+        assert pool_of(running, speculation=True) == ("plain", "unavailable")
         wait_for(lambda: "pool_down" in running.gateway.alerts.active)
 
 
@@ -100,7 +100,7 @@ def test_one_pool_alone_leaves_no_choice() -> None:
         engines(Engine()) as (a,),
         gateway({**only_pool, "urls": [a.url]}) as running,
     ):
-        assert pool_of(running, speculative=False) == ("all", "only")
+        assert pool_of(running, speculation=False) == ("all", "only")
 
 
 def test_limits_and_defaults_of_the_deployment_reach_the_engine() -> None:

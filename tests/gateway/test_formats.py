@@ -59,7 +59,7 @@ def test_messages_say_what_the_engine_said(server: Server, anthropic: Anthropic)
     whole = anthropic.messages.create(**options, extra_body={"temperature": 0})
     assert whole.content[0].text == text
     assert whole.stop_reason == "max_tokens" and whole.usage.output_tokens == 24
-    assert (whole.model_extra or {})["speculative"]["pool"] == "all"
+    assert (whole.model_extra or {})["speculation"]["pool"] == "all"
     with anthropic.messages.stream(**options, extra_body={"temperature": 0}) as stream:
         assert "".join(stream.text_stream) == text
         assert stream.get_final_message().usage.output_tokens == 24
@@ -73,7 +73,7 @@ def test_responses_say_what_the_engine_said(server: Server, openai: OpenAI) -> N
     events = list(openai.responses.create(**options, stream=True))
     assert events[-1].response.output_text == text
     assert events[-1].response.usage.output_tokens == 24
-    assert events[-1].response.model_extra["speculative"]["pool"] == "all"
+    assert events[-1].response.model_extra["speculation"]["pool"] == "all"
 
 
 def test_calls_come_through(anthropic: Anthropic, openai: OpenAI) -> None:

@@ -107,17 +107,17 @@ def test_routing_streams_metrics_and_equal_text(pair: Behind) -> None:
     running = pair.running
     prompts = ["abc abc abc", "one two three", "x"]
     for prompt in prompts:
-        fast, slow = (ask(running, prompt, speculative=kind) for kind in (True, False))
+        fast, slow = (ask(running, prompt, speculation=kind) for kind in (True, False))
         assert fast.failed is slow.failed is None
         assert fast.text == slow.text != ""
-        told = fast.last["speculative"]
+        told = fast.last["speculation"]
         assert (told["pool"], told["generated"]) == ("betting", 48)
         assert told["drafted"] >= told["accepted"] > 0
         assert told["token_acceptance"] == round(told["accepted"] / told["drafted"], 4)
-        assert slow.last["speculative"]["drafted"] == 0
+        assert slow.last["speculation"]["drafted"] == 0
     whole = httpx.post(
         f"{running.url}/v1/completions",
-        json={"prompt": "x", "max_tokens": 48, "temperature": 0, "speculative": True},
+        json={"prompt": "x", "max_tokens": 48, "temperature": 0, "speculation": True},
     ).json()
     # Half a character at the end is written in a whole answer and held back in a stream.
     assert whole["choices"][0]["text"].rstrip("\ufffd") == fast.text.rstrip("\ufffd")
@@ -133,12 +133,12 @@ def test_routing_streams_metrics_and_equal_text(pair: Behind) -> None:
 
 def test_a_server_killed_mid_run_fails_no_request_that_had_not_begun(pair: Behind) -> None:
     running = pair.running
-    wanted = ask(running, "abc abc", speculative=False).text
+    wanted = ask(running, "abc abc", speculation=False).text
     found: list[Got] = []
 
     def client(n: int) -> None:
         for i in range(6):
-            found.append(ask(running, "abc abc", speculative=(n + i) % 2 == 0))
+            found.append(ask(running, "abc abc", speculation=(n + i) % 2 == 0))
 
     threads = [threading.Thread(target=client, args=(n,)) for n in range(4)]
     for thread in threads:
@@ -152,17 +152,17 @@ def test_a_server_killed_mid_run_fails_no_request_that_had_not_begun(pair: Behin
     assert all(got.text == wanted for got in found if got.failed is None)
     assert sum(got.failed is not None for got in found) <= 4  # only what was under way
     wait_for(lambda: running.state(0) == "out")
-    late = ask(running, "abc abc", speculative=True)
-    assert (late.text, late.last["speculative"]["reason"]) == (wanted, "unavailable")
+    late = ask(running, "abc abc", speculation=True)
+    assert (late.text, late.last["speculation"]["reason"]) == (wanted, "unavailable")
 
 
 @pytest.mark.weights
 def test_on_real_weights_traffic_follows_time_and_text_stays(smollm2: Path) -> None:
     with behind(smollm2, spec_type="ngram-simple") as found:
         prompt = "Count: one two three one two three one two three"
-        fast, slow = (ask(found.running, prompt, speculative=kind) for kind in (True, False))
+        fast, slow = (ask(found.running, prompt, speculation=kind) for kind in (True, False))
         assert fast.text == slow.text != ""
-        made = [ask(found.running, prompt, max_tokens=24).last["speculative"] for _ in range(10)]
+        made = [ask(found.running, prompt, max_tokens=24).last["speculation"] for _ in range(10)]
         assert {told["reason"] for told in made[:4]} == {"measuring"}
         assert made[-1]["reason"] in ("faster", "exploring")
         assert None not in made[-1]["ms_per_token"].values()

@@ -85,7 +85,7 @@ def test_every_request_has_a_line_in_the_log_with_the_servers_own_keys(tmp_path:
     assert [line.get("stream") for line in lines] == [False, True, False, True, None]
     whole = lines[0]
     assert whole["generated"] == len(WORDS) and whole["prompt_tokens"] == 9
-    for key in ("request_id", "proposed_tokens", "ttft_ms", "e2e_ms", "policy", "pool", "retries"):
+    for key in ("request_id", "drafted", "ttft_ms", "e2e_ms", "policy", "pool", "retries"):
         assert key in whole
     assert "rain?" not in path.read_text()
 

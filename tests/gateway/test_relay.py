@@ -74,13 +74,13 @@ def test_a_whole_answer_comes_under_the_name_the_client_used(
     assert response.status_code == 200
     assert answer["choices"][0]["message"]["content"] == TEXT
     assert answer["model"] == "mine"
-    assert answer["speculative"]["pool"] == response.headers["x-parlay-pool"] == "all"
-    assert answer["speculative"]["reason"] == response.headers["x-parlay-reason"] == "only"
+    assert answer["speculation"]["pool"] == response.headers["x-parlay-pool"] == "all"
+    assert answer["speculation"]["reason"] == response.headers["x-parlay-reason"] == "only"
     assert response.headers["x-parlay-speculative"] == "false"
     (asked,) = one.asked + other.asked
     assert asked["model"] == "m"
     assert asked["made_up"] == {"x": 1} and asked["top_k"] == 3  # the engine's to judge
-    assert "speculative" not in asked
+    assert "speculation" not in asked
 
 
 def test_a_stream_ends_with_its_numbers(two: tuple[Running, Engine, Engine]) -> None:
@@ -90,7 +90,7 @@ def test_a_stream_ends_with_its_numbers(two: tuple[Running, Engine, Engine]) -> 
     assert response.headers["x-parlay-pool"] == "all"
     last = chunks[-1]
     assert last["choices"][0]["finish_reason"] == "stop"
-    assert last["speculative"]["generated"] == len(WORDS)
+    assert last["speculation"]["generated"] == len(WORDS)
     assert "usage" not in last and all(chunk["choices"] for chunk in chunks)
 
 
@@ -98,7 +98,7 @@ def test_usage_is_shown_to_those_who_asked(two: tuple[Running, Engine, Engine]) 
     chunks, _ = stream(two[0], stream_options={"include_usage": True})
     assert chunks[-1]["usage"]["completion_tokens"] == len(WORDS)
     assert chunks[-1]["choices"] == []
-    assert chunks[-1]["speculative"] == chunks[-2]["speculative"]
+    assert chunks[-1]["speculation"] == chunks[-2]["speculation"]
 
 
 def test_plain_completions_are_relayed_too(two: tuple[Running, Engine, Engine]) -> None:
@@ -144,7 +144,7 @@ def test_per_answer_figures_of_vllm_become_our_words() -> None:
     with engines(Engine("m", speculates=True)) as (one,):
         one.mode = "telling"
         with gateway(pool(one, speculative=True)) as running:
-            told = stream(running)[0][-1]["speculative"]
+            told = stream(running)[0][-1]["speculation"]
             assert (told["drafted"], told["accepted"], told["rounds"]) == (6, 3, 4)
             assert told["acceptance_by_position"] == [1.0, 0.5]
             assert told["token_acceptance"] == 0.5
@@ -407,8 +407,8 @@ def test_what_is_no_request_is_refused_with_the_reason(
     assert httpx.post(url, content=b"[]").status_code == 400
     assert "messages" in httpx.post(url, json={"model": "x"}).json()["error"]["message"]
     assert "at most 8" in ask(running, n=9).json()["error"]["message"]
-    assert "window" in ask(running, speculative={"window": 3}).json()["error"]["message"]
-    assert "unknown" in ask(running, speculative={"policy": "q"}).json()["error"]["message"]
+    assert "window" in ask(running, speculation={"window": 3}).json()["error"]["message"]
+    assert "unknown" in ask(running, speculation={"policy": "q"}).json()["error"]["message"]
     assert httpx.post(f"{running.url}/tokenize", json={}).status_code == 501
     assert one.asked == other.asked == []
 

@@ -21,8 +21,8 @@ OURS: dict[str, Any] = {
     "policy": "code",
     "prompt_tokens": 100,
     "generated": 200,
-    "proposed_tokens": 100,
-    "accepted_tokens": 60,
+    "drafted": 100,
+    "accepted": 60,
     "queue_ms": 5.0,
     "ttft_ms": 105.0,
     "e2e_ms": 1105.0,
@@ -49,6 +49,11 @@ def request(route: str = "r", **changes: Any) -> Request:
 def test_our_own_log() -> None:
     found = parse(OURS)
     assert found == Request("chat/code", "chat", 100, 200, 100.0, 1000.0, 100, 60, 2.0)
+
+
+def test_a_log_from_before_0_2_tells_the_same() -> None:
+    old = {name: value for name, value in OURS.items() if name not in ("drafted", "accepted")}
+    assert parse({**old, "proposed_tokens": 100, "accepted_tokens": 60}) == parse(OURS)
 
 
 def test_an_openai_answer_with_llama_cpp_s_timings() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from parlay.reading.answers import Event, event_of, object_of
 
-KEYS = ["choices", "delta", "message", "usage", "timings", "metrics", "speculative", "stats"]
+KEYS = ["choices", "delta", "message", "usage", "timings", "metrics", "speculation", "stats"]
 KEYS += ["speculative_decoding", "num_draft_tokens", "num_accepted_draft_tokens", "error"]
 KEYS += ["acceptance_histogram", "num_spec_steps", "predicted_n", "draft_n", "drafted", "accepted"]
 KEYS += ["windows", "finish_reason", "tool_calls", "function", "arguments"]
@@ -62,13 +62,13 @@ def test_llama_cpp_without_drafts_has_drafted_nothing() -> None:
 
 def test_our_own_words_come_before_llama_cpps() -> None:
     own = {"drafted": 6, "accepted": 5, "rounds": 2}
-    event = event_of({"speculative": own, "timings": {"predicted_n": 7, "draft_n": 1}})
+    event = event_of({"speculation": own, "timings": {"predicted_n": 7, "draft_n": 1}})
     assert event.speculation is not None and event.speculation.drafted == 6
 
 
 def test_a_gateway_that_was_told_nothing_leaves_the_engines_figures() -> None:
     unknown = {"drafted": None, "accepted": None}
-    event = event_of({"speculative": unknown, "timings": {"predicted_n": 7, "draft_n": 3}})
+    event = event_of({"speculation": unknown, "timings": {"predicted_n": 7, "draft_n": 3}})
     assert event.speculation is not None and event.speculation.drafted == 3
 
 

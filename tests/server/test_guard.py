@@ -24,7 +24,7 @@ def test_low_acceptance_switches_speculation_off(target: Path, bad_drafter: Path
     options = {f"runtime__{key}": 0.5}
     with running(target, model__drafter=str(bad_drafter), **options) as server:
         wait_for(lambda: server.service.drafter.state == "ready")
-        spec = httpx.post(f"{server.url}/v1/completions", json=body).json()["speculative"]
+        spec = httpx.post(f"{server.url}/v1/completions", json=body).json()["speculation"]
         assert spec["token_acceptance"] < 0.5
         assert spec["fallbacks"]["low_acceptance"] > 50
         wait_for(lambda: server.service.alerts.n_raised["low_acceptance"] == 1)
@@ -34,5 +34,5 @@ def test_without_thresholds_nothing_is_switched_off(target: Path, bad_drafter: P
     body = {"prompt": "hello", "max_tokens": 120, "temperature": 0}
     with running(target, model__drafter=str(bad_drafter)) as server:
         wait_for(lambda: server.service.drafter.state == "ready")
-        spec = httpx.post(f"{server.url}/v1/completions", json=body).json()["speculative"]
+        spec = httpx.post(f"{server.url}/v1/completions", json=body).json()["speculation"]
         assert "low_acceptance" not in spec["fallbacks"]

@@ -119,15 +119,15 @@ def test_the_target_answers_before_it_is_measured_and_bets_nothing(
         return None
 
     with unpriced(target) as server:
-        expected = ask(server, speculative=False)["choices"]
+        expected = ask(server, speculation=False)["choices"]
     monkeypatch.setattr(WarmUp, "run", never)
     monkeypatch.setattr("parlay.control.trials._SHARE", 0.0)  # nor are prices tried
     with priced(target) as server:
         assert server.service.pricing is not None and not server.service.pricing.measured
         early = ask(server)
     assert early["choices"] == expected
-    assert early["speculative"]["drafted"] == 0
-    assert early["speculative"]["fallbacks"].keys() <= {"unprofitable", "no_draft"}
+    assert early["speculation"]["drafted"] == 0
+    assert early["speculation"]["fallbacks"].keys() <= {"unprofitable", "no_draft"}
 
 
 def test_prices_are_measured_in_idle_moments_and_kept(target: Path) -> None:
@@ -151,7 +151,7 @@ def test_prices_are_measured_in_idle_moments_and_kept(target: Path) -> None:
 @pytest.mark.usefixtures("asked_first")
 def test_prices_are_learned_although_requests_never_stop(target: Path) -> None:
     with unpriced(target) as server:
-        plain = [ask(server, prompt=f"stream {i}", speculative=False) for i in range(2)]
+        plain = [ask(server, prompt=f"stream {i}", speculation=False) for i in range(2)]
     with priced(target) as server, asked_without_end(server) as answers:
         pricing = server.service.pricing
         assert pricing is not None and not pricing.measured
@@ -221,7 +221,7 @@ def test_a_measurement_nobody_waits_for_any_more_is_no_failure(
 
 def test_cheap_rows_are_bet_on_and_what_was_learned_is_kept(target: Path, drafter: Path) -> None:
     with priced(target, drafter) as server:
-        plain = ask(server, speculative=False)["choices"][0]["text"]
+        plain = ask(server, speculation=False)["choices"][0]["text"]
         costs = server.service.engine.pair_key(())
     price(costs, row_ms=0.01)
     with priced(target, drafter) as server:
@@ -232,7 +232,7 @@ def test_cheap_rows_are_bet_on_and_what_was_learned_is_kept(target: Path, drafte
         prices = server.service.engine.prices
         assert prices is not None and prices.drafter is not None
     assert {answer["choices"][0]["text"] for answer in answers} == {plain}
-    assert sum(answer["speculative"]["drafted"] for answer in answers) > 0
+    assert sum(answer["speculation"]["drafted"] for answer in answers) > 0
     kept = store.load("learned", key)
     assert kept is not None and "model/greedy/answering" in kept["survival"]
 
@@ -243,7 +243,7 @@ def test_dear_rows_are_not(target: Path, drafter: Path) -> None:
     price(costs, row_ms=10)
     with priced(target, drafter) as server:
         settled(server)
-        found = ask(server)["speculative"]
+        found = ask(server)["speculation"]
     assert found["drafted"] == 0
     assert found["fallbacks"].keys() == {"unprofitable", "no_draft"}  # one token left: no draft
 
@@ -256,15 +256,15 @@ def test_guard_rails_act_on_top(target: Path, tiny_folder: Path) -> None:
     price(costs, row_ms=0.0001)
     with priced(target, bad, **options) as server:
         settled(server)
-        wait_for(lambda: ask(server)["speculative"]["fallbacks"].get("low_acceptance", 0) > 0)
+        wait_for(lambda: ask(server)["speculation"]["fallbacks"].get("low_acceptance", 0) > 0)
 
 
 def test_auto_rules_are_only_advice_to_a_controller_that_measures(target: Path) -> None:
     plain = Rule(name="plain", policy="plain", reason=Fallback.PROMPT_HEAVY, auto=True)
     with priced(target, routes=(plain,)) as server:
-        assert "prompt_heavy" not in ask(server)["speculative"]["fallbacks"]
+        assert "prompt_heavy" not in ask(server)["speculation"]["fallbacks"]
     with running(target, routes=(plain,)) as server:
-        assert ask(server)["speculative"]["fallbacks"].keys() == {"prompt_heavy"}
+        assert ask(server)["speculation"]["fallbacks"].keys() == {"prompt_heavy"}
 
 
 def test_structured_output_is_drafted_even_without_a_controller_that_measures(
@@ -272,14 +272,14 @@ def test_structured_output_is_drafted_even_without_a_controller_that_measures(
 ) -> None:
     schema = {"type": "object", "properties": {"name": {"const": "x" * 40}}, "required": ["name"]}
     with running(target) as server:
-        told = ask(server, json_schema=schema)["speculative"]
+        told = ask(server, json_schema=schema)["speculation"]
     assert "grammar" not in told["fallbacks"] and told["proposers"].get("skeleton", 0) > 0
 
 
 def test_a_set_window_is_the_widest_unless_a_fixed_one_is_asked_for(target: Path) -> None:
     with running(target, runtime__speculative_window=2) as server:
         assert server.service.pricing is None
-        windows = ask(server, speculative=True)["speculative"]["windows"]
+        windows = ask(server, speculation=True)["speculation"]["windows"]
         assert max(map(int, windows)) == 2
     with priced(target, runtime__speculative_window=2) as server:
         assert server.service.pricing is not None
@@ -288,7 +288,7 @@ def test_a_set_window_is_the_widest_unless_a_fixed_one_is_asked_for(target: Path
 
 def test_a_window_of_0_in_the_file_decodes_plainly_and_says_so(target: Path) -> None:
     with priced(target, runtime__speculative_window=0) as server:
-        assert ask(server)["speculative"]["fallbacks"].keys() == {"request"}
+        assert ask(server)["speculation"]["fallbacks"].keys() == {"request"}
 
 
 async def _reloaded(server: Running, new: Deployment) -> bool:
@@ -332,7 +332,7 @@ def test_what_was_learned_survives_a_sudden_death(
     with priced(target, drafter) as server:
         settled(server)
         key = server.service.engine.pair_key([drafter])
-        wait_for(lambda: ask(server)["speculative"]["drafted"] > 0)
+        wait_for(lambda: ask(server)["speculation"]["drafted"] > 0)
         wait_for(lambda: bool((store.load("learned", key) or {}).get("survival")))
         monkeypatch.setattr(Service, "keep_learned", lambda _self: None)
         assert server.service.pricing is not None

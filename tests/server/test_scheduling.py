@@ -60,7 +60,7 @@ def test_eight_concurrent_streams_equal_eight_sequential_ones(server: Running) -
                 model="", prompt=prompt, max_tokens=64, temperature=0, stream=True
             )
         )
-        numbers = (chunks[-1].model_extra or {})["speculative"]
+        numbers = (chunks[-1].model_extra or {})["speculation"]
         return "".join(chunk.choices[0].text for chunk in chunks), numbers
 
     sequential = [streamed(prompt) for prompt in PROMPTS]

@@ -44,7 +44,7 @@ def test_the_homelab_script_body_works_with_curl(smol: Running) -> None:
         "model": "local-model",
         "messages": [{"role": "user", "content": "Say hello."}],
         "max_tokens": 16,
-        "speculative": True,
+        "speculation": True,
     }
     command = ["curl", "-s", f"{smol.url}/v1/chat/completions"]
     command += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
@@ -52,21 +52,21 @@ def test_the_homelab_script_body_works_with_curl(smol: Running) -> None:
     answer = json.loads(done.stdout)
     assert answer["choices"][0]["message"]["content"].strip()
     assert answer["timings"]["predicted_n"] <= 16
-    assert answer["speculative"]["rounds"] >= 1
+    assert answer["speculation"]["rounds"] >= 1
 
 
 def test_concurrent_answers_equal_sequential_plain_ones(smol: Running) -> None:
     client = smol.client()
 
-    def answer(prompt: str, speculative: bool) -> tuple[str | None, dict[str, Any]]:
+    def answer(prompt: str, speculation: bool) -> tuple[str | None, dict[str, Any]]:
         found = client.chat.completions.create(
             model="",
             messages=[{"role": "user", "content": prompt}],
             max_tokens=24,
             temperature=0,
-            extra_body={"speculative": speculative},
+            extra_body={"speculation": speculation},
         )
-        return found.choices[0].message.content, (found.model_extra or {})["speculative"]
+        return found.choices[0].message.content, (found.model_extra or {})["speculation"]
 
     plain = [answer(prompt, False)[0] for prompt in PROMPTS]
     with ThreadPoolExecutor(4) as pool:

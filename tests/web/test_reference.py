@@ -18,7 +18,7 @@ def test_every_route_and_field_is_on_the_page(server: Running) -> None:
         assert f"<code>{path}</code>" in page.text
     for field in document["components"]["schemas"]["ChatRequest"]["properties"]:
         assert f"<td>{field}</td>" in page.text
-    assert "Speculative" in page.text and "window" in page.text
+    assert "Speculation" in page.text and "window" in page.text
 
 
 def test_the_page_runs_nothing_and_loads_nothing(server: Running) -> None:

@@ -31,7 +31,7 @@ from parlay.errors import BadRequest
 EXAMPLE = """
 Example: parlay ab http://old:8080 http://new:8080 --prompts mine.jsonl
 
-Example: parlay ab http://server:8080 --change speculative=false
+Example: parlay ab http://server:8080 --change speculation=false
 
 Exit code: 0, or 1 if the second is slower (--expect faster: if it is not faster) or gave no result.
 """

@@ -39,7 +39,7 @@ class Figures:
     n_tokens: int
     tokens_per_second: float | None
     ttft_ms: float | None
-    speculation: Mapping[str, Any]  # the fields of `speculative` that are known
+    speculation: Mapping[str, Any]  # the fields of `speculation` that are known
     speedup: float | None
     exact: bool | None
 
@@ -200,7 +200,7 @@ class RemoteAnswerer:
             "max_tokens": ways.max_tokens,
             "temperature": ways.temperature,
             "seed": ways.seed,
-            "speculative": ways.speculate,
+            "speculation": ways.speculate,
             "stream": True,
             "stream_options": {"include_usage": True, "include_origins": True},
         }
@@ -215,7 +215,7 @@ class RemoteAnswerer:
     def _tokens(self, chunk: dict[str, Any]) -> Iterator[Token]:
         if "error" in chunk:
             raise BadRequest(str(chunk["error"].get("message", "the server failed"))[:300])
-        if "speculative" in chunk:
+        if "speculation" in chunk:
             self.figures = _figures(chunk)
         for choice in chunk.get("choices", ()):
             text = choice.get("delta", {}).get("content") or ""
@@ -233,7 +233,7 @@ class RemoteAnswerer:
 
 
 def _figures(chunk: Mapping[str, Any]) -> Figures:
-    told, timings = chunk["speculative"], chunk.get("timings") or {}
+    told, timings = chunk["speculation"], chunk.get("timings") or {}
     return Figures(
         n_tokens=int(told.get("generated", 0)),
         tokens_per_second=timings.get("predicted_per_second"),

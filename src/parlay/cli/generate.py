@@ -113,7 +113,9 @@ def generate(
     gpu_layers: Annotated[
         str, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
     ] = "-1",
-    device: Annotated[list[str] | None, typer.Option(help="Such as CUDA0; may repeat.")] = None,
+    devices: Annotated[
+        list[str] | None, typer.Option("--devices", "--device", help="Such as CUDA0; may repeat.")
+    ] = None,
     flash_attention: Switch = Switch.auto,
     cache_type_k: str = "auto",
     cache_type_v: str = "auto",
@@ -160,7 +162,7 @@ def generate(
             context_size=number_or_auto("--context-size", context_size),
             threads=threads,
             gpu_layers=number_or_auto("--gpu-layers", gpu_layers),
-            devices=device or (),
+            devices=devices or (),
             flash_attention=flash_attention.value,
             cache_type_k=cache_type_k,
             cache_type_v=cache_type_v,

@@ -17,7 +17,7 @@ from parlay.errors import BadRequest
 from parlay.reading import answers
 from parlay.routing import Endpoint, Facts, Rule, first_match
 from parlay.web import failures
-from parlay.web.schema import Speculative
+from parlay.web.schema import SpeculationOptions
 
 PATHS: dict[Endpoint, str] = {
     "chat": "/v1/chat/completions",
@@ -88,7 +88,7 @@ class Asking:
     ) -> Asked:
         """A request, or the reason why it is none; `original`: what chat's words stand for."""
         self._check(endpoint, body)
-        wants, policy = _speculative(body.pop("speculative", None))
+        wants, policy = _wish(_popped(body))
         stream = body.get("stream") is True
         usage = answers.mapping(body.get("stream_options")).get("include_usage") is True
         if stream:  # the numbers come with it; whoever did not ask for it is not shown it
@@ -171,22 +171,28 @@ class Asking:
             return Rule(name=policy, policy=policy)
         if policy not in rules:
             known = ", ".join(("speculate", "plain", "auto", *rules))
-            raise BadRequest(f"speculative.policy {policy!r:.60} is unknown; use one of {known}")
+            raise BadRequest(f"speculation.policy {policy!r:.60} is unknown; use one of {known}")
         return rules[policy]
 
 
-def _speculative(value: object) -> tuple[bool | None, str | None]:
+def _popped(body: dict[str, Any]) -> object:
+    """The wish by either of its names; the engine would not know them."""
+    old = body.pop("speculative", None)  # until 0.3
+    return body.pop("speculation", old)
+
+
+def _wish(value: object) -> tuple[bool | None, str | None]:
     """The client's own choice of pool, and the route it names."""
     if value is None or isinstance(value, bool):
         return value, None
     try:
-        asked = Speculative.model_validate(value)
+        asked = SpeculationOptions.model_validate(value)
     except ValidationError:
-        raise BadRequest('speculative must be true, false, or {"policy": NAME}') from None
+        raise BadRequest('speculation must be true, false, or {"policy": NAME}') from None
     fixed = sorted(asked.model_fields_set - {"policy"})
     if fixed:
         raise BadRequest(
-            f"speculative.{fixed[0]} is set where the engine is started, not through a gateway;"
+            f"speculation.{fixed[0]} is set where the engine is started, not through a gateway;"
             " leave it out"
         )
     return None, asked.policy

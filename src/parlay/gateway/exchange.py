@@ -27,6 +27,7 @@ from parlay.reading.typed_answers import ENDS
 from parlay.web import admission, failures
 from parlay.web import streaming as sse
 from parlay.web.formats.translation import End, Writer
+from parlay.web.schema import speculation_fields
 
 
 class Exchange:
@@ -163,7 +164,9 @@ class Exchange:
         self._end(200, numbers)
         if self._writer is not None and not self._attempt.native:
             return JSONResponse(self._translated(piece, numbers), headers=headers)
-        return JSONResponse({**self._named(piece.chunk), "speculative": numbers}, headers=headers)
+        return JSONResponse(
+            {**self._named(piece.chunk), **speculation_fields(numbers)}, headers=headers
+        )
 
     def _translated(self, piece: Piece, numbers: dict[str, Any]) -> dict[str, Any]:
         """A whole answer of chat's in another format."""
@@ -173,7 +176,7 @@ class Exchange:
 
     def _how_it_ended(self, usage: dict[str, Any], numbers: dict[str, Any]) -> End:
         reason = self._observed.finish_reason or "stop"
-        return End(reason, answers.mapping(usage.get("usage")), {"speculative": numbers})
+        return End(reason, answers.mapping(usage.get("usage")), speculation_fields(numbers))
 
     async def _frames(self) -> AsyncIterator[bytes]:
         """The stream, a piece behind at its end: the last choice carries the numbers."""
@@ -243,8 +246,8 @@ class Exchange:
         self._end(200, numbers)
         response = answers.mapping(chunk.get("response"))
         if response:
-            return _event({**chunk, "response": {**response, "speculative": numbers}})
-        return _event({**chunk, "speculative": numbers})
+            return _event({**chunk, "response": {**response, **speculation_fields(numbers)}})
+        return _event({**chunk, **speculation_fields(numbers)})
 
     async def _pieces(self, attempt: Attempt) -> AsyncIterator[list[Piece]]:
         yield attempt.first_pieces
@@ -271,9 +274,9 @@ class Exchange:
             # Engines put their figures beside the usage; the client gets them all the same.
             last = {**_figures(usage), **self._without_usage(last)}
             usage = {}
-        chunks = [*before, {**last, "speculative": numbers}]
+        chunks = [*before, {**last, **speculation_fields(numbers)}]
         if usage:
-            chunks.append({**usage, "speculative": numbers})
+            chunks.append({**usage, **speculation_fields(numbers)})
         return sse.frame(*chunks) + sse.DONE
 
     def _end_of_stream(self, reason: str) -> dict[str, Any]:
@@ -321,7 +324,7 @@ class Exchange:
         return {name: value for name, value in chunk.items() if name != "usage"}
 
     def _numbers(self) -> dict[str, Any]:
-        return figures.speculative(
+        return figures.speculation(
             self._observed,
             self._decision,
             self._up.pool.name,

@@ -1,4 +1,4 @@
-"""What one answer's numbers are: `speculative` for the client, a line for the request log.
+"""What one answer's numbers are: `speculation` for the client, a line for the request log.
 
 Plain arithmetic over what was told and timed; knows neither HTTP nor servers.
 """
@@ -68,7 +68,7 @@ class ObservedAnswer:
         return whole, n
 
 
-def speculative(
+def speculation(
     observed: ObservedAnswer,
     decision: Decision,
     pool: str,
@@ -77,7 +77,7 @@ def speculative(
     *,
     streamed: bool,
 ) -> dict[str, Any]:
-    """The answer's `speculative` field; what the engine does not tell is null."""
+    """The answer's `speculation` field; what the engine does not tell is null."""
     told = observed.told
     n = observed.generated
     accepted, drafted = (None, None) if told is None else (told.accepted, told.drafted)
@@ -122,7 +122,6 @@ def record(
     streamed: bool,
 ) -> dict[str, Any]:
     """A line of the request log, with the server's own keys."""
-    numbers = dict(numbers)
     seconds, tokens = observed.decoding(streamed)
     return {
         "request_id": request_id,
@@ -130,9 +129,6 @@ def record(
         "finish_reason": observed.finish_reason,
         "prompt_tokens": observed.n_prompt,
         "reused_tokens": observed.n_cached,
-        "accepted_tokens": numbers.pop("accepted"),
-        "proposed_tokens": numbers.pop("drafted"),
-        "accept_rate": numbers.pop("token_acceptance"),
         "tokens_per_second": round(tokens / seconds, 3) if seconds > 0 and tokens > 0 else 0.0,
         **numbers,
     }

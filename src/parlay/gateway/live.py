@@ -142,7 +142,7 @@ class Live:
 
 
 def figures(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Answers summed up with the fields of `speculative`; what nobody told is nothing."""
+    """Answers summed up with the fields of `speculation`; what nobody told is nothing."""
     told = [(a, a.told) for a in answers if a.told is not None]
     drafted = sum(t.drafted for _, t in told)
     accepted = sum(t.accepted for _, t in told)

@@ -100,7 +100,8 @@ async def _through(
     gateway = gateway_of(request)
     extra = {name: original[name] for name in translated.unknown if name in original}
     chat = {**translated.chat, **extra}
-    original = {name: value for name, value in original.items() if name != "speculative"}
+    ours = ("speculation", "speculative")
+    original = {name: value for name, value in original.items() if name not in ours}
     asked = gateway.understand(endpoint, chat, dict(request.headers), original)
     return await Exchange(gateway, asked, writer).respond(request)
 

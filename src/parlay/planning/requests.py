@@ -79,7 +79,7 @@ def parse_line(line: bytes) -> Request | None:
         return None
     if not isinstance(raw, dict):
         return None
-    if "request_id" in raw and "proposed_tokens" in raw:
+    if "request_id" in raw and ("drafted" in raw or "proposed_tokens" in raw):
         return _parlay(raw)
     return _openai(raw)
 
@@ -98,8 +98,8 @@ def _parlay(raw: Mapping[str, Any]) -> Request | None:
         n_answer=n_answer,
         prefill_ms=max(0.0, (ttft or 0) - (queue or 0)) if timed else None,
         decode_ms=max(0.0, (whole or 0) - (ttft or 0)) if timed else None,
-        n_drafted=_count(raw, "proposed_tokens"),
-        n_accepted=_count(raw, "accepted_tokens"),
+        n_drafted=_count(raw, "drafted" if "drafted" in raw else "proposed_tokens"),
+        n_accepted=_count(raw, "accepted" if "accepted" in raw else "accepted_tokens"),
         speedup=_number(raw, "speedup"),
         at_s=_began(raw, whole),
         n_reused=_count(raw, "reused_tokens"),

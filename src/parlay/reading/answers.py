@@ -77,7 +77,7 @@ def told(chunk: dict[str, Any]) -> tuple[float | None, Speculation | None]:
         or seconds(stats.get("generation_time"), 1.0)
     )
     found = (
-        _own(mapping(chunk.get("speculative")))
+        _own(mapping(chunk.get("speculation") or chunk.get("speculative")))
         or _vllm(mapping(metrics.get("speculative_decoding")))
         or _llama_cpp(timings)
         or _lm_studio(stats)
@@ -86,7 +86,7 @@ def told(chunk: dict[str, Any]) -> tuple[float | None, Speculation | None]:
 
 
 def _own(told: dict[str, Any]) -> Speculation | None:
-    """Parlay's `speculative`."""
+    """Parlay's `speculation`."""
     drafted, accepted = count(told.get("drafted")), count(told.get("accepted"))
     if drafted is None or accepted is None:
         return None

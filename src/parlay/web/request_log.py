@@ -18,6 +18,12 @@ from typing import Any
 from parlay.deployment import DeploymentError, MonitoringSection
 
 log = logging.getLogger("parlay.server")
+# Fields as lines had them before 0.2: they go with 0.3.
+_OLD_NAMES = {
+    "accepted_tokens": "accepted",
+    "proposed_tokens": "drafted",
+    "accept_rate": "token_acceptance",
+}
 
 
 class RequestLog:
@@ -46,6 +52,8 @@ class RequestLog:
 
     def write(self, record: dict[str, Any]) -> None:
         """One line, handed to the system at once: killing the server loses none."""
+        old = {was: record[name] for was, name in _OLD_NAMES.items() if name in record}
+        record = {**record, **old}
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         try:
             size = os.fstat(self._file.fileno()).st_size

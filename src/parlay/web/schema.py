@@ -1,4 +1,4 @@
-"""What clients may send: OpenAI's bodies, llama.cpp's samplers, and `speculative`.
+"""What clients may send: OpenAI's bodies, llama.cpp's samplers, and `speculation`.
 
 Knows no models. A field that is not known is kept apart and told (`web/unknown.py`); fields that
 can have no effect here (see `Harmless`) are taken and documented: none is dropped in silence.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from parlay.decoding.sampling import Sampling
 from parlay.runtime.request import Mode, Verification
@@ -39,7 +39,12 @@ class Own(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
-class Speculative(Own):
+def speculation_fields(numbers: object) -> dict[str, Any]:
+    """What an answer tells of speculation; by its name before 0.2, too, until 0.3."""
+    return {"speculation": numbers, "speculative": numbers}
+
+
+class SpeculationOptions(Own):
     """How one request bets; what is absent is the deployment's choice."""
 
     draft: str | None = Field(None, description="Proposers with commas between, or none.")
@@ -129,7 +134,10 @@ class Options(Harmless):
     grammar: str | None = Field(None, max_length=1 << 20, description="GBNF.")
     json_schema: dict[str, Any] | None = None
     prediction: Prediction | None = Field(None, description="The answer you expect.")
-    speculative: bool | Speculative | None = None
+    speculation: bool | SpeculationOptions | None = Field(
+        None,
+        validation_alias=AliasChoices("speculation", "speculative"),  # the latter until 0.3
+    )
     context_full: Literal["stop", "slide"] | None = None
 
     @field_validator("stop")

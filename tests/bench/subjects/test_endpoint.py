@@ -251,8 +251,8 @@ def test_counters_that_went_back_count_nothing() -> None:
 @pytest.mark.parametrize(
     ("text", "fields"),
     [
-        ("speculative=false", {"speculative": False}),
-        ("speculative.window=4", {"speculative": {"window": 4}}),
+        ("speculation=false", {"speculation": False}),
+        ("speculation.window=4", {"speculation": {"window": 4}}),
         ("draft=none", {"draft": "none"}),
         ('{"a": {"b": 1}}', {"a": {"b": 1}}),
     ],

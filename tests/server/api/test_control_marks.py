@@ -90,7 +90,7 @@ def test_a_forced_call_goes_through_control_tokens(client: OpenAI) -> None:
 
 
 def test_drafts_do_not_change_a_held_call(client: OpenAI) -> None:
-    def arguments(speculative: bool) -> list[str]:
+    def arguments(speculation: bool) -> list[str]:
         answer = client.chat.completions.create(
             model="",
             messages=[TURN],
@@ -99,7 +99,7 @@ def test_drafts_do_not_change_a_held_call(client: OpenAI) -> None:
             max_tokens=100,
             temperature=0.8,
             seed=4,
-            extra_body={"speculative": speculative},
+            extra_body={"speculation": speculation},
         )
         calls: Any = answer.choices[0].message.tool_calls or ()
         return [call.function.arguments for call in calls]

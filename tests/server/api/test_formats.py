@@ -67,7 +67,7 @@ def test_the_same_prompt_gives_the_same_text_in_all_three_formats(
     assert response.incomplete_details.reason == "max_output_tokens"
     assert message.usage.output_tokens == response.usage.output_tokens == 24
     for found in (message, response):
-        assert found.model_extra["speculative"]["generated"] == 24
+        assert found.model_extra["speculation"]["generated"] == 24
 
 
 def test_streams_say_what_whole_answers_say(openai: OpenAI, anthropic: Anthropic) -> None:
@@ -82,7 +82,7 @@ def test_streams_say_what_whole_answers_say(openai: OpenAI, anthropic: Anthropic
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
     last = events[-1].response
     assert "".join(deltas) == text == last.output_text
-    assert last.model_extra["speculative"]["generated"] == 24
+    assert last.model_extra["speculation"]["generated"] == 24
 
 
 def test_a_responses_stream_has_its_events_in_order(openai: OpenAI) -> None:

@@ -35,11 +35,11 @@ def details(found: dict[str, Any]) -> dict[str, int]:
 def test_a_right_prediction_is_accepted_and_the_text_stays(
     server: Running, way: dict[str, Any]
 ) -> None:
-    plain = complete(server, speculative=False, **way)
+    plain = complete(server, speculation=False, **way)
     text = plain["choices"][0]["text"]
     prediction = {"type": "content", "content": text}
     only = {"draft": "prediction", "window": 8}
-    found = complete(server, prediction=prediction, speculative=only, **way)
+    found = complete(server, prediction=prediction, speculation=only, **way)
     assert found["choices"][0]["text"] == text
     # A random model writes tokens that its own tokenizer would join: some are found, not all.
     assert details(found)["accepted_prediction_tokens"] >= 5
@@ -52,17 +52,17 @@ def test_a_right_prediction_is_accepted_and_the_text_stays(
     "content", ["", "再び天気の話 " * 3000, "\x01\x02￿\x00" * 200, "on " * 30_000]
 )
 def test_any_prediction_is_answered_and_changes_nothing(server: Running, content: str) -> None:
-    text = complete(server, speculative=False)["choices"][0]["text"]
+    text = complete(server, speculation=False)["choices"][0]["text"]
     found = complete(server, prediction={"type": "content", "content": content})
     assert found["choices"][0]["text"] == text
 
 
 def test_a_prediction_in_parts_is_one_text(server: Running) -> None:
-    text = complete(server, speculative=False)["choices"][0]["text"]
+    text = complete(server, speculation=False)["choices"][0]["text"]
     half = len(text) // 2
     parts = [{"type": "text", "text": part} for part in (text[:half], text[half:])]
     only = {"draft": "prediction", "window": 8}
-    found = complete(server, prediction={"type": "content", "content": parts}, speculative=only)
+    found = complete(server, prediction={"type": "content", "content": parts}, speculation=only)
     assert found["choices"][0]["text"] == text
     assert details(found)["accepted_prediction_tokens"] >= 5
 
@@ -72,25 +72,25 @@ def test_a_prediction_in_parts_is_one_text(server: Running) -> None:
 def test_drafts_under_a_grammar_change_nothing(
     server: Running, way: dict[str, Any], draft: str
 ) -> None:
-    plain = complete(server, json_schema=SCHEMA, speculative=False, **way)
+    plain = complete(server, json_schema=SCHEMA, speculation=False, **way)
     for window in (1, 4, 8):
         how = {"draft": draft, "window": window}
-        found = complete(server, json_schema=SCHEMA, speculative=how, **way)
+        found = complete(server, json_schema=SCHEMA, speculation=how, **way)
         assert found["choices"][0]["text"] == plain["choices"][0]["text"]
 
 
 def test_the_skeleton_is_right_where_it_drafts(server: Running) -> None:
     how = {"draft": "skeleton", "window": 8}
-    told = complete(server, json_schema=SCHEMA, speculative=how)["speculative"]
+    told = complete(server, json_schema=SCHEMA, speculation=how)["speculation"]
     assert told["drafted"] > 0
     assert told["token_acceptance"] > 0.5
 
 
 def test_a_prediction_that_contradicts_the_grammar_changes_nothing(server: Running) -> None:
     prediction = {"type": "content", "content": "no JSON at all " * 20}
-    plain = complete(server, json_schema=SCHEMA, speculative=False)
+    plain = complete(server, json_schema=SCHEMA, speculation=False)
     how = {"draft": "prediction", "window": 8}
-    found = complete(server, json_schema=SCHEMA, prediction=prediction, speculative=how)
+    found = complete(server, json_schema=SCHEMA, prediction=prediction, speculation=how)
     assert found["choices"][0]["text"] == plain["choices"][0]["text"]
 
 

@@ -42,7 +42,7 @@ def test_a_chat_completion_tells_text_usage_and_speculation(client: OpenAI) -> N
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage is not None and answer.usage.completion_tokens == 32
     extra = answer.model_extra or {}
-    spec = extra["speculative"]
+    spec = extra["speculation"]
     assert spec["drafted"] > 0 and spec["rounds"] < 32
     assert spec["exact"] is True and spec["mode"] == "exact"
     assert spec["generated"] == 32
@@ -65,7 +65,7 @@ def test_streamed_text_equals_whole_text_and_the_last_chunk_tells_the_numbers(
     assert text == whole.choices[0].message.content
     assert len(chunks) < 32  # one event a round, not one a token
     assert chunks[-1].choices[0].finish_reason == "length"
-    assert (chunks[-1].model_extra or {})["speculative"]["generated"] == 32
+    assert (chunks[-1].model_extra or {})["speculation"]["generated"] == 32
     assert all(chunk.usage is None for chunk in chunks)
 
 
@@ -101,7 +101,7 @@ def test_the_async_client_streams_several_answers_at_once(server: Running) -> No
 
 
 def test_the_same_seed_gives_the_same_text_with_and_without_speculation(client: OpenAI) -> None:
-    def text(speculative: object) -> str:
+    def text(speculation: object) -> str:
         answer = client.chat.completions.create(
             model="",
             messages=HELLO,
@@ -110,7 +110,7 @@ def test_the_same_seed_gives_the_same_text_with_and_without_speculation(client: 
             top_p=0.95,
             presence_penalty=0.5,
             seed=7,
-            extra_body={"speculative": speculative, "top_k": 50, "min_p": 0.01},
+            extra_body={"speculation": speculation, "top_k": 50, "min_p": 0.01},
         )
         return answer.choices[0].message.content or ""
 
@@ -119,15 +119,15 @@ def test_the_same_seed_gives_the_same_text_with_and_without_speculation(client: 
 
 
 def test_speculation_is_controlled_per_request(client: OpenAI) -> None:
-    def numbers(speculative: object) -> dict[str, Any]:
+    def numbers(speculation: object) -> dict[str, Any]:
         answer = client.chat.completions.create(
             model="",
             messages=HELLO,
             max_tokens=24,
             temperature=0,
-            extra_body={"speculative": speculative},
+            extra_body={"speculation": speculation},
         )
-        found: dict[str, Any] = (answer.model_extra or {})["speculative"]
+        found: dict[str, Any] = (answer.model_extra or {})["speculation"]
         return found
 
     off = numbers(False)
@@ -200,7 +200,7 @@ def _bytes(logprobs: object) -> bytes:
 
 
 def test_logprobs_are_the_same_with_and_without_speculation(client: OpenAI) -> None:
-    def figures(speculative: bool) -> list[tuple[float, tuple[float, ...]]]:
+    def figures(speculation: bool) -> list[tuple[float, tuple[float, ...]]]:
         answer = client.chat.completions.create(
             model="",
             messages=HELLO,
@@ -208,7 +208,7 @@ def test_logprobs_are_the_same_with_and_without_speculation(client: OpenAI) -> N
             temperature=0,
             logprobs=True,
             top_logprobs=3,
-            extra_body={"speculative": speculative},
+            extra_body={"speculation": speculation},
         )
         content = answer.choices[0].logprobs
         assert content is not None and content.content is not None
@@ -235,8 +235,8 @@ def test_structured_output_parses_into_a_model(client: OpenAI) -> None:
     assert isinstance(answer.choices[0].message.parsed, Person)
 
 
-@pytest.mark.parametrize("speculative", [True, False])
-def test_json_mode_gives_json(client: OpenAI, speculative: bool) -> None:
+@pytest.mark.parametrize("speculation", [True, False])
+def test_json_mode_gives_json(client: OpenAI, speculation: bool) -> None:
     answer = client.chat.completions.create(
         model="",
         messages=HELLO,
@@ -254,7 +254,7 @@ def test_json_mode_gives_json(client: OpenAI, speculative: bool) -> None:
         },
         max_tokens=200,
         temperature=0,
-        extra_body={"speculative": speculative},
+        extra_body={"speculation": speculation},
     )
     assert answer.choices[0].finish_reason == "stop"
     found = json.loads(answer.choices[0].message.content or "")
@@ -265,16 +265,16 @@ def test_a_grammar_leaves_speculation_exact(client: OpenAI) -> None:
     """Rows of a draft are masked one by one: the text is the plain one's."""
     grammar = 'root ::= ("he" | "on" | "and" | " the" | "er")+'
 
-    def answer(speculative: bool, seed: int) -> tuple[str, int]:
+    def answer(speculation: bool, seed: int) -> tuple[str, int]:
         found = client.completions.create(
             model="",
             prompt="hello",
             max_tokens=40,
             temperature=0.8,
             seed=seed,
-            extra_body={"grammar": grammar, "speculative": speculative},
+            extra_body={"grammar": grammar, "speculation": speculation},
         )
-        return found.choices[0].text, (found.model_extra or {})["speculative"]["accepted"]
+        return found.choices[0].text, (found.model_extra or {})["speculation"]["accepted"]
 
     n_accepted = 0
     for seed in range(4):

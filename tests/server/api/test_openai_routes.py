@@ -50,20 +50,20 @@ def test_plain_routes_say_their_reason(
     routed: Running, body: dict[str, Any], headers: dict[str, str], policy: str, reason: str
 ) -> None:
     answer = httpx.post(f"{routed.url}/v1/completions", json=body, headers=headers).json()
-    assert answer["speculative"]["policy"] == policy
-    assert answer["speculative"]["fallbacks"].keys() == {reason}
+    assert answer["speculation"]["policy"] == policy
+    assert answer["speculation"]["fallbacks"].keys() == {reason}
 
 
 def test_speculating_routes_choose_proposers_and_windows(routed: Running) -> None:
-    text = httpx.post(f"{routed.url}/v1/completions", json=BODY).json()["speculative"]
+    text = httpx.post(f"{routed.url}/v1/completions", json=BODY).json()["speculation"]
     assert text["policy"] == "text" and set(text["proposers"]) <= {"ngram"}
-    chat = httpx.post(f"{routed.url}/v1/chat/completions", json=CHAT).json()["speculative"]
+    chat = httpx.post(f"{routed.url}/v1/chat/completions", json=CHAT).json()["speculation"]
     assert chat["policy"] == "talk" and set(chat["windows"]) <= {"0", "1"}
 
 
 def test_the_request_has_the_last_word(routed: Running) -> None:
-    body = BODY | {"metadata": {"tag": "batch"}, "speculative": True}
-    found = httpx.post(f"{routed.url}/v1/completions", json=body).json()["speculative"]
+    body = BODY | {"metadata": {"tag": "batch"}, "speculation": True}
+    found = httpx.post(f"{routed.url}/v1/completions", json=body).json()["speculation"]
     assert found["policy"] == "request" and "policy" not in found["fallbacks"]
 
 

@@ -45,7 +45,7 @@ def viewers(server: Running) -> int:
 
 
 def test_a_snapshot_holds_what_the_requests_did(server: Running) -> None:
-    told = ask(server, speculative={"draft": "suffix", "window": 4})["speculative"]
+    told = ask(server, speculation={"draft": "suffix", "window": 4})["speculation"]
     found = httpx.get(f"{server.url}/live").json()
     everything, *groups = found["groups"]
     assert (everything["route"], everything["model"]) == ("all", "all")
@@ -64,7 +64,7 @@ def test_busy_groups_are_brought_up_to_date_in_turn(server: Running) -> None:
 
     before = [generated() for _ in range(6)][-1]  # as often as there are groups, and more
     for policy in ("plain", "speculate"):
-        ask(server, speculative={"policy": policy})
+        ask(server, speculation={"policy": policy})
     seen = [generated() for _ in range(6)]
     assert all(found == seen[-1] for found in seen[2:])
     for route in ("plain", "speculate"):
@@ -92,14 +92,14 @@ def test_fifty_viewers_see_the_same_and_answers_go_on(server: Running) -> None:
 
 
 def test_one_request_can_be_followed_round_by_round(server: Running) -> None:
-    reply = ask(server, speculative={"draft": "suffix", "window": 3})
+    reply = ask(server, speculation={"draft": "suffix", "window": 3})
     rows = httpx.get(f"{server.url}/live/requests").json()
     assert rows[0]["request_id"] == reply["id"] and rows[0]["traced"]
     assert "prompt" not in rows[0]
     found = httpx.get(f"{server.url}/live/requests/{reply['id']}").json()
     (rounds,) = found["answers"]
     assert sum(r["generated"] for r in rounds) + rounds[0]["position"] == found["generated"]
-    assert sum(r["drafted"] for r in rounds) == found["proposed_tokens"]
+    assert sum(r["drafted"] for r in rounds) == found["drafted"]
     assert {"window", "proposer", "expected_gain", "actual_gain", "reason"} <= rounds[0].keys()
 
 
@@ -111,7 +111,7 @@ def test_an_unknown_request_is_not_found(server: Running) -> None:
 def test_streamed_chunks_tell_origins_on_request_only(server: Running) -> None:
     def chunks(**options: Any) -> list[dict[str, Any]]:
         body = {"messages": [{"role": "user", "content": "on on on"}], "max_tokens": 30}
-        body |= {"temperature": 0, "stream": True, "speculative": {"draft": "suffix", "window": 4}}
+        body |= {"temperature": 0, "stream": True, "speculation": {"draft": "suffix", "window": 4}}
         text = httpx.post(f"{server.url}/v1/chat/completions", json=body | options).text
         lines = [line[6:] for line in text.splitlines() if line.startswith("data: {")]
         return [json.loads(line) for line in lines]
@@ -123,7 +123,7 @@ def test_streamed_chunks_tell_origins_on_request_only(server: Running) -> None:
     tokens = [token for choice in choices for token in choice.get("origins", [])]
     text = "".join(choice["delta"].get("content", "") for choice in choices)
     assert "".join(token["text"] for token in tokens) == text
-    numbers = told[-1]["speculative"]
+    numbers = told[-1]["speculation"]
     accepted = [token for token in tokens if token["origin"] == "accepted"]
     assert len(tokens) == numbers["generated"] and len(accepted) == numbers["accepted"]
     assert {token["proposer"] for token in accepted} <= {"suffix"}

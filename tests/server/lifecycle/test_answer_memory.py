@@ -50,9 +50,9 @@ def test_one_key_is_never_drafted_what_another_was_told(target: Path) -> None:
     for before in ("", "anna"):
         with running(target, model__drafter="suffix", **options) as server:
             for _ in range(2 * bool(before)):
-                ask(server, before, speculative=how)
-            told = ask(server, "bert", speculative=how)
-            drafted[before] = told["speculative"]["drafted"]
+                ask(server, before, speculation=how)
+            told = ask(server, "bert", speculation=how)
+            drafted[before] = told["speculation"]["drafted"]
             assert told["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert drafted[""] == drafted["anna"]
 

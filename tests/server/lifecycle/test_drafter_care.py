@@ -44,12 +44,12 @@ def test_the_target_answers_while_the_drafter_loads(
     monkeypatch.setattr(Loader, "draft_model", slow)
     with running(target, model__drafter=str(drafter)) as server:
         early = ask(server)
-        assert early["speculative"]["fallbacks"].keys() == {"drafter_loading"}
+        assert early["speculation"]["fallbacks"].keys() == {"drafter_loading"}
         assert httpx.get(f"{server.url}/health").json()["drafter"] == "loading"
         go_on.set()
         wait_for(lambda: server.service.drafter.state == "ready")
         late = ask(server)
-    assert late["speculative"]["drafted"] > 0
+    assert late["speculation"]["drafted"] > 0
     assert late["choices"][0]["text"] == early["choices"][0]["text"]
 
 
@@ -73,7 +73,7 @@ def test_a_drafter_that_cannot_be_loaded_leaves_plain_decoding(
         wait_for(lambda: server.service.drafter.state == "absent")
         reason = "vocab" if kind == "vocabulary" else "draft_error"
         answer = ask(server)
-        assert answer["speculative"]["fallbacks"].keys() == {reason}
+        assert answer["speculation"]["fallbacks"].keys() == {reason}
         state = httpx.get(f"{server.url}/metrics/speculative").json()
         assert state["drafter"]["reason"] == reason
         assert [alert["kind"] for alert in state["alerts"]] == ["drafter"]
@@ -89,7 +89,7 @@ def test_a_drafter_that_runs_out_of_memory_says_memory(
     monkeypatch.setattr(Loader, "draft_model", fail)
     with running(target, model__drafter=str(drafter)) as server:
         wait_for(lambda: server.service.drafter.state == "absent")
-        assert ask(server)["speculative"]["fallbacks"].keys() == {"memory"}
+        assert ask(server)["speculation"]["fallbacks"].keys() == {"memory"}
 
 
 def test_a_drafter_that_breaks_mid_answer_loses_no_answer(target: Path, drafter: Path) -> None:
@@ -110,8 +110,8 @@ def test_a_drafter_that_breaks_mid_answer_loses_no_answer(target: Path, drafter:
         proposer._model.decode = sometimes  # type: ignore[attr-defined]
         broken = ask(server)
     assert broken["choices"][0]["text"] == whole["choices"][0]["text"]
-    assert broken["speculative"]["fallbacks"]["draft_error"] > 0
-    assert broken["speculative"]["drafted"] > 0
+    assert broken["speculation"]["fallbacks"]["draft_error"] > 0
+    assert broken["speculation"]["drafted"] > 0
 
 
 def test_under_pressure_the_drafter_goes_and_comes_back(target: Path, drafter: Path) -> None:
@@ -121,16 +121,16 @@ def test_under_pressure_the_drafter_goes_and_comes_back(target: Path, drafter: P
         wait_for(lambda: server.service.drafter.state == "ready")
         used = 95.0
         wait_for(lambda: server.service.drafter.state == "absent")
-        answer = ask(server)["speculative"]
+        answer = ask(server)["speculation"]
         assert answer["fallbacks"].keys() == {"memory"} and answer["policy"] == "memory"
-        assert ask(server, speculative=True)["speculative"]["fallbacks"].keys() == {"memory"}
+        assert ask(server, speculation=True)["speculation"]["fallbacks"].keys() == {"memory"}
         assert "memory_pressure" in server.service.alerts.active
         used = 87.0  # better, but not well below
         server.service.memory.look()
         assert server.service.memory.pressed
         used = 80.0
         wait_for(lambda: server.service.drafter.state == "ready")
-        assert ask(server)["speculative"]["drafted"] > 0
+        assert ask(server)["speculation"]["drafted"] > 0
 
 
 def test_a_budget_that_holds_only_the_target_refuses_the_drafter(
@@ -148,7 +148,7 @@ def test_a_budget_that_holds_only_the_target_refuses_the_drafter(
     budget = (alone + both) / 2
     with running(target, model__drafter=str(drafter), runtime__vram_budget_gb=budget) as server:
         wait_for(lambda: server.service.drafter.reason is Fallback.MEMORY)
-        assert ask(server)["speculative"]["fallbacks"].keys() == {"memory"}
+        assert ask(server)["speculation"]["fallbacks"].keys() == {"memory"}
 
 
 def test_a_tokenizer_file_must_match(target: Path, tmp_path: Path) -> None:
@@ -172,4 +172,4 @@ def test_a_head_in_the_targets_own_file_drafts_though_nobody_named_it(tmp_path: 
     with running(target, model__drafter="auto", **given) as server:
         wait_for(lambda: server.service.drafter.state == "ready")
         assert server.service.deployment.runtime.context_size == 512
-        assert ask(server)["speculative"]["drafted"] > 0
+        assert ask(server)["speculation"]["drafted"] > 0

@@ -168,13 +168,13 @@ def test_sighup_changes_what_it_can_without_dropping_a_request(
         wait_for(lambda: server.speculative()["drafter"]["state"] == "ready")
         assert server.speculative()["drafter"]["proposers"] == ["model"]
         assert httpx.get(f"{server.url}/health").json()["model"] == "new"
-        assert server.ask().json()["speculative"]["proposers"].keys() == {"model"}
+        assert server.ask().json()["speculation"]["proposers"].keys() == {"model"}
         assert next(lines)
         # A file that is gone: plain decoding, with the reason, and the stream goes on.
         write(path, target, model={"drafter": str(tmp_path / "gone.gguf")})
         server.process.send_signal(signal.SIGHUP)
         wait_for(lambda: server.speculative()["drafter"]["state"] == "absent")
-        assert server.ask().json()["speculative"]["fallbacks"].keys() == {"draft_error"}
+        assert server.ask().json()["speculation"]["fallbacks"].keys() == {"draft_error"}
         # A file with a mistake changes nothing; one that needs a restart says so.
         path.write_text("runtime: {slot: 3}")
         server.process.send_signal(signal.SIGHUP)

@@ -56,7 +56,7 @@ class LlamaCpp(OpenAI):
 
 
 class OwnServer(OpenAI):
-    """Parlay's own server: `speculative` in its own words, `timings` in llama.cpp's."""
+    """Parlay's own server: `speculation` in its own words, `timings` in llama.cpp's."""
 
     kind: Kind = "parlay"
 

@@ -322,7 +322,7 @@ def parse_extra(text: str) -> dict[str, Any]:
         return dict(found)
     name, sign, value = text.partition("=")
     if not sign or not name.strip():
-        raise BadRequest(f"{one_line(text, 60)!r} is not NAME=VALUE; try speculative=false")
+        raise BadRequest(f"{one_line(text, 60)!r} is not NAME=VALUE; try speculation=false")
     try:
         parsed: Any = json.loads(value)
     except ValueError:

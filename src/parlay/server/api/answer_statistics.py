@@ -1,4 +1,4 @@
-"""What one answer's numbers look like in JSON: `speculative` and llama.cpp's `timings`.
+"""What one answer's numbers look like in JSON: `speculation` and llama.cpp's `timings`.
 
 Plain arithmetic over counts and times; knows neither HTTP nor models.
 """
@@ -46,8 +46,8 @@ def decode_s(seq: Sequence) -> float:
     return (seq.ended or 0.0) - (seq.first_token or seq.ended or 0.0)
 
 
-def speculative(seqs: Seq[Sequence], mode: Mode, policy: str, baseline: Baseline) -> dict[str, Any]:
-    """The response's `speculative` field."""
+def speculation(seqs: Seq[Sequence], mode: Mode, policy: str, baseline: Baseline) -> dict[str, Any]:
+    """The response's `speculation` field."""
     counts = merged([seq.counts for seq in seqs])
     speedup = baseline.speedup(counts)
     single = baseline.of(1)

@@ -27,7 +27,7 @@ from parlay.web.schema import (
     InfillRequest,
     NamedTool,
     Options,
-    Speculative,
+    SpeculationOptions,
 )
 from parlay.web.unknown import Told, refuse_unfollowed, tell, unknown_fields
 
@@ -183,8 +183,9 @@ class Planner:
     ) -> Plan:
         self._check(body, len(prompt.tokens))
         style = self._conversation.style
-        wager = self._wager(body.speculative, facts)
-        asked = body.speculative if isinstance(body.speculative, Speculative) else Speculative()
+        wager = self._wager(body.speculation, facts)
+        wish = body.speculation
+        asked = wish if isinstance(wish, SpeculationOptions) else SpeculationOptions()
         seed = _seed(body)
         expected = self._expected(body)
         requests = tuple(
@@ -257,7 +258,7 @@ class Planner:
 
     # -- how to bet -----------------------------------------------------------
 
-    def _wager(self, asked: bool | Speculative | None, facts: Facts) -> Wager:
+    def _wager(self, asked: bool | SpeculationOptions | None, facts: Facts) -> Wager:
         if asked is False:
             return Wager("request", proposers=(), fallback=Fallback.REQUEST)
         if asked is True:
@@ -271,7 +272,7 @@ class Planner:
         window = wager.window if asked.window is None else asked.window
         return replace(wager, proposers=proposers, window=window)
 
-    def _by_policy(self, asked: Speculative, facts: Facts) -> Wager:
+    def _by_policy(self, asked: SpeculationOptions, facts: Facts) -> Wager:
         name = asked.policy
         if name is None and asked.draft is None and asked.window is None:
             return self._by_rule(first_match(self._deployment.routes, facts))
@@ -282,7 +283,7 @@ class Planner:
         rules = {rule.name: rule for rule in self._deployment.routes}
         if name not in rules:
             known = ", ".join(("speculate", "plain", "auto", *rules))
-            raise BadRequest(f"speculative.policy {name!r:.60} is unknown; use one of {known}")
+            raise BadRequest(f"speculation.policy {name!r:.60} is unknown; use one of {known}")
         return self._by_rule(rules[name])
 
     def _by_rule(self, rule: Rule) -> Wager:

@@ -19,7 +19,7 @@ from parlay.server.api.planner import Plan
 from parlay.server.figures.plain_speed import Baseline
 from parlay.web import failures
 from parlay.web import streaming as sse
-from parlay.web.schema import Options, StreamOptions
+from parlay.web.schema import Options, StreamOptions, speculation_fields
 
 if TYPE_CHECKING:
     from parlay.server.lifecycle.service import Service
@@ -150,7 +150,9 @@ class Numbers:
         """Speculation, times, and what of the request was not followed."""
         plan = self._plan
         found: dict[str, Any] = {
-            "speculative": statistics.speculative(seqs, plan.mode, plan.policy, self._baseline),
+            **speculation_fields(
+                statistics.speculation(seqs, plan.mode, plan.policy, self._baseline)
+            ),
             "timings": statistics.timings(seqs),
         }
         if plan.told:

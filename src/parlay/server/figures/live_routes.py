@@ -23,7 +23,7 @@ from parlay.web.memory import process_bytes
 router = APIRouter(prefix="/live")
 _COLUMNS = (
     "time", "request_id", "endpoint", "policy", "status", "finish_reason", "prompt_tokens",
-    "generated", "tokens_per_second", "proposed_tokens", "accept_rate", "acceptance_length",
+    "generated", "tokens_per_second", "drafted", "token_acceptance", "acceptance_length",
     "speedup", "ttft_ms", "e2e_ms",
 )  # fmt: skip
 

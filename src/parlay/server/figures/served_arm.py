@@ -89,7 +89,7 @@ class ServedArm:
                 "max_tokens": ask.max_tokens,
                 "temperature": ask.temperature,
                 "seed": ask.seed,
-                "speculative": self._speculates,
+                "speculation": self._speculates,
             }
         )
         began = time.perf_counter()

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from parlay.llama.vocabulary import Vocabulary
 from parlay.server.api.openai_routes import service_of
 from parlay.server.lifecycle.service import Service
-from parlay.web.schema import DetokenizeRequest, SlotRequest, TokenizeRequest
+from parlay.web.schema import DetokenizeRequest, SlotRequest, TokenizeRequest, speculation_fields
 from parlay.web.security import given_key
 
 router = APIRouter()
@@ -115,7 +115,7 @@ async def slots(request: Request) -> list[dict[str, Any]]:
                 "n_cached": len(slot.tokens) if seq is None else seq.n_cached,
                 "n_prompt": 0 if seq is None else len(seq.request.prompt),
                 "n_generated": 0 if seq is None else seq.n_generated,
-                "speculative": None if seq is None else seq.counts.as_dict(),
+                **speculation_fields(None if seq is None else seq.counts.as_dict()),
             }
         )
     return found

@@ -287,7 +287,7 @@ class Service:
 
     def _record(self, job: Job, plan: Plan, reply_id: str) -> dict[str, Any]:
         seqs = job.sequences
-        numbers = statistics.speculative(seqs, plan.mode, plan.policy, self.observer.baseline)
+        numbers = statistics.speculation(seqs, plan.mode, plan.policy, self.observer.baseline)
         timings = statistics.timings(seqs)
         return {
             "time": timestamp(),
@@ -296,9 +296,6 @@ class Service:
             "finish_reason": seqs[0].finish_reason,
             "prompt_tokens": len(seqs[0].request.prompt),
             "reused_tokens": seqs[0].n_reused,
-            "accepted_tokens": numbers.pop("accepted"),
-            "proposed_tokens": numbers.pop("drafted"),
-            "accept_rate": numbers.pop("token_acceptance"),
             "tokens_per_second": timings["predicted_per_second"],
             **numbers,
         }

@@ -33,7 +33,7 @@ class End:
 
     reason: str  # stop, length, tool_calls
     usage: Mapping[str, Any]
-    extra: Mapping[str, Any] = field(default_factory=dict)  # speculative, timings, warnings
+    extra: Mapping[str, Any] = field(default_factory=dict)  # speculation, timings, warnings
     stop: str | None = None  # the stop string that ended it
 
 
@@ -62,7 +62,7 @@ class Writer(Protocol):
 
 
 def passed_on(body: BaseModel) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Chat's own fields in a format's body (samplers, `speculative`), and the unknown."""
+    """Chat's own fields in a format's body (samplers, `speculation`), and the unknown."""
     extra = body.model_extra or {}
     ours = {name: value for name, value in extra.items() if name in _CHAT_FIELDS}
     names = [name for name in unknown_fields(body) if name.partition(".")[0] not in ours]
@@ -77,6 +77,8 @@ def as_json(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-_CHAT_FIELDS = frozenset(ChatRequest.model_fields) | {
-    field.alias for field in ChatRequest.model_fields.values() if field.alias
-}
+_CHAT_FIELDS = (
+    frozenset(ChatRequest.model_fields)
+    | {field.alias for field in ChatRequest.model_fields.values() if field.alias}
+    | {"speculative"}  # `speculation`, until 0.3
+)

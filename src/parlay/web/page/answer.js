@@ -84,7 +84,7 @@ export function share(counts) {
 
 /** The figures under an answer, from its last chunk. `beside`: another answer tells how fast it was. */
 export function figures(text, last, onTrace, { beside = false, action = null } = {}) {
-  const { speculative: told, timings } = last;
+  const { speculation: told, timings } = last;
   const guessed = told.accepted ?? 0;
   const off = told.drafted === 0;
   const headline = off || beside

@@ -143,29 +143,29 @@ export class Chat {
   }
 
   #body(on, seed) {
-    const speculative = on && this.guess.value ? { window: Number(this.guess.value) } : on;
+    const speculation = on && this.guess.value ? { window: Number(this.guess.value) } : on;
     return {
       messages: this.#turns, max_tokens: Number(this.length.value), temperature: Number(this.temperature.value),
-      seed, speculative, stream: true, stream_options: { include_origins: true },
+      seed, speculation, stream: true, stream_options: { include_origins: true },
     };
   }
 
   /** Stream one answer into a box; gives its text and its last chunk, or null if it failed. */
-  async #stream(box, label, speculative, seed) {
+  async #stream(box, label, speculation, seed) {
     const text = new Text(label);
     const state = h("p", { class: "state", role: "status" }, "Reading the prompt …");
     box.append(text.element, state);
     state.scrollIntoView({ block: "nearest" });
     let last = null;
     try {
-      const response = await ask("/v1/chat/completions", { json: this.#body(speculative, seed), signal: this.#running.signal });
+      const response = await ask("/v1/chat/completions", { json: this.#body(speculation, seed), signal: this.#running.signal });
       for await (const { data } of events(response)) {
         if (data === "[DONE]") break;
         const chunk = JSON.parse(data);
         if (chunk.error) throw new Error(chunk.error.message);
         for (const choice of chunk.choices) if (choice.origins) text.push(choice.origins);
         if (text.n) state.textContent = "Writing …";
-        if (chunk.speculative) last = chunk;
+        if (chunk.speculation) last = chunk;
       }
       if (!last) throw new Error("the connection broke in the middle of the answer");
       state.remove();
@@ -179,21 +179,21 @@ export class Chat {
     return { text, last };
   }
 
-  async #one(exchange, speculative) {
+  async #one(exchange, speculation) {
     const box = h("div", { class: "answer" });
     exchange.append(box);
-    const { text, last } = await this.#stream(box, "Answer", speculative, newSeed());
+    const { text, last } = await this.#stream(box, "Answer", speculation, newSeed());
     if (!last) return;
-    const shown = figures(text, last, this.onTrace, { action: speculative ? this.#anyway(last) : null });
+    const shown = figures(text, last, this.onTrace, { action: speculation ? this.#anyway(last) : null });
     box.append(shown);
     shown.scrollIntoView({ block: "nearest" });
     this.#turns.push({ role: "assistant", content: text.text });
-    const gain = last.speculative.drafted ? `, ${times(last.speculative.speedup)} the speed of plain decoding` : "";
+    const gain = last.speculation.drafted ? `, ${times(last.speculation.speedup)} the speed of plain decoding` : "";
     announce(`Answer complete: ${text.n} tokens${gain}.`);
   }
 
   /** The controller saw nothing to win: let them see what a bet would have brought. */
-  #anyway({ speculative: told }) {
+  #anyway({ speculation: told }) {
     if (told.drafted || !told.fallbacks.unprofitable) return null;
     const again = () => {
       if (this.#running) return;
@@ -220,7 +220,7 @@ export class Chat {
       if (!side.last) return;
       side.box.append(figures(side.text, side.last, this.onTrace, { beside: true }));
     }
-    const race = new Race(sides[0].text, sides[1].text, sides[1].last.speculative);
+    const race = new Race(sides[0].text, sides[1].text, sides[1].last.speculation);
     beside.before(race.element);
     race.element.scrollIntoView({ block: "start" });
     this.#turns.push({ role: "assistant", content: sides[1].text.text });

@@ -45,8 +45,8 @@ export class Requests {
     this.table.hidden = !rows.length;
     fill(this.body, rows.slice(0, SHOWN).map((row) => h("tr", {},
       cell(row.time.slice(11, 19)), cell(row.policy), cell(status(row)), cell(`${row.prompt_tokens} + ${row.generated}`, true),
-      cell(fixed(row.tokens_per_second), true), cell(percent(row.proposed_tokens ? row.accept_rate : null), true), cell(fixed(row.acceptance_length, 2), true),
-      cell(times(row.proposed_tokens ? row.speedup : null), true), cell(ms(row.ttft_ms), true),
+      cell(fixed(row.tokens_per_second), true), cell(percent(row.drafted ? row.token_acceptance : null), true), cell(fixed(row.acceptance_length, 2), true),
+      cell(times(row.drafted ? row.speedup : null), true), cell(ms(row.ttft_ms), true),
       h("td", {}, row.traced ? h("button", { class: "quiet", onclick: () => this.open(row.request_id), "aria-label": `Rounds of the request of ${row.time.slice(11, 19)}` }, "rounds") : ""))));
   }
 
@@ -73,7 +73,7 @@ export class Requests {
     const head = h("div", { class: "row" }, h("h4", {}, `Round by round: ${found.request_id}`), this.#closer());
     if (!rounds) return [head, h("p", {}, "The rounds of this request are no longer kept.")];
     const lost = found.rounds - 1 - rounds.length;
-    const about = `${whole(found.generated)} tokens in ${whole(found.rounds)} passes on route ${found.policy}; ${found.proposed_tokens ? `${percent(found.accept_rate)} of the guesses held.` : "nothing was guessed."}` +
+    const about = `${whole(found.generated)} tokens in ${whole(found.rounds)} passes on route ${found.policy}; ${found.drafted ? `${percent(found.token_acceptance)} of the guesses held.` : "nothing was guessed."}` +
       (lost > 0 ? ` The first ${lost} rounds are no longer kept.` : "") + (found.answers.length > 1 ? " The first of several answers." : "");
     return [head, h("p", { class: "soft" }, about), strip(rounds), this.#table(rounds)];
   }
