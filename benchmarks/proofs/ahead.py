@@ -1,0 +1,326 @@
+"""Draft ahead against draft, then verify: the same models, interleaved, ratios with intervals.
+
+One engine holds both models. Every prompt goes to all subjects in turn, forwards and then
+backwards: plain decoding, fixed windows with and without drafting ahead, and a controller for each.
+With --server llama.cpp's own server answers the same prompts. --soak lets clients come and leave.
+
+python -m benchmarks.proofs.ahead --target default --drafter default --windows 4 --force
+python -m benchmarks.proofs.ahead --target 27b-q5_0.gguf --drafter smollm2-q8_0.gguf --windows 3 \\
+  --server llama-server --server-windows 3 5 8 16 --json ahead-27b.json
+python -m benchmarks.proofs.ahead --target 27b-q5_0.gguf --drafter smollm2-q8_0.gguf --soak 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.measurements.peer import asked, figures
+from benchmarks.shared import served
+from benchmarks.shared.ratios import ratio, recorded, shown
+from parlay import Parlay
+from parlay.bench.subjects.peer import PeerSettings
+from parlay.bench.suite import Prompt, load_suite
+from parlay.control.controller import Controller
+from parlay.control.profit import ProfitController
+from parlay.hub.resolving import resolve_model
+from parlay.llama import library
+from parlay.models import SHIPPED_DRAFTERS
+from parlay.proposers.ahead import DraftAhead
+from parlay.proposers.proposer import Proposer
+from parlay.runtime.loading import MODEL
+
+Sample = dict[str, Any]
+Ask = Callable[[Prompt, int], Sample]
+PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to answer on the resident models."""
+
+    parlay: Parlay
+    drafter: Proposer
+    controller: Controller
+    draft: str | None
+    window: int | None
+
+    def __call__(self, prompt: Prompt, n_tokens: int) -> Sample:
+        engine = self.parlay.engine
+        engine.call(self._take_over)
+        self.parlay.generate("Hi.", max_tokens=1, raw=True, draft="none")  # nothing is reused
+        stream = self.parlay._start(
+            list(prompt.messages), whole=True, max_tokens=n_tokens, draft=self.draft,
+            window=self.window,
+        )  # fmt: skip
+        answer, counts = stream.answer, stream.answer.speculation
+        rounds = counts.n_rounds
+        return {
+            "tps": answer.tokens_per_second,
+            "n": len(answer.tokens),
+            "text": answer.text,
+            "exact": answer.exact,
+            "ms_round": 1e3 * answer.decode_s / max(1, rounds),
+            "draft_ms": 1e3 * counts.draft_s / max(1, rounds),
+            "verify_ms": 1e3 * counts.verify_s / max(1, rounds),
+            "overhead_ms": 1e3 * counts.overhead_s / max(1, rounds),
+            "length": counts.acceptance_length,
+            "speculation": counts.as_dict(),
+        }
+
+    def _take_over(self) -> None:
+        """Between two answers, on the worker's thread."""
+        bets = self.parlay.engine.bets
+        bets.proposers[MODEL].forget(0)  # nothing is under way any more
+        bets.proposers[MODEL] = self.drafter
+        bets.controller = self.controller
+
+
+def main() -> None:
+    args = _arguments()
+    path = resolve_model(args.target)
+    drafter = resolve_drafter(args.drafter)
+    parlay = Parlay(
+        path,
+        draft=f"suffix,{drafter}",
+        mode=args.mode,
+        context_size=args.context,
+        slots=args.slots if args.soak else 1,
+        threads=args.threads,
+        draft_ahead="on" if args.force else "auto",
+    )
+    with parlay:
+        if args.soak:
+            record = soak(parlay, args)
+        else:
+            with ExitStack() as stack:
+                asks = {**arms(parlay, args.windows), **servers(args, path, drafter, stack)}
+                record = measure(asks, args)
+    if args.json:
+        Path(args.json).write_text(json.dumps(record, indent=1))
+    if not record["passed"]:
+        sys.exit(1)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", default="default")
+    parser.add_argument("--drafter", default="default", help="a GGUF file, or a shipped one")
+    parser.add_argument("--windows", type=int, nargs="*", default=[4])
+    parser.add_argument("--force", action="store_true", help="draft ahead on a CPU, too")
+    parser.add_argument("--server", help="llama.cpp's server binary; absent: no server")
+    parser.add_argument("--server-windows", type=int, nargs="*", default=[3, 5, 8, 16])
+    parser.add_argument("--suite", default="core-60")
+    parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--pairs", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--context", type=int, default=4096)
+    parser.add_argument("--mode", choices=("exact", "faithful"), default="faithful")
+    parser.add_argument("--soak", type=float, metavar="MINUTES", help="clients come and leave")
+    parser.add_argument("--slots", type=int, default=3, help="of a soak")
+    parser.add_argument("--json", help="file for samples and ratios")
+    return parser.parse_args()
+
+
+def resolve_drafter(name: str) -> str:
+    return name if name in SHIPPED_DRAFTERS else str(resolve_model(name))
+
+
+# -- who answers ---------------------------------------------------------------
+
+
+def arms(parlay: Parlay, windows: Sequence[int]) -> dict[str, Ask]:
+    """Every way on the resident models; those that do not draft ahead have the drafter bare."""
+    bets = parlay.engine.bets
+    ahead, with_ahead = bets.proposers[MODEL], bets.controller
+    if not isinstance(ahead, DraftAhead):
+        sys.exit("both models would share a CPU's cores; --force drafts ahead all the same")
+    assert isinstance(with_ahead, ProfitController)
+    alone = with_ahead.costs.copy()
+    without = ProfitController(alone, cutting=parlay.engine.cutting)
+    bare = ahead.drafter
+    found: dict[str, Ask] = {PLAIN: Arm(parlay, bare, without, "none", 0)}
+    for k in windows:
+        found[f"k={k}"] = Arm(parlay, bare, without, MODEL, k)
+        found[f"k={k} ahead"] = Arm(parlay, ahead, without, MODEL, k)
+    found["auto"] = Arm(parlay, bare, without, None, None)
+    found["auto ahead"] = Arm(parlay, ahead, with_ahead, None, None)
+    return found
+
+
+def servers(
+    args: argparse.Namespace, target: Path, drafter: str, stack: ExitStack
+) -> dict[str, Ask]:
+    """llama.cpp's server at each of its windows, all loaded at once."""
+    if not args.server:
+        return {}
+    base = PeerSettings(
+        str(target),
+        n_context=args.context,
+        threads=args.threads,
+        spec_type="draft-simple",
+        drafter=drafter,
+    )
+    return {
+        f"server k={k}": asked(
+            stack.enter_context(served.llama(replace(base, n_max=k), args.server))
+        )
+        for k in args.server_windows
+    }
+
+
+# -- speed ---------------------------------------------------------------------
+
+
+def measure(asks: dict[str, Ask], args: argparse.Namespace) -> dict[str, Any]:
+    prompts = list(load_suite(args.suite).prompts)
+    prompts = prompts[:: max(1, len(prompts) // args.prompts)][: args.prompts]
+    samples: list[Sample] = []
+    end = time.monotonic() + args.seconds
+    for _ in range(2):  # warm up, every shape; and the controllers learn
+        for ask in asks.values():
+            ask(prompts[0], 48)
+    try:
+        for pair in range(args.pairs):
+            for prompt in random.Random(pair).sample(prompts, len(prompts)):
+                for name in list(asks)[:: -1 if pair % 2 else 1]:
+                    found = asks[name](prompt, args.tokens)
+                    samples.append({"subject": name, "prompt": prompt.id, "pair": pair, **found})
+                tell(samples[-len(asks) :])
+                if time.monotonic() > end:
+                    return report(samples)
+    except KeyboardInterrupt:
+        pass
+    return report(samples)
+
+
+def tell(samples: Sequence[Sample]) -> None:
+    speeds = "  ".join(f"{s['subject']} {s['tps']:.0f}" for s in samples)
+    print(f"{samples[0]['prompt']:14} {speeds}", file=sys.stderr, flush=True)
+
+
+def report(samples: list[Sample]) -> dict[str, Any]:
+    names = list(dict.fromkeys(s["subject"] for s in samples))
+    for name in names:
+        print(_line(name, [s for s in samples if s["subject"] == name]))
+    pairs = [(name, PLAIN) for name in names if name != PLAIN]
+    pairs += [(name, name.removesuffix(" ahead")) for name in names if name.endswith(" ahead")]
+    pairs += [("auto ahead", name) for name in names if name.startswith("server")]
+    ratios = {}
+    for name, base in pairs:
+        found = ratio(figures(samples, name, "tps"), figures(samples, base, "tps"))
+        ratios[f"{name} / {base}"] = recorded(found)
+        print(f"{name} / {base}: {shown(found)}")
+    changed = _changed(samples)
+    print(f"exact texts that differ from plain decoding's: {changed}")
+    return {"passed": changed == 0, "ratios": ratios, "changed": changed, "samples": samples}
+
+
+def _line(name: str, samples: Sequence[Sample]) -> str:
+    mean = math.exp(statistics.fmean(math.log(s["tps"]) for s in samples))
+    told = f"{name:14} {mean:7.1f} tok/s"
+    if "ms_round" not in samples[0]:
+        return told
+
+    def median(key: str) -> float:
+        return statistics.median(s[key] for s in samples)
+
+    parts = ", ".join(f"{key} {median(f'{key}_ms'):.2f}" for key in ("draft", "verify", "overhead"))
+    return f"{told}, {median('length'):.2f} tokens in {median('ms_round'):.2f} ms a round ({parts})"
+
+
+def _changed(samples: Sequence[Sample]) -> int:
+    plain = {s["prompt"]: s["text"] for s in samples if s["subject"] == PLAIN and s["exact"]}
+    exact = [s for s in samples if s.get("exact") and s["prompt"] in plain]
+    return sum(s["text"] != plain[s["prompt"]] for s in exact)
+
+
+# -- soak ----------------------------------------------------------------------
+
+
+class Clients:
+    """Clients that come, read for a while and leave, or stay to the end."""
+
+    def __init__(self, parlay: Parlay, n: int, until: float) -> None:
+        self.n_whole = self.n_left = self.n_lost = 0
+        self._parlay, self._until = parlay, until
+        self._prompts = list(load_suite("core-60").prompts)
+        self._lock = threading.Lock()
+        self.threads = [threading.Thread(target=self._live, args=(i,)) for i in range(n)]
+
+    def _live(self, number: int) -> None:
+        rng = random.Random(number)
+        while time.monotonic() < self._until:
+            try:
+                self._ask(rng)
+            except Exception as error:
+                print(f"lost: {error!r}", file=sys.stderr, flush=True)
+                with self._lock:
+                    self.n_lost += 1
+
+    def _ask(self, rng: random.Random) -> None:
+        prompt, leaves = rng.choice(self._prompts), rng.random() < 0.5
+        stays = rng.randrange(1, 60) if leaves else 1 << 20
+        temperature = rng.choice([0.0, 0.8])
+        stream = self._parlay.stream(
+            list(prompt.messages),
+            max_tokens=rng.randrange(16, 160),
+            temperature=temperature,
+            seed=rng.randrange(1000),
+        )
+        for n, _ in enumerate(stream):
+            if n >= stays:
+                break
+        reason = "left" if leaves else stream.answer.finish_reason
+        with self._lock:
+            if leaves:
+                self.n_left += 1
+            elif reason in ("stop", "length"):
+                self.n_whole += 1
+            else:
+                self.n_lost += 1
+
+
+def soak(parlay: Parlay, args: argparse.Namespace) -> dict[str, Any]:
+    """Memory after a tenth of the time against memory at the end, and every answer whole."""
+    started = time.monotonic()
+    clients = Clients(parlay, 2 * args.slots, started + 60 * args.soak)
+    for thread in clients.threads:
+        thread.start()
+    marks: list[dict[str, float]] = []
+    while any(thread.is_alive() for thread in clients.threads):
+        clients.threads[0].join(min(10.0, 6 * args.soak))
+        marks.append({"seconds": time.monotonic() - started, **memory()})
+        print(marks[-1], clients.n_whole, clients.n_left, file=sys.stderr, flush=True)
+    first, last = marks[len(marks) // 3], marks[-1]
+    grown = {name: last[name] - first[name] for name in ("rss_mb", "gpu_mb")}
+    counted = {"whole": clients.n_whole, "left": clients.n_left, "lost": clients.n_lost}
+    passed = clients.n_lost == 0 and grown["rss_mb"] < 64 and grown["gpu_mb"] < 64
+    print(f"{counted}, memory grew by {grown}")
+    return {"passed": passed, **counted, "grown_mb": grown, "marks": marks}
+
+
+def memory() -> dict[str, float]:
+    used = [d.total_bytes - d.free_bytes for d in library.devices() if d.kind == "gpu"]
+    return {"rss_mb": psutil.Process().memory_info().rss / 1e6, "gpu_mb": sum(used) / 1e6}
+
+
+if __name__ == "__main__":
+    main()
