@@ -240,7 +240,7 @@ def _line(name: str, samples: Sequence[Sample]) -> str:
         return told
 
     def median(key: str) -> float:
-        return statistics.median(s[key] for s in samples)
+        return float(statistics.median(s[key] for s in samples))
 
     parts = ", ".join(f"{key} {median(f'{key}_ms'):.2f}" for key in ("draft", "verify", "overhead"))
     return f"{told}, {median('length'):.2f} tokens in {median('ms_round'):.2f} ms a round ({parts})"
