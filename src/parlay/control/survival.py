@@ -11,7 +11,8 @@ difficulty does not explain, or one easy text would pass for a better proposer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 MAX_POSITIONS = 16
@@ -109,6 +110,11 @@ class Rates:
             odds[cell] = odds[neighbour] = shared
             cell, neighbour = neighbour, neighbour + step
 
+    @property
+    def n_held(self) -> float:
+        """Of the tokens tried, about so many were accepted."""
+        return sum(n / (1.0 + x) for n, x in zip(self.n_tried, self.odds, strict=False))
+
     def to_dict(self) -> dict[str, Any]:
         return {"odds": [round(x, 6) for x in self.odds[:-1]], "tried": self.n_tried}
 
@@ -156,6 +162,14 @@ class Acceptance:
         self.by_position.update(record["by_position"])
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Draft tokens that were tried, and about how many of them held."""
+
+    n_tried: int
+    n_held: float
+
+
 _Mode = tuple[str, bool, bool]  # proposer, greedy, thinking
 
 
@@ -172,6 +186,12 @@ class Survival:
         if found is None:
             found = self._modes[mode] = Acceptance()
         return found
+
+    def seen(self, sources: Collection[str]) -> Seen:
+        """Of these proposers, in all modes."""
+        kept = [found for (source, _, _), found in self._modes.items() if source in sources]
+        rates = [rates for found in kept for rates in (found.by_confidence, found.by_position)]
+        return Seen(sum(sum(r.n_tried) for r in rates), sum(r.n_held for r in rates))
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, kept per pair of models."""

@@ -14,17 +14,19 @@ from typing import Any
 
 from parlay import store
 from parlay.control.cost import CostTable
+from parlay.control.survival import Survival
 from parlay.decoding.span import Passes
 from parlay.errors import BadRequest
 from parlay.llama import library
 from parlay.llama.context import Context
 from parlay.llama.undo import Rollback
 from parlay.runtime.class_choice import Price, Valuation, Worth
+from parlay.runtime.class_prices import class_prices
 from parlay.runtime.class_probe import probe, reaches, still_holds
 from parlay.runtime.composition import Rate
 from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.exactness import SINGLE, ExactClass, pinned
-from parlay.runtime.loading import FREE_PROPOSERS
+from parlay.runtime.loading import FREE, FREE_PROPOSERS, MODEL
 from parlay.timing import measuring
 from parlay.timing.measuring import Progress, Stopwatch
 
@@ -36,6 +38,9 @@ _MIN_CHUNK = 16  # of the probe's texts: any batch holds it
 _TOLD = "exactness"  # what is told of it, by file
 _SCOUT_S = 5.0  # for a look at a longer text, in the middle of an answer
 _FORMAT = 2  # of the records; others are probed again
+_PRICES_S = 3.0  # for the prices that a choice hangs on
+# What was exact by default stays so until it costs this much more than is allowed: prices waver.
+_WAVERING = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class Chosen:
     found: ExactClass
     classes: tuple[ExactClass, ...]
     cost: float | None  # the part of the speed it costs; None: nobody measured
+    cheap: bool = False  # whether that is little enough to be exact by default
     rate: Rate = float  # of so many sequences in one pass
 
 
@@ -68,18 +74,26 @@ class ClassCalibration:
         self._threads = threads
         self._chunk = max(chunk, _MIN_CHUNK)
 
-    def choose(self, target: Stopwatch, known: CostTable | None, progress: Progress) -> Chosen:
+    def choose(
+        self,
+        target: Stopwatch,
+        known: CostTable | None,
+        learned: Survival,
+        progress: Progress,
+    ) -> Chosen:
         """The pinned class, the one chosen at an earlier start, or the cheapest by these prices."""
         if self._needs_no_probe:
-            return Chosen(SINGLE, (SINGLE,), cost=0.0)
+            return Chosen(SINGLE, (SINGLE,), cost=0.0, cheap=True)
         classes = self._recalled()
         if classes:
-            chosen = self._priced(classes, known or self._prices(target, progress))
+            table = known or self._prices(classes, target, progress)
+            chosen = self._priced(classes, table, learned)
             if still_holds(self._target, chosen.found, self._chunk):
                 return chosen
             log.info("passes round differently than they did: looking again which are exact")
         classes = self._probed(target, progress)
-        return self._priced(classes, known or self._prices(target, progress))
+        table = known or self._prices(classes, target, progress)
+        return self._priced(classes, table, learned)
 
     @property
     def _needs_no_probe(self) -> bool:
@@ -136,13 +150,17 @@ class ClassCalibration:
         again = self._settings.measure_again
         return (None if again else store.read("exact", self._key, _read)) or ()
 
+    def _decided(self) -> dict[str, Any]:
+        """What an earlier start decided; nothing, where it was busy and could only guess."""
+        record = None if self._settings.measure_again else store.load("exact-class", self._key)
+        return record if record is not None and record.get("firm", True) else {}
+
     def _kept(self, classes: Sequence[ExactClass]) -> ExactClass | None:
         """The pinned class, or the one an earlier start chose."""
         if self._settings.exact_class is not None:
             return pinned(self._possible(classes), self._settings.exact_class)
-        record = None if self._settings.measure_again else store.load("exact-class", self._key)
-        named = [c for c in classes if record is not None and c.name == record.get("class")]
-        return named[0] if named else None
+        name = self._decided().get("class")
+        return next((found for found in classes if found.name == name), None)
 
     def _save(self, classes: Iterable[ExactClass]) -> None:
         record = {"format": _FORMAT, "classes": [found.to_dict() for found in classes]}
@@ -170,52 +188,64 @@ class ClassCalibration:
             return list(classes)
         return [found for found in classes if found.floor == 1]
 
-    def _priced(self, classes: tuple[ExactClass, ...], table: CostTable) -> Chosen:
-        n_slots = self._settings.context.n_sequences
-        value = Valuation(_price_of(table), self._worth(table))
-        found = self._kept(classes) or value.best(self._possible(classes) or [SINGLE], n_slots)
+    def _priced(
+        self, classes: tuple[ExactClass, ...], table: CostTable, learned: Survival
+    ) -> Chosen:
+        n_slots, possible = self._settings.context.n_sequences, self._possible(classes)
+        value = Valuation(_price_of(table), self._worth(table, learned))
+        kept = self._kept(classes)
+        found = kept or value.best(possible or [SINGLE], n_slots)
         cost = value.cost(found, n_slots)
+        cheap = self._is_cheap(cost)
         log.info("exact class %s costs %.1f %% of the speed", found.name, 100 * cost)
+        self._tell(found, classes, cost)
+        if self._settings.draft:
+            firm = kept is not None or table.stable or len(possible) < 2
+            record = {"class": found.name, "exact": cheap, "firm": firm}
+            store.save("exact-class", self._key, record)
+        return Chosen(found, classes, cost, cheap, lambda n: value.rate(found, n))
+
+    def _is_cheap(self, cost: float) -> bool:
+        slack = _WAVERING if self._decided().get("exact") else 1.0
+        return 100 * cost <= slack * self._settings.exact_cost_pct
+
+    def _tell(self, found: ExactClass, classes: Sequence[ExactClass], cost: float) -> None:
         told = {
             "class": found.name,
             "classes": [c.name for c in classes],
             "cost_percent": round(100 * cost, 2),
         }
         store.save(_TOLD, store.file_identity(self._settings.target), told)
-        if self._settings.draft:
-            store.save("exact-class", self._key, {"class": found.name})
-        return Chosen(found, classes, cost, lambda n: value.rate(found, n))
 
-    def _worth(self, table: CostTable) -> Worth:
+    def _worth(self, table: CostTable, learned: Survival) -> Worth:
         names = self._settings.draft
         model = any(name not in FREE_PROPOSERS for name in names)
         plain_s = table.plain_s(1, 1)
         step_s = table.drafter.step_s() if table.drafter is not None else _UNKNOWN_STEP * plain_s
-        return Worth.of(free=bool(names), model=model, step_s=step_s)
+        prior = Worth.of(free=bool(names), model=model, step_s=step_s)
+        return prior.learned(learned.seen({MODEL} if model else FREE))
 
-    def _prices(self, target: Stopwatch, progress: Progress) -> CostTable:
-        """What the probe's passes took, now or when it was made; else some are made now.
-
-        Where a change of shape costs, the probe's passes tell little: nearly all of them change it.
-        """
-        if target.samples[1, 1, False] and not target.steady:
-            return self._keep_prices(measuring.table(target))
+    def _prices(
+        self, classes: Sequence[ExactClass], target: Stopwatch, progress: Progress
+    ) -> CostTable:
+        """What passes cost, measured when a choice hung on it or now. A busy machine is not
+        believed for longer than this start."""
         known = store.read("exact-costs", self._key, CostTable.from_dict)
         if known is not None and not self._settings.measure_again:
             return known
-        context, widest = self._settings.context, self._n_widths - 1
-        return self._keep_prices(
-            measuring.measure(
-                target,
-                None,
-                max_window=widest,
-                n_sequences=context.n_sequences,
-                progress=progress,
+        context, possible = self._settings.context, self._possible(classes)
+        if len(possible) > 1 and self._target.rollback is Rollback.PARTIAL:
+            progress(0.0, "what exact passes cost")
+            found = class_prices(target, possible, context.n_sequences, budget_s=_PRICES_S)
+        elif target.samples[1, 1, False] and not target.steady:
+            found = measuring.table(target)
+        else:  # where a change of shape costs, the probe's passes tell little: nearly all do
+            n, widest = context.n_sequences, self._n_widths - 1
+            found = measuring.measure(
+                target, None, max_window=widest, n_sequences=n, progress=progress
             )
-        )
-
-    def _keep_prices(self, found: CostTable) -> CostTable:
-        store.save("exact-costs", self._key, found.to_dict())
+        if found.stable or len(possible) < 2:
+            store.save("exact-costs", self._key, found.to_dict())
         return found
 
 

@@ -7,9 +7,10 @@ passes are padded, and windows end where the class does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
 
+from parlay.control.survival import Seen
 from parlay.runtime.exactness import ExactClass
 
 # Seconds of a pass over so many sequences, with so many rows of all of them together.
@@ -18,7 +19,10 @@ Price = Callable[[int, int], float]
 # How often drafts are right before any was seen, and in which share of rounds there is one.
 _RATE = 0.75
 _MODEL_SHARE, _FREE_SHARE = 1.0, 0.25
+_N_PRIOR = 100  # tokens that were tried weigh as much as that guess
 _ROWS = range(1, 18)  # that a pass without a class may have for each sequence
+# A class with wider plain passes must save this part of the speed: prices are never quite right.
+_CLEAR = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,11 @@ class Worth:
         if model:
             return cls(_MODEL_SHARE, _RATE, step_s)
         return cls(_FREE_SHARE if free else 0.0, _RATE)
+
+    def learned(self, seen: Seen) -> Worth:
+        """With what earlier runs saw of the proposers."""
+        expected = self.rate * _N_PRIOR + seen.n_held
+        return replace(self, rate=expected / (_N_PRIOR + seen.n_tried))
 
     def tokens(self, window: int) -> float:
         """Of a round with a draft of this length."""
@@ -58,8 +67,12 @@ class Valuation:
         return max(0.0, 1.0 - mean(ratios))
 
     def best(self, classes: Iterable[ExactClass], n_slots: int) -> ExactClass:
-        """The class that costs least; of equals the one with the cheapest plain pass."""
-        return min(classes, key=lambda c: (round(self.cost(c, n_slots), 3), c.floor))
+        """The class that costs least; one with wider plain passes only where it clearly does."""
+        found, *wider = sorted(classes, key=lambda c: c.floor)
+        for other in wider:
+            if self.cost(found, n_slots) - self.cost(other, n_slots) > _CLEAR:
+                found = other
+        return found
 
     def _exact(self, found: ExactClass, n: int) -> float:
         """Tokens per second of n sequences, parted into passes of the class."""

@@ -33,7 +33,7 @@ from parlay.runtime.composition import Composition
 from parlay.runtime.drafter_pause import DrafterPause, bits_stay
 from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.exactness import SINGLE, ExactClass, Inexact
-from parlay.runtime.learned import keep_learned, learned_controller
+from parlay.runtime.learned import keep_learned, learned_controller, learned_survival
 from parlay.runtime.loading import (
     FREE,
     FREE_PROPOSERS,
@@ -119,7 +119,8 @@ class Engine:
         chunk = settings.prompt_chunk or default
         self._classes = ClassCalibration(settings, self.target, self.threads, chunk)
         known = self._calibration.known_costs(self._pair_key)
-        self.chosen = self._classes.choose(self.watched, known, self._progress)
+        learned = learned_survival(self._pair_key)
+        self.chosen = self._classes.choose(self.watched, known, learned, self._progress)
         self.mode: Mode = settings.mode or self._default_mode()
         self._attach(proposers.get(MODEL))
         if self.model.facts.n_experts:  # but a mixture's depend on the text, and the probe has none
@@ -188,9 +189,8 @@ class Engine:
 
     def _default_mode(self) -> Mode:
         """Exact wherever that costs little."""
-        cost = self.chosen.cost
-        cheap = cost is not None and 100 * cost <= self.settings.exact_cost_pct
-        return "exact" if cheap and not self.settings.context.unified else "faithful"
+        cheap = self.chosen.cheap and not self.settings.context.unified
+        return "exact" if cheap else "faithful"
 
     @property
     def threads(self) -> int:

@@ -12,6 +12,7 @@ from parlay import store
 from parlay.control.cost import CostTable
 from parlay.control.cutting import APART, Cutting
 from parlay.control.profit import ProfitController
+from parlay.control.survival import Survival
 
 _KIND = "learned"
 
@@ -20,6 +21,12 @@ def learned_controller(costs: CostTable, key: str, cutting: Cutting = APART) -> 
     """A controller that begins with what was learned; with nothing, where that makes no sense."""
     known = store.read(_KIND, key, lambda record: ProfitController(costs, record, cutting))
     return known or ProfitController(costs, cutting=cutting)
+
+
+def learned_survival(key: str) -> Survival:
+    """How often drafts held in earlier runs; empty where nothing is known."""
+    found = store.read(_KIND, key, lambda record: Survival.from_dict(record["survival"]))
+    return found or Survival()
 
 
 def keep_learned(key: str, controller: ProfitController) -> None:

@@ -233,12 +233,12 @@ def tasks(
     for b in (*shapes, widest):
         n = _N_SAMPLES if b <= _SMALL_ROWS else _N_SAMPLES_WIDE
         yield f"{b} rows", partial(_time_shape, target, b, n)
-    for n in _numbers(n_sequences):
+    for n in numbers_up_to(n_sequences):
         for b in (1, 2, 4):
             yield f"{n} sequences of {b} rows", partial(_time_together, target, n, b)
 
 
-def _numbers(n_sequences: int) -> list[int]:
+def numbers_up_to(n_sequences: int) -> list[int]:
     """So many sequences, and halves of it: what lies between two of them is interpolated."""
     numbers = []
     while n_sequences > 1:

@@ -1,0 +1,83 @@
+"""When a class is chosen, and when an earlier choice is kept; prices are given, not measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parlay.control.cost import CostTable, Curve
+from parlay.runtime.engine import Engine
+from tests import tiny_models
+from tests.runtime.test_engine import settings
+
+# With these the class of single rows costs least, and with those the one that has wider passes.
+DEAR = Curve({1: 1.0, 2: 2.0, 17: 17.0}, {})
+CHEAP = Curve({1: 1.0, 2: 1.0, 17: 1.1}, {})
+
+
+@pytest.fixture(autouse=True)
+def own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def target(tiny_wide: Path, tiny_folder: Path) -> Path:
+    """Its passes over one row round differently from all others."""
+    return tiny_models.requantise(tiny_wide, tiny_folder / "calibrated-f16.gguf", "f16")
+
+
+class Prices:
+    """What the next measurement will find."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.curve, self.stable, self.n_asked = DEAR, True, 0
+        monkeypatch.setattr("parlay.runtime.class_calibration.class_prices", self._measure)
+
+    def _measure(self, *_: object, **_options: object) -> CostTable:
+        self.n_asked += 1
+        return CostTable({(1, 1): self.curve.copy()}, stable=self.stable)
+
+
+@pytest.fixture
+def prices(monkeypatch: pytest.MonkeyPatch) -> Prices:
+    return Prices(monkeypatch)
+
+
+def floor(target: Path, **options: object) -> int:
+    with Engine(settings(target, "suffix", **options)) as engine:
+        return engine.exact.floor
+
+
+def test_prices_choose_the_class(target: Path, prices: Prices) -> None:
+    assert floor(target) == 1
+    prices.curve = CHEAP
+    assert floor(target, measure_again=True) == 2
+
+
+def test_a_choice_is_kept_whatever_later_prices_say(target: Path, prices: Prices) -> None:
+    assert floor(target) == 1
+    prices.curve = CHEAP
+    assert floor(target) == 1
+    assert prices.n_asked == 1
+
+
+def test_a_choice_made_on_a_busy_machine_is_made_again(target: Path, prices: Prices) -> None:
+    prices.stable = False
+    assert floor(target) == 1
+    prices.curve, prices.stable = CHEAP, True
+    assert floor(target) == 2
+    prices.curve = DEAR
+    assert floor(target) == 2
+
+
+def test_a_default_does_not_waver_with_prices_near_its_limit(
+    target: Path, prices: Prices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes = []
+    for cost in (0.049, 0.055, 0.07, 0.055, 0.049):
+        monkeypatch.setattr("parlay.runtime.class_choice.Valuation.cost", lambda *_, c=cost: c)
+        with Engine(settings(target, "suffix")) as engine:
+            modes.append(engine.mode)
+    assert modes == ["exact", "exact", "faithful", "faithful", "exact"]
+    assert prices.n_asked == 1
