@@ -27,9 +27,13 @@ def exact_class(
 ) -> ExactClass:
     """A class that was probed at any length."""
     shapes, bands = frozenset(together), range(16)
-    company = frozenset((n, b) for n, _ in shapes for b in bands)
     return ExactClass(
-        frozenset(widths), shapes, prompts=prompts, bands=frozenset(bands), company=company
+        frozenset(widths),
+        shapes,
+        prompts=prompts,
+        bands=frozenset(bands),
+        company=frozenset((n, b) for n, _ in shapes for b in bands),
+        uneven=frozenset(n for n, _ in shapes),
     )
 
 

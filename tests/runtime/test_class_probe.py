@@ -176,8 +176,8 @@ def test_a_class_is_tried_at_the_end_of_a_longer_text_which_stays_as_it_was(swit
 
 
 def test_sequences_are_tried_together_at_the_ends_of_longer_texts() -> None:
-    model = Kernels(lambda n, start, place: 0, 2048)
-    (found,) = probe(model, MAX_ROWS, 2, chunk=32).classes
+    model = Kernels(lambda n, start, place: int(n > 16), 2048)
+    found, _ = probe(model, MAX_ROWS, 2, chunk=32).classes
     assert found.company == {(2, 0)}
     for seq_id in (0, 1):
         after(model, 300, seq_id)
@@ -208,9 +208,67 @@ def test_sequences_that_round_alike_together_are_in_the_class() -> None:
 
 def test_every_sequence_of_a_pass_counts_not_only_the_first() -> None:
     """The first sequence's rows lie in a whole group of four, the last one's do not."""
-    found = joined(lambda n, start, place: int(place >= 4 and n > 4))
-    assert (2, 2) in found.together
-    assert (2, 3) not in found.together
+    model = Kernels(lambda n, start, place: int(place >= 4 and n > 4))
+    (found,) = probe(model, MAX_ROWS, 2, chunk=64).classes
+    assert tried(model, found, [24, 24]).rows_for(2) == [1, 2]
+
+
+def test_with_one_class_only_company_is_tried_when_there_is_some() -> None:
+    model = Kernels(lambda n, start, place: 0)
+    (found,) = probe(model, MAX_ROWS, 4, chunk=64).classes
+    assert all(len(shape) == 1 for shape in model.shapes)
+    assert found.concurrent and not found.fitting([24, 24])
+    longer = tried(model, found, [24, 24])
+    assert longer.fitting([30, 20]) == tuple(found.rows_for(2))
+    assert not longer.fitting([24] * 3)
+    assert not longer.fitting([24, 300])
+    assert tried(model, longer, [24, 300]).fitting([24, 300])
+
+
+def test_company_that_rounds_differently_leaves_the_class_when_it_is_first_tried() -> None:
+    """Passes over one sequence agree; over two those with more than two rows each do not."""
+    model = Pairs(lambda n_sequences, rows: int(n_sequences > 1 and rows > 2 * n_sequences))
+    (found,) = probe(model, MAX_ROWS, 2, chunk=64).classes
+    longer = tried(model, found, [24, 24])
+    assert longer.rows_for(2) == [1, 2]
+    assert longer.fitting([24, 24]) == (1, 2)
+    never = Pairs(lambda n_sequences, rows: int(n_sequences > 1))
+    (found,) = probe(never, MAX_ROWS, 2, chunk=64).classes
+    assert not tried(never, found, [24, 24]).concurrent
+
+
+def test_neighbours_with_longer_texts_that_change_sums_are_left_apart() -> None:
+    model = Pairs(lambda n_sequences, rows: 0, uneven=1)
+    (found,) = probe(model, MAX_ROWS, 2, chunk=64).classes
+    longer = tried(model, tried(model, found, [24, 24]), [24, 300])
+    assert longer.fitting([24, 24]) and not longer.fitting([24, 300])
+
+
+class Pairs(Kernels):
+    """A kernel for the sequences and rows of a pass, and another for texts of several pages."""
+
+    def __init__(self, kernel: Callable[[int, int], int], uneven: int = 0) -> None:
+        super().__init__(lambda n, start, place: 0)
+        self._pair = kernel
+        self._uneven = uneven
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        found = super().decode(spans)
+        used = self._pair(len(spans), sum(len(span.tokens) for span in spans))
+        used += self._uneven * (len({span.start // 256 for span in spans}) - 1)
+        return [rows + np.float32(1e-4) * used for rows in found]
+
+
+def tried(model: Kernels, found: ExactClass, lengths: Sequence[int]) -> ExactClass:
+    """As in the middle of answers with texts so long."""
+    for seq_id, length in enumerate(lengths):
+        model.clear(seq_id)
+        for at in range(0, length, 32):
+            model.decode([Span(seq_id, at, [1] * min(32, length - at), 0)])
+    before = {seq_id: list(kept) for seq_id, kept in model.cache.items()}
+    longer = reaches(model, found, list(enumerate(lengths)), 60.0)
+    assert model.cache == before
+    return longer
 
 
 def test_one_sequence_needs_no_probe_of_several() -> None:

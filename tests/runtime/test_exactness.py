@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +78,15 @@ def test_where_pages_matter_neighbours_must_read_as_many() -> None:
     assert list(found.fitting([40, 300])) == []
 
 
+def test_neighbours_with_texts_of_other_pages_are_left_apart_until_that_was_tried() -> None:
+    shapes, company = frozenset({(2, 1)}), frozenset({(2, 0), (2, 1)})
+    found = ExactClass(frozenset({1}), shapes, company=company)
+    assert found.is_tried(2, [40, 200]) and found.fitting([40, 200]) == (1,)
+    assert not found.is_tried(2, [40, 300]) and not found.fitting([40, 300])
+    found = replace(found, uneven=frozenset({2}))
+    assert found.is_tried(2, [40, 300]) and found.fitting([40, 300]) == (1,)
+
+
 def test_lengths_are_told_apart_by_powers_of_two_from_a_page_on() -> None:
     assert [band(n) for n in (0, 255, 256, 511, 512, 1024, 4096)] == [0, 0, 1, 1, 2, 3, 5]
 
@@ -83,7 +94,8 @@ def test_lengths_are_told_apart_by_powers_of_two_from_a_page_on() -> None:
 @given(widths=WIDTHS, most=st.integers(1, 12), paged=st.booleans())
 def test_a_class_survives_being_kept(widths: frozenset[int], most: int, paged: bool) -> None:
     shapes = whole_class(most).together
-    found = ExactClass(widths, shapes, paged, True, frozenset({0, 3}), frozenset({(2, 1)}), "ab")
+    bands, company, uneven = frozenset({0, 3}), frozenset({(2, 1)}), frozenset({2})
+    found = ExactClass(widths, shapes, paged, True, bands, company, uneven, "ab")
     assert ExactClass.from_dict(found.to_dict()) == found
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from parlay.decoding.span import Passes
 from parlay.runtime.company_probe import Company, Together
-from parlay.runtime.exactness import PAGE, SINGLE, ExactClass, band
+from parlay.runtime.exactness import PAGE, SINGLE, ExactClass, band, n_pages
 from parlay.runtime.walking import Budget, Digest, OutOfTime, Run, Walker
 from parlay.timing.probe_text import probe_tokens
 
@@ -21,7 +21,7 @@ from parlay.timing.probe_text import probe_tokens
 _SHORT, _OTHER, _LONG = 24, 9, 264
 _N_MIXED = 12  # tokens of a walk in which widths and padding change from pass to pass
 _N_SIGNED = 4  # places whose logits tell later whether a class still holds
-_CHUNKS = (19, 50, 128)  # sizes of prompts' chunks that stand for all of them, with the largest
+_CHUNKS = (19, 128)  # sizes of prompts' chunks that stand for all of them, with the largest
 # On a GPU the fourth pass of a shape is the first that costs what later ones will.
 _N_UNTIL_STEADY = 4
 
@@ -93,14 +93,25 @@ def reaches(
 
 
 def _further(walker: Walker, found: ExactClass, runs: Sequence[Run]) -> ExactClass:
-    bands = {band(run.start) for run in runs}
-    if len(runs) == 1:
-        holds = _mixes(walker, runs[0], _few(found.widths))
-        return replace(found, bands=found.bands | bands) if holds else found
-    rows = found.rows_for(len(runs))
-    if Together(walker, runs).agreeing(found, len(runs), rows) != rows:
-        return found
-    return replace(found, company=found.company | {(len(runs), b) for b in bands})
+    if len(runs) > 1:
+        return _further_together(walker, found, runs)
+    bands = found.bands | {band(runs[0].start)}
+    return replace(found, bands=bands) if _mixes(walker, runs[0], _few(found.widths)) else found
+
+
+def _further_together(walker: Walker, found: ExactClass, runs: Sequence[Run]) -> ExactClass:
+    """The first time that so many are tried, what does not hold leaves the class for good."""
+    n, rows = len(runs), found.rows_for(len(runs))
+    even = len({n_pages(run.start + found.floor) for run in runs}) == 1
+    good = Together(walker, runs).agreeing(found, n, rows)
+    if good != rows:
+        first = even and all(number != n for number, _ in found.company)
+        lost = {(n, r) for r in rows if r not in good}
+        found = replace(found, together=found.together - lost) if first else found
+        if not first or not good:
+            return found
+    company = found.company | {(n, band(run.start)) for run in runs}
+    return replace(found, company=company, uneven=found.uneven | (set() if even else {n}))
 
 
 class _Probing:
@@ -112,6 +123,8 @@ class _Probing:
         self._max_rows = max_rows
         self._n_sequences = n_sequences
         self._size = walker.passes.context_size
+        # What padded plain passes gave, by the length of the text before them and their rows.
+        self._plain: dict[tuple[int, int], list[Digest]] = {}
 
     def find(self) -> Probe:
         contexts = [n for n in (_SHORT, _OTHER, _LONG) if n + self._max_rows <= self._size]
@@ -123,11 +136,17 @@ class _Probing:
         try:
             classes = self._described(classes)
             if self._n_sequences > 1:
-                classes = Company(self._walker, self._n_sequences).join(classes)
+                classes = self._in_company(classes)
             complete = n_probed == len(contexts)
         except OutOfTime:
             complete = False
         return Probe(tuple(classes), complete)
+
+    def _in_company(self, classes: Sequence[ExactClass]) -> list[ExactClass]:
+        company = Company(self._walker, self._n_sequences)
+        if len(classes) == 1 and self._walker.cuts:
+            return [company.hoped(found) for found in classes]
+        return company.join(classes)
 
     def _agreeing(self, contexts: Sequence[int]) -> tuple[list[frozenset[int]], int]:
         """Widths that agree in every context there was time for, and in how many that was."""
@@ -184,6 +203,7 @@ class _Probing:
             if len(found) < width and row != seen[len(found)]:
                 return []
             found.append(row)
+        self._plain[text.start, width] = found
         return found
 
     def _in_any_order(self, text: _Text, group: frozenset[int]) -> list[frozenset[int]]:
@@ -201,8 +221,10 @@ class _Probing:
     def _mixes(self, text: _Text, group: frozenset[int]) -> bool:
         """Whether widths and padding may change from pass to pass."""
         walker, tokens = self._walker, text.rest[:_N_MIXED]
-        walker.rewind(text.prefix)
-        plain = list(walker.walk(text.start, tokens, min(group)))
+        plain = self._plain.get((text.start, min(group)), [])[:_N_MIXED]
+        if len(plain) < _N_MIXED:
+            walker.rewind(text.prefix)
+            plain = list(walker.walk(text.start, tokens, min(group)))
         walker.rewind(text.prefix)
         return plain == list(walker.mixed(text.start, tokens, sorted(group)))
 
@@ -210,7 +232,7 @@ class _Probing:
 
     def _described(self, classes: Sequence[ExactClass]) -> list[ExactClass]:
         found = [replace(c, paged=self._is_paged(c)) for c in classes]
-        found = [self._widened(c) if self._reads_alike(c) else c for c in found]
+        found = [self._with_prompts(c) for c in found]
         found = [replace(c, bands=c.bands | set(self._long_bands(c))) for c in found]
         return [replace(c, digest=_signature(self._walker, c)) for c in found]
 
@@ -225,34 +247,35 @@ class _Probing:
         self._walker.rewind(text[:start])
         return self._walker.step(start, text[start : start + 1], widest) != plain
 
-    def _widened(self, found: ExactClass) -> ExactClass:
+    def _with_prompts(self, found: ExactClass) -> ExactClass:
         """A class that prompts' chunks agree with, with the widest drafts if they do too."""
-        walker, wide = self._walker, min(self._wide, self._walker.chunk)
-        found = replace(found, prompts=True)
-        if wide <= self._max_rows or wide > self._size:
-            return found
-        tokens = probe_tokens(wide, walker.passes.n_vocab, wide)
-        walker.passes.clear(0)
-        own = list(walker.in_full(tokens, self._max_rows))
-        walker.passes.clear(0)
-        same = own == walker.step(0, tokens, wide)
-        return replace(found, widths=frozenset(range(1, wide + 1))) if same else found
-
-    def _reads_alike(self, found: ExactClass) -> bool:
-        """Whether prompts read in chunks leave the logits and the cache that the class would."""
         walker = self._walker
         most = min(walker.chunk, self._size - self._max_rows - 1)
         if found.floor > 1 or found.limit < self._max_rows or most < 1:
-            return False
+            return found
         tokens = probe_tokens(most + 1, walker.passes.n_vocab, most)
         walker.passes.clear(0)
         own = list(walker.in_full(tokens, self._max_rows))
+        if not self._reads_alike(tokens, own):
+            return found
+        wide = min(self._wide, walker.chunk)
+        wider = self._max_rows < wide <= most and self._is_wide(tokens[:wide], own)
+        widths = frozenset(range(1, wide + 1)) if wider else found.widths
+        return replace(found, prompts=True, widths=widths)
+
+    def _reads_alike(self, tokens: Sequence[int], own: Sequence[Digest]) -> bool:
+        """Whether prompts read in chunks leave the logits and the cache that the class would."""
+        walker, most = self._walker, len(tokens) - 1
         for size in sorted({min(size, most) for size in (*_CHUNKS, most)}):
             if walker.end(tokens[:size]) != own[size - 1]:
                 return False
             if walker.step(size, tokens[size : size + 1], 1) != own[size : size + 1]:
                 return False
         return True
+
+    def _is_wide(self, tokens: Sequence[int], own: Sequence[Digest]) -> bool:
+        self._walker.passes.clear(0)
+        return self._walker.step(0, tokens, len(tokens)) == own[: len(tokens)]
 
     def _long_bands(self, found: ExactClass) -> Iterator[int]:
         """A cache that cannot be cut anywhere cannot be probed in the middle of an answer."""

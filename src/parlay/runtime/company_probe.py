@@ -28,6 +28,7 @@ class Together:
         self._walker = walker
         self._runs = runs
         self._seen: dict[tuple[int, int, int], list[list[Digest]]] = {}
+        self._own: dict[tuple[int, int], list[Digest]] = {}
 
     def agreeing(self, found: ExactClass, n: int, rows: Sequence[int]) -> list[int]:
         """With how many rows each the first n of them get what the class gives them alone."""
@@ -40,9 +41,12 @@ class Together:
         return sorted([*good, *(r for r in others if self._agrees(alone, r))])
 
     def _alone(self, found: ExactClass, run: Run, n: int) -> list[Digest]:
-        rows = list(self._walker.walk(run.start, run.tokens[:n], found.floor, run.seq_id))
-        self._walker.cut(run)
-        return rows
+        key = (run.seq_id, found.floor)
+        if len(self._own.get(key, ())) < n:
+            tokens = run.tokens[:n]
+            self._own[key] = list(self._walker.walk(run.start, tokens, found.floor, run.seq_id))
+            self._walker.cut(run)
+        return self._own[key]
 
     def _agrees(self, alone: Sequence[Sequence[Digest]], rows: int) -> bool:
         """One row real and the others padding, then all of them real."""
@@ -64,7 +68,11 @@ class Together:
 
 
 class Company:
-    """The shapes of several sequences that belong to classes, tried after short texts."""
+    """The shapes of several sequences that belong to classes, tried after short texts.
+
+    Where there is one class only nothing is to be chosen: `hoped` leaves it to whoever first has
+    several sequences to try them.
+    """
 
     def __init__(self, walker: Walker, n_sequences: int) -> None:
         self._walker = walker
@@ -72,15 +80,19 @@ class Company:
         self._size = walker.passes.context_size
         self._most_rows = min(_MOST_ROWS, walker.chunk)  # a chunk fits in any batch
 
+    def hoped(self, found: ExactClass) -> ExactClass:
+        """The class with all shapes that may belong to it, none of them tried yet."""
+        return replace(found, together=self._wanted(found))
+
     def join(self, classes: Sequence[ExactClass]) -> list[ExactClass]:
         """The classes with the shapes that belong to them."""
         if self._size < _SHORT + _MOST_ROWS:
             return list(classes)
-        found = [replace(c, together=self._wanted(c)) for c in classes]
+        found = [self.hoped(c) for c in classes]
         for length in (_OTHER, _SHORT):
             together = Together(self._walker, self._read([length] * self._n_sequences))
             found = [_joined(own, together) for own in found]
-        return [replace(c, paged=c.paged or self._is_paged(c)) for c in found]
+        return [replace(c, uneven=self._uneven(c)) for c in found]
 
     def _wanted(self, found: ExactClass) -> frozenset[tuple[int, int]]:
         if found.floor > _WIDEST_FLOOR:
@@ -98,13 +110,14 @@ class Company:
             runs.append(Run(s, length, text[length:], text[:length]))
         return runs
 
-    def _is_paged(self, found: ExactClass) -> bool:
-        """Whether a neighbour with a longer text changes a sequence's sums."""
+    def _uneven(self, found: ExactClass) -> frozenset[int]:
+        """How many may share a pass though one has a longer text; tried with as many as can."""
         if not found.together or self._size < _LONG + _MOST_ROWS:
-            return bool(found.together)  # not known, so taken to be
+            return frozenset()
         n, rows = max(found.together)
         together = Together(self._walker, self._read([_SHORT] * (n - 1) + [_LONG]))
-        return not together.agreeing(found, n, [rows])
+        agree = together.agreeing(found, n, [rows])
+        return frozenset(n for n, _ in found.together) if agree else frozenset()
 
 
 def _joined(own: ExactClass, together: Together) -> ExactClass:

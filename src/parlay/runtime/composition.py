@@ -80,9 +80,11 @@ class Composition:
 
     def _n_first(self, left: Sequence[Placed]) -> int:
         """How many of the first ones share a pass: as many as decode fastest."""
-        most = _n_neighbours(left)
-        self._look(left[:most])
-        return next(n for n in self._fastest(most) if n == 1 or self.rows(left[:n]))
+        for n in self._fastest(_n_neighbours(left)):
+            self._look(left[:n])
+            if self.rows(left[:n]):
+                return n
+        return 1
 
     def _fastest(self, most: int) -> Sequence[int]:
         """Numbers of sequences up to `most`, those that decode fastest together first."""
@@ -91,10 +93,12 @@ class Composition:
         return self._order[most]
 
     def _look(self, placed: Sequence[Placed]) -> None:
-        """Where texts have grown longer than any the class was probed at, try it there, once."""
+        """Where so many, or texts so long, were never tried in the class, try them there, once."""
         lengths, n = [one.n_cached for one in placed], len(placed)
+        if self.found.is_tried(n, lengths) or not self.found.rows_for(n):
+            return
         key = (n, frozenset(map(band, lengths)))
-        if self.found.is_probed(n, lengths) or not self.found.rows_for(n) or key in self._tried:
+        if key in self._tried:
             return
         self._tried.add(key)
         self.found = self._scout(self.found, [(one.seq_id, one.n_cached) for one in placed])

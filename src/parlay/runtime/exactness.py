@@ -39,12 +39,13 @@ class ExactClass:
     widths: frozenset[int]  # rows of a pass over one sequence
     # Sequences of a pass and rows of each of them, where several agree with one alone.
     together: frozenset[tuple[int, int]] = frozenset()
-    # Whether the pages that a pass reads change its sums: then none may read another number of
-    # them than a padded plain pass at the same place does.
+    # Whether the pages that a pass over one sequence reads change its sums: then none may read
+    # another number of them than a padded plain pass at the same place does.
     paged: bool = False
     prompts: bool = False  # whether prompts read in chunks of any size agree with its passes
     bands: frozenset[int] = frozenset()  # lengths of text it was probed at; see `band`
     company: frozenset[tuple[int, int]] = frozenset()  # the same for so many sequences
+    uneven: frozenset[int] = frozenset()  # so many may share a pass whose texts differ in pages
     digest: str = ""  # of a few of its logits: tells later whether this still holds
 
     @property
@@ -78,15 +79,27 @@ class ExactClass:
         """Whether a pass with so many rows of each sequence, after texts so long, is in it."""
         if len(rows) == 1 and rows[0] == self.floor:
             return True  # the padded plain pass, which the others are compared with
-        if self.paged and not (len(set(rows)) == 1 and self._same_pages(rows[0], lengths)):
-            return False
         # llama.cpp cuts a pass with more rows for some in parts with as many for each.
-        parts = Cutting().parts(dict(enumerate(rows)))
+        parts = [(p.n_sequences, p.n_rows) for p in Cutting().parts(dict(enumerate(rows)))]
+        if not all(self._ignores_pages(n) for n in (len(rows), *(n for n, _ in parts))) and not (
+            len(parts) == 1 and self._same_pages(rows[0], lengths)
+        ):
+            return False
         return all(
-            part.n_rows // part.n_sequences in self.rows_for(part.n_sequences)
-            and self.is_probed(part.n_sequences, lengths)
-            for part in parts
+            n_rows // n in self.rows_for(n) and self.is_probed(n, lengths) for n, n_rows in parts
         )
+
+    def _ignores_pages(self, n_sequences: int) -> bool:
+        """Whether nothing depends on the pages that a pass over so many reads."""
+        return not self.paged and (n_sequences == 1 or n_sequences in self.uneven)
+
+    def is_tried(self, n_sequences: int, lengths: Sequence[int]) -> bool:
+        """Whether nothing is left to be found out about so many after texts so long."""
+        if not self.is_probed(n_sequences, lengths):
+            return False
+        if self.paged or self._ignores_pages(n_sequences):
+            return True
+        return len({n_pages(length + self.floor) for length in lengths}) == 1
 
     def is_probed(self, n_sequences: int, lengths: Iterable[int]) -> bool:
         """Whether its shapes were tried on so many sequences after texts about so long."""
@@ -100,7 +113,8 @@ class ExactClass:
 
     def fitting(self, lengths: Sequence[int]) -> Sequence[int]:
         """The rows that each sequence of a pass may have, after texts so long; ascending."""
-        if not self.paged:  # asked in every round: then only the bands of the texts matter
+        # Asked in every round: mostly only the bands of the texts matter.
+        if self._ignores_pages(len(lengths)):
             return _fitting(self, len(lengths), frozenset(map(band, lengths)))
         return self._holding(lengths)
 
@@ -110,7 +124,7 @@ class ExactClass:
 
     def real_rows(self, lengths: Sequence[int]) -> int:
         """The most rows that may be real: each reads the pages of a plain pass at its place."""
-        if not self.paged:
+        if self._ignores_pages(len(lengths)):
             return max(self.widths)
         return n_pages(max(lengths) + self.floor) * PAGE - self.floor - max(lengths) + 1
 
@@ -122,6 +136,7 @@ class ExactClass:
             "prompts": self.prompts,
             "bands": sorted(self.bands),
             "company": sorted(map(list, self.company)),
+            "uneven": sorted(self.uneven),
             "digest": self.digest,
         }
 
@@ -136,6 +151,7 @@ class ExactClass:
                 bool(record["prompts"]),
                 frozenset(int(n) for n in record["bands"]),
                 frozenset((_count(n), int(length)) for n, length in record["company"]),
+                _counts(record["uneven"]),
                 str(record["digest"]),
             )
         except (LookupError, TypeError, ValueError) as error:

@@ -40,6 +40,7 @@ _DENSE_ROWS = 9
 _N_REJECTED = 2
 _N_CHANGES = 2
 _SPARSE_ROWS = (12, 16, 17, 24, 32)
+_ROWS_EACH = (1, 2, 4)  # of several sequences
 _N_STEPS = 8
 _N_WARM_UP = 2
 _CATCH_UPS = (2, 8, 32)
@@ -234,8 +235,7 @@ def tasks(
         n = _N_SAMPLES if b <= _SMALL_ROWS else _N_SAMPLES_WIDE
         yield f"{b} rows", partial(_time_shape, target, b, n)
     for n in numbers_up_to(n_sequences):
-        for b in (1, 2, 4):
-            yield f"{n} sequences of {b} rows", partial(_time_together, target, n, b)
+        yield f"{n} sequences", partial(_time_together, target, n)
 
 
 def numbers_up_to(n_sequences: int) -> list[int]:
@@ -281,16 +281,16 @@ def _time_rollback(passes: Stopwatch) -> None:
     passes.clear(0)
 
 
-def _time_together(passes: Stopwatch, n_sequences: int, rows: int) -> None:
-    """Passes over several sequences, so many rows each."""
-    sequences = range(n_sequences)
-    texts = [real_tokens(passes, _N_PREFIX + rows, place=s) for s in sequences]
+def _time_together(passes: Stopwatch, n_sequences: int) -> None:
+    """Passes over several sequences, with few rows of each; their texts are read once."""
+    sequences, most = range(n_sequences), max(_ROWS_EACH)
+    texts = [real_tokens(passes, _N_PREFIX + most, place=s) for s in sequences]
     try:
-        for _ in range(1 + 3 * int(passes.steady)):
+        for rows in [n for n in _ROWS_EACH for _ in range(1 + 3 * int(passes.steady))]:
             for s in sequences:
-                passes.clear(s)
-                passes.decode([Span(s, 0, texts[s][:_N_PREFIX], 0)])
-            passes.decode([Span(s, _N_PREFIX, texts[s][_N_PREFIX:], rows) for s in sequences])
+                rewind(passes, texts[s][:_N_PREFIX], s)
+            end = _N_PREFIX + rows
+            passes.decode([Span(s, _N_PREFIX, texts[s][_N_PREFIX:end], rows) for s in sequences])
     finally:
         for s in sequences:
             passes.clear(s)

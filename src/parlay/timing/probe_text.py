@@ -29,17 +29,17 @@ def real_tokens(passes: Passes, n: int, place: int = 0) -> list[int]:
     return [text[(first + i) % len(text)] for i in range(n)]
 
 
-def read(passes: Passes, prefix: Sequence[int]) -> None:
+def read(passes: Passes, prefix: Sequence[int], seq_id: int = 0) -> None:
     """Into the cache, in chunks."""
     for at in range(0, len(prefix), _SMALL_CHUNK):
-        passes.decode([Span(0, at, prefix[at : at + _SMALL_CHUNK], 0)])
-    passes.mark(0, lasting=True)
+        passes.decode([Span(seq_id, at, prefix[at : at + _SMALL_CHUNK], 0)])
+    passes.mark(seq_id, lasting=True)
 
 
-def rewind(passes: Passes, prefix: Sequence[int]) -> None:
+def rewind(passes: Passes, prefix: Sequence[int], seq_id: int = 0) -> None:
     """Leave just the prefix in the cache; one without a mark there has to read it again."""
-    if passes.reusable(0, len(prefix)) == len(prefix):
-        passes.truncate(0, len(prefix))
+    if passes.reusable(seq_id, len(prefix)) == len(prefix):
+        passes.truncate(seq_id, len(prefix))
     else:
-        passes.clear(0)
-        read(passes, prefix)
+        passes.clear(seq_id)
+        read(passes, prefix, seq_id)
