@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def prices(monkeypatch: pytest.MonkeyPatch) -> Prices:
     return Prices(monkeypatch)
 
 
-def floor(target: Path, **options: object) -> int:
+def floor(target: Path, **options: Any) -> int:
     with Engine(settings(target, "suffix", **options)) as engine:
         return engine.exact.floor
 
