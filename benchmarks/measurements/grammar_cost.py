@@ -1,7 +1,9 @@
 """What a grammar costs a round: the skeleton, the masks of its rows, and the tokens taken over.
 
 Follows an example answer for each schema of structured-24, in rounds that draft the skeleton; no
-model runs. Once with the model's own vocabulary, once with one made wider by pairs of its tokens.
+model runs. Once with the model's own vocabulary, once with one made wider by pairs of its tokens;
+`greedy`: the likeliest token is taken, and obeys; `forbidden`: the same, but it never obeys;
+`drawn`: tokens are drawn. Only the first needs no masks.
 
     python -m benchmarks.measurements.grammar_cost --json grammar_cost.json
 """
@@ -20,15 +22,20 @@ import numpy as np
 
 from parlay.bench.suite import load_suite
 from parlay.decoding.constraint import Constraint
+from parlay.decoding.masked import Masked
+from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import common_prefix
 from parlay.hub.resolving import resolve_model
 from parlay.llama.vocabulary import Vocabulary
 from parlay.llama.vocabulary_only import open_vocabulary
-from parlay.proposers.proposer import Ask
+from parlay.proposers.proposer import GREEDY, Ask
 from parlay.proposers.skeleton import SkeletonProposer
 from parlay.runtime.grammar import Grammars
 
 PARTS = ("skeleton", "masks", "accept")
+KINDS = ("greedy", "forbidden", "drawn")
+_DRAWN = Sampling(temperature=0.7, top_p=0.9)
+_AT_TOP = 100.0  # added to a logit: the likeliest by far
 Times = list[tuple[float, ...]]  # of each round, microseconds by part
 
 
@@ -59,8 +66,9 @@ def main() -> None:
     schemas = [prompt.json_schema for prompt in prompts if prompt.json_schema]
     with open_vocabulary(resolve_model(args.model)) as own:
         found = [
-            measure(vocabulary, schemas, args.window)
+            measure(vocabulary, schemas, args.window, kind)
             for vocabulary in (own, Widened(own, args.widened))
+            for kind in KINDS
         ]
     print(json.dumps(found, indent=1))
     if args.json:
@@ -68,9 +76,9 @@ def main() -> None:
 
 
 def measure(
-    vocabulary: Vocabulary, schemas: Sequence[dict[str, Any]], window: int
+    vocabulary: Vocabulary, schemas: Sequence[dict[str, Any]], window: int, kind: str
 ) -> dict[str, Any]:
-    """Microseconds a round, p50 and p95: each part, and the whole."""
+    """Microseconds a round, mean, p50 and p95: each part, and the whole."""
     grammars = Grammars(vocabulary)
     rng = np.random.default_rng(0)
     p = rng.standard_normal((window + 1, vocabulary.size), np.float32)
@@ -78,18 +86,19 @@ def measure(
     for schema in schemas:
         answer = vocabulary.continuation(json.dumps(example(schema), indent=1))
         constraint = grammars.constraint(grammars.json_schema(schema))
-        times += _rounds(constraint, vocabulary, answer, p)
+        times += _rounds(constraint, vocabulary, answer, p, kind)
     columns = dict(zip(PARTS, zip(*times, strict=True), strict=True))
     columns["round"] = tuple(map(sum, times))
     return {
         "n_vocab": vocabulary.size,
+        "kind": kind,
         "rounds": len(times),
         "us": {name: _percentiles(column) for name, column in columns.items()},
     }
 
 
 def _rounds(
-    constraint: Constraint, vocabulary: Vocabulary, answer: Sequence[int], p: Any
+    constraint: Constraint, vocabulary: Vocabulary, answer: Sequence[int], p: Any, kind: str
 ) -> Iterator[tuple[float, ...]]:
     proposer, done = SkeletonProposer(vocabulary.piece), 0
     while done < len(answer):
@@ -97,18 +106,27 @@ def _rounds(
         ask = Ask(0, answer[:done], len(p) - 1, n_prompt=0, constraint=constraint)
         draft = proposer.propose([ask])[0].tokens
         drafted = perf_counter()
-        constraint.mask(p[: len(draft) + 1], draft)
-        masked = perf_counter()
         taken = answer[done : done + common_prefix(draft, answer[done:]) + 1]
+        rows = p[: len(taken)]
+        if kind == "greedy":
+            rows[range(len(taken)), taken] += _AT_TOP
+        ready = perf_counter()
+        held = Masked(rows, constraint, draft, _DRAWN if kind == "drawn" else GREEDY)
+        for j in range(len(taken)):
+            held[j]
+        masked = perf_counter()
         constraint.accept(taken)
-        done += len(taken)
         ended = perf_counter()
-        yield tuple(s * 1e6 for s in (drafted - began, masked - drafted, ended - masked))
+        if kind == "greedy":
+            rows[range(len(taken)), taken] -= _AT_TOP
+        done += len(taken)
+        yield tuple(s * 1e6 for s in (drafted - began, masked - ready, ended - masked))
 
 
 def _percentiles(values: Sequence[float]) -> dict[str, float]:
     cuts = statistics.quantiles(values, n=20, method="inclusive")
-    return {"p50": round(cuts[9], 1), "p95": round(cuts[18], 1)}
+    mean = statistics.fmean(values)
+    return {"mean": round(mean, 1), "p50": round(cuts[9], 1), "p95": round(cuts[18], 1)}
 
 
 def example(schema: dict[str, Any]) -> Any:

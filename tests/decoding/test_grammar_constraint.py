@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher, LLTokenizer, grammar_from
 
-from parlay.decoding.grammar_constraint import Alphabet, GrammarConstraint
+from parlay.decoding.alphabet import Alphabet
+from parlay.decoding.grammar_constraint import GrammarConstraint
 from parlay.decoding.spacing import Spacing
+from parlay.errors import BadRequest
 
 # Every byte of ASCII, some words and marks that models write as one token, and an end.
 WORDS = [b'":', b'",', b"\n ", b' "', b"name", b"_", b"person", b"org", b"  "]
@@ -59,12 +61,21 @@ class Counted:
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
-        self.n_masks = 0
+        self.counts = [0]  # shared with its copies
+
+    @property
+    def n_masks(self) -> int:
+        return self.counts[0]
 
     def compute_bitmask(self) -> bytes:
-        self.n_masks += 1
+        self.counts[0] += 1
         found: bytes = self._matcher.compute_bitmask()
         return found
+
+    def deep_copy(self) -> Counted:
+        copied = Counted(self._matcher.deep_copy())
+        copied.counts = self.counts
+        return copied
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._matcher, name)
@@ -138,27 +149,79 @@ def test_what_may_follow_a_draft_is_told_and_nothing_follows_a_forbidden_one(
 def test_no_state_is_computed_twice_for_one_row(tokenizer: Any) -> None:
     constraint, spacing, matcher = after(tokenizer, '{\n  "first_name": "Ann",')
     draft = constraint.forced(spacing)
-    for j in range(len(draft)):  # as a draft model asks
-        constraint.allowed(draft[:j])
+    for _ in range(2):
+        for j in range(len(draft) + 1):  # as a draft model asks, and a draw
+            constraint.allowed(draft[:j])
+        assert matcher.n_masks <= len(draft) + 3  # and places inside of tokens, at white space
     before = matcher.n_masks
-    assert before <= len(draft) + 3  # and places inside of tokens, where white space is guessed
-    constraint.mask(np.zeros((len(draft) + 1, END + 1), np.float32), draft)
-    assert matcher.n_masks <= before + 1
+    constraint.allowed(draft)
+    assert matcher.n_masks == before
 
 
-def test_masked_rows_equal_those_of_a_walk_token_by_token(tokenizer: Any) -> None:
+def test_tokens_that_may_come_are_told_without_a_mask(tokenizer: Any) -> None:
+    constraint, _, matcher = after(tokenizer, '{"first_name":"Ann",')
+    draft = tokenize('"kind":"person"')
+    assert all(constraint.permits(draft[:j], token) for j, token in enumerate(draft))
+    assert not constraint.permits(draft, ord("x"))
+    constraint.accept(draft)
+    assert matcher.n_masks == 0
+
+
+@pytest.mark.parametrize("text", ['{"first_name":"Ann","kind":"org', '{\n  "first_name": "A'])
+def test_what_is_told_of_a_token_is_what_its_mask_says(tokenizer: Any, text: str) -> None:
+    draft = tokenize(text)
+    constraint, matcher = made(tokenizer)
+    for j in range(len(draft) + 1):
+        own = np.frombuffer(matcher.deep_copy().compute_bitmask(), np.uint8)
+        mask = np.unpackbits(own, bitorder="little", count=END + 1).view(np.bool_)
+        found = constraint.allowed(())
+        assert found is not None and (found == mask).all()
+        assert [constraint.permits((), t) for t in range(END + 1)] == mask.tolist()
+        if j < len(draft) and mask[draft[j]]:
+            constraint.accept([draft[j]])
+
+
+def test_masks_along_a_draft_equal_those_of_a_walk_token_by_token(tokenizer: Any) -> None:
     draft = tokenize('{"first_name":"')
-    rows = np.random.default_rng(3).normal(size=(len(draft) + 1, END + 1)).astype(np.float32)
     constraint, _ = made(tokenizer)
-    found = constraint.mask(rows, draft)
     walked, _ = made(tokenizer)
-    for j, row in enumerate(rows):
-        assert (walked.mask(row[None], [])[0] == found[j]).all()
+    for j in range(len(draft) + 1):
+        along, here = constraint.allowed(draft[:j]), walked.allowed(())
+        assert along is not None and here is not None and (along == here).all()
         if j < len(draft):
             walked.accept([draft[j]])
 
 
-def test_rows_behind_a_forbidden_token_stay_as_they_are(tokenizer: Any) -> None:
-    constraint, _ = made(tokenizer)
-    rows = np.ones((3, END + 1), np.float32)
-    assert (constraint.mask(rows, tokenize("x{"))[1:] == 1).all()
+def test_drafts_leave_the_state_alone_in_whatever_order_they_are_tried(tokenizer: Any) -> None:
+    constraint, spacing, _ = after(tokenizer, '{\n  "first_name": "Ann",')
+    forced = constraint.forced(spacing)
+    assert constraint.n_obeying(tokenize('\n "kind":')) > 0
+    assert constraint.permits(forced[:2], forced[2])
+    assert not constraint.permits((), ord("x"))
+    constraint.accept(forced)
+    assert constraint.permits((), ord("p")) and not constraint.complete
+
+
+class GivesUp(Counted):
+    """A matcher whose masks are too complex."""
+
+    def compute_bitmask(self) -> bytes:
+        self._matcher.consume_token(ord("#"))  # nothing may follow: it is in error for good
+        return bytes(64)
+
+    def deep_copy(self) -> GivesUp:
+        return GivesUp(self._matcher.deep_copy())
+
+
+def test_a_mask_that_is_too_complex_breaks_a_draft_and_not_the_answer(tokenizer: Any) -> None:
+    grammar = grammar_from("json_schema", json.dumps(SCHEMA))
+    alphabet = Alphabet([*PIECES, b""], tokenize, frozenset({END}))
+    matcher = GivesUp(LLMatcher(tokenizer, grammar, log_level=0))
+    constraint, spacing = GrammarConstraint(matcher, alphabet), Spacing()
+    start = tokenize('{"first_name":"Ann",')
+    spacing.read(b'{"first_name":"Ann",')
+    constraint.accept(start)
+    with pytest.raises(BadRequest, match="too complex"):
+        constraint.forced(spacing)
+    assert constraint.permits((), ord('"'))
+    constraint.accept([ord('"')])

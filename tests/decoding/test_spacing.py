@@ -47,11 +47,14 @@ def test_inside_a_string_there_is_none_to_guess() -> None:
     assert after('{\n  "a": "x\\"').guess(ord("z")) == b""
 
 
-def test_a_copy_reads_on_by_itself() -> None:
+def test_what_may_come_is_read_by_itself_and_makes_no_habits() -> None:
     first = after('{\n  "a": "x",')
-    second = first.copy()
-    second.read(b'\n  "b": 1}')
+    ahead = first.ahead()
+    ahead.read(b'"b": {')
+    assert ahead.guess(ord('"')) == b"\n    "
     assert first.guess(ord('"')) == b"\n  "
+    first.read(b'\n  "b": 1}')
+    assert ahead.guess(ord('"')) == b"\n    "
 
 
 def outside_strings(text: bytes) -> list[int]:

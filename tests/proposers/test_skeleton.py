@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from parlay.decoding.spacing import Spacing
 from parlay.proposers.proposer import Ask
 from parlay.proposers.skeleton import SkeletonProposer
@@ -22,8 +19,8 @@ class Forces:
     def forced(self, spacing: Spacing) -> list[int]:
         return [*(spacing.guess(ord('"')) or b""), ord('"')]
 
-    def mask(self, p: NDArray[np.float32], draft: Sequence[int]) -> NDArray[np.float32]:
-        return p
+    def permits(self, draft: Sequence[int], token: int) -> bool:
+        return True
 
     def accept(self, tokens: Sequence[int]) -> None: ...
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parlay.decoding.constraint import Constraint
 from parlay.errors import BadRequest
 from parlay.llama.model import Model
 from parlay.llama.settings import ModelSettings
@@ -22,8 +23,9 @@ def model(target: Path) -> Iterator[Model]:
         yield found
 
 
-def allowed(row: np.ndarray) -> set[int]:
-    return set(np.flatnonzero(np.isfinite(row)).tolist())
+def allowed(constraint: Constraint, *draft: int) -> set[int]:
+    found = constraint.allowed(draft)
+    return set() if found is None else set(np.flatnonzero(found).tolist())
 
 
 def test_each_row_is_masked_as_if_the_draft_held(model: Model) -> None:
@@ -31,17 +33,15 @@ def test_each_row_is_masked_as_if_the_draft_held(model: Model) -> None:
     grammars = Grammars(vocabulary)
     constraint = grammars.constraint(grammars.gbnf('root ::= "on" "and"'))
     on, and_ = vocabulary.tokenize("onand", bos=False)
-    p = np.zeros((3, vocabulary.size), np.float32)
-    masked = constraint.mask(p, [on, and_])
+    first, second = allowed(constraint), allowed(constraint, on)
     o = vocabulary.tokenize("o", bos=False)[0]
-    assert on in allowed(masked[0]) <= {on, o}
-    assert and_ in allowed(masked[1]) and on not in allowed(masked[1])
-    assert allowed(masked[2]) == vocabulary.ends
-    assert np.isfinite(p).all()  # the target's own rows stay as they are
+    assert on in first <= {on, o}
+    assert and_ in second and on not in second
+    assert allowed(constraint, on, and_) == vocabulary.ends
     # Looking ahead has moved nothing.
-    assert allowed(constraint.mask(p[:1], [])[0]) == allowed(masked[0])
+    assert allowed(constraint) == first
     constraint.accept([on])
-    assert allowed(constraint.mask(p[:1], [])[0]) == allowed(masked[1])
+    assert allowed(constraint) == second
 
 
 def test_a_draft_that_breaks_the_grammar_cannot_be_accepted(model: Model) -> None:
@@ -49,11 +49,10 @@ def test_a_draft_that_breaks_the_grammar_cannot_be_accepted(model: Model) -> Non
     grammars = Grammars(vocabulary)
     constraint = grammars.constraint(grammars.gbnf('root ::= "on"+'))
     on, the = vocabulary.tokenize("on", bos=False)[0], vocabulary.tokenize(" the", bos=False)[0]
-    masked = constraint.mask(np.zeros((3, vocabulary.size), np.float32), [the, on])
-    assert the not in allowed(masked[0])
+    assert the not in allowed(constraint) and constraint.allowed([the]) is None
+    assert not constraint.permits([], the) and constraint.permits([], on)
     constraint.accept([on])
-    again = constraint.mask(np.zeros((1, vocabulary.size), np.float32), [])
-    assert allowed(again[0]) >= {on} | vocabulary.ends
+    assert allowed(constraint) >= {on} | vocabulary.ends
 
 
 @pytest.mark.parametrize("end", [True, False])
@@ -63,9 +62,9 @@ def test_an_end_in_the_draft_leaves_the_state_alone(model: Model, end: bool) -> 
     constraint = grammars.constraint(grammars.gbnf('root ::= "on"+'))
     on = vocabulary.tokenize("on", bos=False)[0]
     draft = [on, vocabulary.eos] if end else [on, on]
-    constraint.mask(np.zeros((3, vocabulary.size), np.float32), draft)
-    first = constraint.mask(np.zeros((1, vocabulary.size), np.float32), [])
-    assert not allowed(first[0]) & vocabulary.ends
+    assert constraint.n_obeying(draft) == 2
+    assert not allowed(constraint) & vocabulary.ends
+    assert not constraint.permits([], vocabulary.eos)
 
 
 def test_grammars_that_cannot_be_used_say_why(model: Model) -> None:
@@ -89,7 +88,7 @@ def test_a_matcher_that_gave_up_ends_nothing_as_if_it_were_whole(model: Model) -
     with pytest.raises(BadRequest, match="too complex"):
         constraint.accept([the])  # whatever breaks a matcher, it allows nothing but the end after
     with pytest.raises(BadRequest, match="too complex"):
-        constraint.mask(np.zeros((1, vocabulary.size), np.float32), [])
+        constraint.allowed([])
 
 
 def _objects(n: int) -> dict[str, Any]:
@@ -125,8 +124,7 @@ def test_a_large_grammar_is_read_as_a_small_one_is(model: Model) -> None:
     grammars = Grammars(model.vocabulary)
     text = 'root ::= "on"\n' + "#" * 20_000 + "\n"
     constraint = grammars.constraint(grammars.gbnf(text))
-    row = constraint.mask(np.zeros((1, model.vocabulary.size), np.float32), [])[0]
-    assert model.vocabulary.tokenize("on", bos=False)[0] in allowed(row)
+    assert model.vocabulary.tokenize("on", bos=False)[0] in allowed(constraint)
     with pytest.raises(BadRequest, match="cannot be read"):
         grammars.gbnf("root = x\n" + "#" * 20_000)
     with pytest.raises(BadRequest, match="cannot be read"):

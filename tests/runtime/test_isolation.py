@@ -16,7 +16,7 @@ from parlay.decoding.span import Span
 from parlay.errors import BadRequest, DecodeError, ParlayError
 from parlay.runtime.request import Request
 from parlay.testing import ScriptedProposer
-from tests.runtime.rig import LOGITS, Rig, plain
+from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
 
 PROMPT = (1, 2, 3, 4, 5)
 HONEST = [Request((*PROMPT, i), max_tokens=20) for i in range(3)]
@@ -30,16 +30,14 @@ class Script:
         self._left = n
         self._complete = complete
 
-    def mask(self, p: NDArray[np.float32], draft: Sequence[int]) -> NDArray[np.float32]:
-        allowed = np.array(p)
-        allowed[max(0, self._left) :] = -np.inf
-        return allowed
+    def permits(self, draft: Sequence[int], token: int) -> bool:
+        return len(draft) < self._left
 
     def accept(self, tokens: Sequence[int]) -> None:
         self._left -= len(tokens)
 
-    def allowed(self, draft: Sequence[int]) -> None:
-        return None
+    def allowed(self, draft: Sequence[int]) -> NDArray[np.bool_]:
+        return np.full(N_VOCAB, len(draft) < self._left)
 
     def n_obeying(self, draft: Sequence[int]) -> int:
         return len(draft)
@@ -82,7 +80,7 @@ def test_a_row_that_nothing_may_follow_ends_one_answer_and_no_other(
     assert rig.text(whole) == rig.text(broken) == plain(free)
 
 
-@pytest.mark.parametrize("method", ["mask", "accept"])
+@pytest.mark.parametrize("method", ["permits", "accept"])
 def test_a_grammar_that_breaks_ends_its_answer_only(
     method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

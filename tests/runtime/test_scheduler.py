@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from parlay.control.controller import Choice, FixedWindow, View
 from parlay.decoding.draft import NO_DRAFT, Draft
@@ -479,8 +477,8 @@ class Forced:
     def forced(self, spacing: object) -> list[int]:
         return self._left[:2]
 
-    def mask(self, p: NDArray[np.float32], draft: Seq[int]) -> NDArray[np.float32]:
-        return p
+    def permits(self, draft: Seq[int], token: int) -> bool:
+        return True
 
     def accept(self, tokens: Seq[int]) -> None:
         del self._left[: len(tokens)]

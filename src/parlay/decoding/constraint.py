@@ -18,8 +18,8 @@ from parlay.decoding.spacing import Spacing
 class Constraint(Protocol):
     """The state of one sequence's grammar."""
 
-    def mask(self, p: NDArray[np.float32], draft: Sequence[int]) -> NDArray[np.float32]:
-        """A copy of the rows in which what may not come is -inf; the state stays as it was."""
+    def permits(self, draft: Sequence[int], token: int) -> bool:
+        """Whether a token may follow a draft that holds; the state stays as it was."""
 
     def accept(self, tokens: Sequence[int]) -> None:
         """These tokens were committed."""

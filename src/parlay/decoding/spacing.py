@@ -5,6 +5,8 @@ Knows bytes of text; knows nothing of grammars or tokens.
 
 from __future__ import annotations
 
+from copy import copy
+
 _SPACE = b" \t\r\n"
 _OPENING, _CLOSING = b"{[", b"}]"
 _VALUE = ord("v")  # stands for whatever a value or a key begins or ends with
@@ -25,13 +27,12 @@ class Spacing:
         self._before: int | None = None  # the last mark outside of a string
         self._run = bytearray()  # white space since then
         self._in_string = self._escaped = False
+        self._learns = True
 
-    def copy(self) -> Spacing:
-        """One that reads on, on its own."""
-        made = Spacing()
-        made._habits, made._unit, made._depth = dict(self._habits), self._unit, self._depth
-        made._before, made._run = self._before, bytearray(self._run)
-        made._in_string, made._escaped = self._in_string, self._escaped
+    def ahead(self) -> Spacing:
+        """One that reads on from here what may come: it has the same habits and learns none."""
+        made = copy(self)
+        made._run, made._learns = bytearray(self._run), False
         return made
 
     def read(self, text: bytes) -> None:
@@ -93,7 +94,8 @@ class Spacing:
 
     def _read_mark(self, byte: int) -> None:
         mark = byte if byte in _MARKS else _VALUE
-        if self._before is not None and not (self._before == mark == _VALUE and not self._run):
+        same = self._before == mark == _VALUE and not self._run
+        if self._learns and self._before is not None and not same:
             self._learn((self._before, mark))
         self._run.clear()
         if byte in _OPENING:

@@ -11,6 +11,7 @@ target's, but the text depends on the draft.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,14 @@ from parlay.decoding.sampling import Sampling, distribution, draw
 from parlay.decoding.verdict import Verdict
 from parlay.errors import NothingFollows
 
-Verify = Callable[
-    [Draft, NDArray[np.float32], Sampling, Sequence[int], int, Container[int]], Verdict
-]
+
+class Rows(Protocol):
+    """The target's logits, row by row: an array, or what a grammar leaves of it."""
+
+    def __getitem__(self, j: int, /) -> NDArray[np.float32]: ...
+
+
+Verify = Callable[[Draft, Rows, Sampling, Sequence[int], int, Container[int]], Verdict]
 
 # Rejection sampling draws three independent numbers at one position; coupled drawing uses stream 0.
 _ACCEPT, _RESIDUAL, DRAFT_STREAM = 1, 2, 3
@@ -31,7 +37,7 @@ _ACCEPT, _RESIDUAL, DRAFT_STREAM = 1, 2, 3
 
 def coupled(
     draft: Draft,
-    p: NDArray[np.float32],
+    p: Rows,
     sampling: Sampling,
     history: Sequence[int],
     position: int,
@@ -58,7 +64,7 @@ def coupled(
 
 def rejection(
     draft: Draft,
-    p: NDArray[np.float32],
+    p: Rows,
     sampling: Sampling,
     history: Sequence[int],
     position: int,

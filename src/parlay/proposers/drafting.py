@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parlay.decoding.draft import NO_DRAFT, Distribution, Draft
+from parlay.decoding.masked import masked
 from parlay.decoding.sampling import Row, distribution, draw
 from parlay.decoding.verification import DRAFT_STREAM, draw_from
 from parlay.proposers.proposer import Ask
@@ -89,14 +90,11 @@ class Drafting:
         ask = self.ask
         if ask.constraint is None:
             return row
-        ahead = ask.tokens[len(ask.tokens) - ask.n_ahead :]
-        allowed = ask.constraint.allowed([*ahead, *self.tokens])
-        if allowed is None or not allowed.any():
-            return None
-        n = min(len(row), len(allowed))
-        obeying: Row = np.full(len(row), -np.inf, np.float32)
-        obeying[:n][allowed[:n]] = row[:n][allowed[:n]]
-        return obeying
+        draft = [*ask.tokens[len(ask.tokens) - ask.n_ahead :], *self.tokens]
+        if ask.sampling.untouched and ask.constraint.permits(draft, int(row.argmax())):
+            return row
+        allowed = ask.constraint.allowed(draft)
+        return None if allowed is None or not allowed.any() else masked(row, allowed)
 
     @property
     def worth_going_on(self) -> bool:

@@ -10,13 +10,15 @@ import json
 from importlib.util import find_spec
 from typing import Any
 
-from parlay.decoding.grammar_constraint import Alphabet, GrammarConstraint
+from parlay.decoding.alphabet import Alphabet
+from parlay.decoding.grammar_constraint import GrammarConstraint
 from parlay.errors import BadRequest
 from parlay.llama.vocabulary import Vocabulary
 from parlay.runtime.grammar_check import one_line, read_apart, read_here
 
 MAX_GRAMMAR = 1 << 20
 _SMALL = 1 << 13  # characters: from three times as many on, some have ended the process
+_N_TEXTS = 4096  # what grammars force, tokenised: names of schemas come again and again
 WHITESPACE = r"(\n {0,8}| ?)"  # a line with its indent, or one space
 
 
@@ -93,8 +95,10 @@ class _Tokens:
         self.eos_token_id = vocabulary.eos
         self.bos_token_id = vocabulary.bos if vocabulary.bos >= 0 else None
 
+        self._tokenize = functools.lru_cache(_N_TEXTS)(vocabulary.tokenize)
+
     def __call__(self, text: str) -> list[int]:
-        return self._vocabulary.tokenize(text, bos=False, special=False)
+        return self._tokenize(text, bos=False, special=False)
 
 
 def _guidance() -> None:

@@ -56,16 +56,11 @@ class State(Protocol):
     def allowed(self, n: int) -> Allowed | None:
         """Which tokens may come next; None: all."""
 
+    def permits(self, token: int) -> bool:
+        """Whether this one may."""
+
     def after(self, token: int) -> State:
         """The place after one more token."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A state and what may follow it, computed once."""
-
-    state: State
-    allowed: Allowed | None  # None: all
 
 
 class Guide:
@@ -74,33 +69,31 @@ class Guide:
     def __init__(self, rules: Rules, *, thinking: bool) -> None:
         self._ends = rules.vocabulary.ends
         self._n = rules.vocabulary.size
-        self._alphabet = rules.grammars.alphabet
         self._state: State = Thinking(rules) if thinking else begin(rules)
-        self._places: dict[tuple[int, ...], _Place | None] = {}  # after the tokens of a draft
+        # After the tokens of a draft: the state, and its mask once that was asked for.
+        self._states: dict[tuple[int, ...], State | None] = {}
+        self._masks: dict[tuple[int, ...], Allowed] = {}
 
-    def mask(self, p: NDArray[np.float32], draft: Sequence[int]) -> NDArray[np.float32]:
-        """Rows with what may not come at -inf, each given that the draft held before it."""
-        rows = p
-        for j in range(len(p)):
-            place = self._after(draft[:j])
-            if place is None:
-                break
-            if place.allowed is not None:
-                rows = np.array(p, dtype=np.float32) if rows is p else rows
-                rows[j, : self._n][~place.allowed] = -np.inf
-        return rows
+    def permits(self, draft: Sequence[int], token: int) -> bool:
+        """Whether a token may follow a draft that holds."""
+        state = self._after(tuple(draft))
+        return state is not None and token < self._n and state.permits(token)
 
     def allowed(self, draft: Sequence[int]) -> Allowed | None:
         """Which tokens may follow a draft; None where the draft itself may not come."""
-        place = self._after(draft)
-        if place is None:
+        path = tuple(draft)
+        state = self._after(path)
+        if state is None:
             return None
-        return np.ones(self._n, np.bool_) if place.allowed is None else place.allowed
+        if path not in self._masks:
+            found = state.allowed(self._n)
+            self._masks[path] = np.ones(self._n, np.bool_) if found is None else found
+        return self._masks[path]
 
     def n_obeying(self, draft: Sequence[int]) -> int:
         """How many leading tokens of a draft may come."""
         n = 0
-        while n < len(draft) and self._after(draft[: n + 1]) is not None:
+        while n < len(draft) and self._after(tuple(draft[: n + 1])) is not None:
             n += 1
         return n
 
@@ -108,7 +101,7 @@ class Guide:
         """The tokens that must come next, where a grammar holds."""
         if not isinstance(self._state, Held):
             return []
-        return GrammarConstraint(self._state.matcher, self._alphabet).forced(spacing)
+        return self._state.constraint.forced(spacing)
 
     @property
     def complete(self) -> bool:
@@ -116,26 +109,21 @@ class Guide:
         return not isinstance(self._state, Held) or bool(self._state.matcher.is_accepting())
 
     def accept(self, tokens: Sequence[int]) -> None:
-        self._places.clear()
         for token in tokens:
             if token not in self._ends:
                 self._state = self._state.after(token)
+        self._states.clear()
+        self._masks.clear()
 
-    def _after(self, draft: Sequence[int]) -> _Place | None:
+    def _after(self, path: tuple[int, ...]) -> State | None:
         """The place after a draft; None where it may not come."""
-        path = tuple(draft)
-        if path not in self._places:
-            state = self._state if not path else self._step(path)
-            self._places[path] = None if state is None else _Place(state, state.allowed(self._n))
-        return self._places[path]
-
-    def _step(self, path: tuple[int, ...]) -> State | None:
-        before, token = self._after(path[:-1]), path[-1]
-        if before is None or token in self._ends:
-            return None
-        if before.allowed is not None and not before.allowed[token]:
-            return None
-        return before.state.after(token)
+        if not path:
+            return self._state
+        if path not in self._states:
+            before, token = self._after(path[:-1]), path[-1]
+            may = before is not None and token not in self._ends and before.permits(token)
+            self._states[path] = before.after(token) if may and before is not None else None
+        return self._states[path]
 
 
 def begin(rules: Rules) -> State:
@@ -157,6 +145,12 @@ class Thinking:
             return None
         return _only(n, self.rules.farewell[self.n - budget])
 
+    def permits(self, token: int) -> bool:
+        budget = self.rules.budget
+        if budget is None or self.n < budget:
+            return True
+        return token == self.rules.farewell[self.n - budget]
+
     def after(self, token: int) -> State:
         rules = self.rules
         tail = self.tail + rules.bytes_of(token)
@@ -176,6 +170,9 @@ class Free:
 
     def allowed(self, n: int) -> Allowed | None:
         return None
+
+    def permits(self, token: int) -> bool:
+        return True
 
     def after(self, token: int) -> State:
         rules = self.rules
@@ -212,7 +209,15 @@ class Held:
         return held._next() if held.matcher.consume_tokens(tokens) else Free(rules, b"", False)
 
     def allowed(self, n: int) -> Allowed | None:
-        return GrammarConstraint(self.matcher, self.rules.grammars.alphabet).allowed(())
+        return self.constraint.allowed(())
+
+    def permits(self, token: int) -> bool:
+        return self.constraint.permits((), token)
+
+    @property
+    def constraint(self) -> GrammarConstraint:
+        """One that may look ahead: it has a matcher of its own."""
+        return GrammarConstraint(self.matcher.deep_copy(), self.rules.grammars.alphabet)
 
     def after(self, token: int) -> State:
         matcher = self.matcher.deep_copy()
@@ -234,6 +239,9 @@ class Over:
 
     def allowed(self, n: int) -> Allowed | None:
         return _only(n, *self.rules.vocabulary.ends)
+
+    def permits(self, token: int) -> bool:
+        return token in self.rules.vocabulary.ends
 
     def after(self, token: int) -> State:
         return self

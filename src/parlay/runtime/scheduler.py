@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from parlay.control.controller import plain
 from parlay.decoding.draft import NO_DRAFT
 from parlay.decoding.logprobs import TokenLogprob, token_logprob
+from parlay.decoding.masked import Masked
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.decoding.span import Span, Target, pad
 from parlay.decoding.verdict import Verdict
@@ -322,12 +323,13 @@ class Scheduler:
         """Verify one draft, commit what holds, and cut the cache back to all but the last token."""
         seq, draft = row.seq, row.bet.draft
         request, p = seq.request, p[: 1 + len(draft.tokens)]  # what follows is padding
-        allowed = p if seq.constraint is None else seq.constraint.mask(p, draft.tokens)
+        held = seq.constraint
+        rows = p if held is None else Masked(p, held, draft.tokens, request.sampling)
         verdict = VERIFICATIONS[request.verification](
-            draft, allowed, request.sampling, seq.tokens, seq.n_generated, self._ends
+            draft, rows, request.sampling, seq.tokens, seq.n_generated, self._ends
         )
-        if seq.constraint is not None:
-            seq.constraint.accept(verdict.tokens)
+        if held is not None:
+            held.accept(verdict.tokens)
         rejected = tuple(draft.tokens[verdict.n_accepted : verdict.n_drafted])
         n_taken = seq.commit(verdict, draft.proposer, self._logprobs(seq, p, verdict), rejected)
         keep = len(seq.tokens) - 1

@@ -53,8 +53,9 @@ class Writer:
         self.ended = False
 
     def allowed(self, draft: list[int]) -> list[set[int]]:
-        rows = self.guide.mask(np.zeros((len(draft) + 1, self._vocabulary.size), np.float32), draft)
-        return [set(np.flatnonzero(np.isfinite(row)).tolist()) for row in rows]
+        masks = (self.guide.allowed(draft[:j]) for j in range(len(draft) + 1))
+        ids = range(self._vocabulary.size)
+        return [set(ids) if mask is None else set(np.flatnonzero(mask).tolist()) for mask in masks]
 
     def say(self, text: str) -> None:
         for token in self._vocabulary.tokenize(text, bos=False, special=False):

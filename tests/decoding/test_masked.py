@@ -1,0 +1,82 @@
+"""Rows under a constraint: masked where that could change the draw, and left alone elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from parlay.decoding.draft import Draft
+from parlay.decoding.masked import Masked, masked
+from parlay.decoding.sampling import Sampling
+from parlay.decoding.spacing import Spacing
+from parlay.decoding.verification import coupled
+
+N = 16
+DRAWN = Sampling(temperature=0.9, top_p=0.8, seed=3)
+
+
+class Even:
+    """Even tokens after a draft of even length, odd ones after the others."""
+
+    complete = True
+
+    def __init__(self) -> None:
+        self.n_masks = 0
+
+    def permits(self, draft: Sequence[int], token: int) -> bool:
+        return token % 2 == len(draft) % 2
+
+    def allowed(self, draft: Sequence[int]) -> NDArray[np.bool_]:
+        self.n_masks += 1
+        mask: NDArray[np.bool_] = np.arange(N) % 2 == len(draft) % 2
+        return mask
+
+    def accept(self, tokens: Sequence[int]) -> None: ...
+
+    def n_obeying(self, draft: Sequence[int]) -> int:
+        return len(draft)
+
+    def forced(self, spacing: Spacing) -> list[int]:
+        return []
+
+
+def rows(seed: int, n: int = 4) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(size=(n, N)).astype(np.float32)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(repeat_penalty=1.3), DRAWN])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_verdict_is_that_of_rows_that_are_all_masked(sampling: Sampling, seed: int) -> None:
+    p, constraint = rows(seed), Even()
+    whole = np.stack([masked(p[j], constraint.allowed([0] * j)) for j in range(len(p))])
+    draft = Draft(tuple(int(whole[j].argmax()) for j in range(3)), "ngram")
+    lazily = Masked(p, constraint, draft.tokens, sampling)
+    asked = (sampling, [1, 2], 5, frozenset({N}))
+    assert coupled(draft, lazily, *asked) == coupled(draft, whole, *asked)
+
+
+def test_a_row_whose_likeliest_token_may_come_needs_no_mask() -> None:
+    p, constraint = np.zeros((2, N), np.float32), Even()
+    p[0, 4], p[1, 4] = 1, 1
+    held = Masked(p, constraint, [4], Sampling())
+    assert held[0] is not None and constraint.n_masks == 0
+    assert held[1][4] == -np.inf and constraint.n_masks == 1
+    assert p[1, 4] == 1  # the target's own row stays as it is
+    Masked(p, constraint, [4], DRAWN)[0]  # a filter sees what the mask leaves
+    assert constraint.n_masks == 2
+
+
+@pytest.mark.parametrize("n_may", [3, 3000])
+def test_columns_beyond_the_mask_may_never_come(n_may: int) -> None:
+    allowed = np.zeros(5000, np.bool_)
+    allowed[:n_may] = True
+    found = masked(np.ones(5008, np.float32), allowed)
+    assert np.isfinite(found).sum() == n_may and np.isinf(found[5000:]).all()
+
+
+def test_a_row_that_is_allowed_whole_is_not_copied() -> None:
+    row = np.ones(8, np.float32)
+    assert masked(row, np.ones(8, np.bool_)) is row
