@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.draft import Draft
@@ -101,3 +101,30 @@ class Indexing(Protocol):
 
     def read(self, seq_id: int, tokens: Sequence[int]) -> None:
         """The target reads this prompt now: time to index it."""
+
+
+# Whether an object follows a protocol takes Python longer than to draft with it: asked once a kind.
+_followed: dict[tuple[type, type], bool] = {}
+
+
+def _follows(proposer: object, protocol: type) -> bool:
+    key = (type(proposer), protocol)
+    found = _followed.get(key)
+    if found is None:
+        found = _followed[key] = isinstance(proposer, protocol)
+    return found
+
+
+def goes_on(proposer: object) -> TypeGuard[Continuing]:
+    """Whether it can draft on from what another one drafted."""
+    return _follows(proposer, Continuing)
+
+
+def looks_ahead(proposer: object) -> TypeGuard[Foresighted]:
+    """Whether it can go on while the target verifies."""
+    return _follows(proposer, Foresighted)
+
+
+def indexes(proposer: object) -> TypeGuard[Indexing]:
+    """Whether it likes to read a prompt before it is asked."""
+    return _follows(proposer, Indexing)

@@ -15,20 +15,14 @@ from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.span import common_prefix
 from parlay.proposers.prediction import PREDICTION
-from parlay.proposers.proposer import (
-    Ask,
-    Continuing,
-    Foresighted,
-    Further,
-    Indexing,
-    Proposer,
-)
+from parlay.proposers.proposer import Ask, Further, Proposer, goes_on, indexes, looks_ahead
 from parlay.proposers.skeleton import SKELETON
 from parlay.runtime.composition import ANY_SHAPE, Frame
 from parlay.runtime.faults import Faults
 from parlay.runtime.sequence import Sequence
 
 _FAILED = Draft((), "none")
+_NO_OFFERS: Mapping[str, Draft] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +36,8 @@ class Bet:
 
     def agreed(self, tokens: Seq[int]) -> dict[str, int]:
         """How many leading tokens of every offer, taken or not, the round generated."""
+        if not self.offers:
+            return {}
         return {name: common_prefix(draft.tokens, tokens) for name, draft in self.offers.items()}
 
     @property
@@ -121,7 +117,7 @@ class Bets:
     def ahead(self, placed: Seq[tuple[Sequence, Bet]]) -> None:
         """The target is about to verify these bets: drafters that can go on meanwhile."""
         for name, proposer in self.proposers.items():
-            if isinstance(proposer, Foresighted):
+            if looks_ahead(proposer):
                 proposer.ahead(
                     [
                         Further(seq.seq_id, seq.tokens, len(bet.draft.tokens), bet.choice.window)
@@ -213,28 +209,27 @@ class Bets:
                 return replace(choice, fallback=missing)
         return choice
 
-    def _offers(self, names: Seq[str], seq: Sequence, window: int) -> dict[str, Draft]:
+    def _offers(self, names: Seq[str], seq: Sequence, window: int) -> Mapping[str, Draft]:
         """What each free proposer would draft, as far as a grammar lets it."""
-        offers = {name: self._ask_one(name, seq, window) for name in names}
+        if not names:
+            return _NO_OFFERS
+        ask = _free_ask(seq, window)
+        offers = {name: self._propose(name, (ask,))[0] for name in names}
         forced = offers.get(SKELETON, NO_DRAFT)
         if forced.tokens and len(forced.tokens) < window:
             for name in names:
                 if self._continues(name):
-                    longer = self._go_on(name, seq, window, forced)
+                    longer = self._go_on(name, ask, forced)
                     if len(longer.tokens) > len(forced.tokens):
                         offers[longer.proposer] = longer
         return offers
 
     def _continues(self, name: str) -> bool:
-        return isinstance(self.proposers[name], Continuing)
+        return goes_on(self.proposers[name])
 
-    def _ask_one(self, name: str, seq: Sequence, window: int) -> Draft:
-        return self._propose(name, [_free_ask(seq, window)])[0]
-
-    def _go_on(self, name: str, seq: Sequence, window: int, ahead: Draft) -> Draft:
+    def _go_on(self, name: str, ask: Ask, ahead: Draft) -> Draft:
         """What a free proposer drafts behind what the grammar forces."""
-        ask = _behind(_free_ask(seq, window), ahead)
-        return _joined(ahead, self._propose(name, [ask])[0])
+        return _joined(ahead, self._propose(name, (_behind(ask, ahead),))[0])
 
     def _drafts(
         self, sequences: Seq[Sequence], views: Seq[View], choices: Seq[Choice]
@@ -305,14 +300,14 @@ def _bet(choice: Choice, draft: Draft, offers: Mapping[str, Draft]) -> Bet:
 
 
 def _begin(proposer: Proposer, seq: Sequence) -> None:
-    if isinstance(proposer, Indexing):
+    if indexes(proposer):
         proposer.begin(seq.seq_id, seq.tokens, seq.n_reused, seq.request.memory)
     else:
         proposer.forget(seq.seq_id)
 
 
 def _read(proposer: Proposer, seq: Sequence) -> None:
-    if isinstance(proposer, Indexing):
+    if indexes(proposer):
         proposer.read(seq.seq_id, seq.tokens)
 
 

@@ -77,11 +77,13 @@ class _Pass:
     spans: Seq[Span]  # theirs in the same order, and padding of idle sequences between them
     n_rows: int
     n_padding: int
+    reads_prompt: bool
 
     @classmethod
     def of(cls, rows: Seq[_Row], spans: Seq[Span]) -> _Pass:
         n_rows = sum([len(span.tokens) for span in spans])
-        return cls(rows, spans, n_rows, n_rows - sum([row.n_real for row in rows]))
+        n_padding = n_rows - sum([row.n_real for row in rows])
+        return cls(rows, spans, n_rows, n_padding, not all(row.decodes for row in rows))
 
 
 class Scheduler:
@@ -216,9 +218,11 @@ class Scheduler:
         read = {span.seq_id: p for span, p in zip(made.spans, logits, strict=True)}
         rounds = []
         for row in made.rows:
-            with self._alone(row.seq):
+            try:
                 rounds += [self._settle(row, read[row.seq.seq_id])] if row.span.n_logits else []
-        for row in made.rows:
+            except Exception as error:
+                self._end(row.seq, error)
+        for row in made.rows if made.reads_prompt else ():
             row.seq.n_cached = self.target.length(row.seq.seq_id)
             self._mark(row)
         verify_s = self.target.busy_s - busy
@@ -336,6 +340,7 @@ class Scheduler:
         if keep < row.span.start + len(row.span.tokens):
             self.target.truncate(seq.seq_id, keep)
         assert self.target.length(seq.seq_id) == keep
+        seq.n_cached = keep
         return row, verdict.first(n_taken)
 
     def _logprobs(
@@ -410,7 +415,7 @@ class Scheduler:
             expected_gain=bet.choice.expected_gain,
             reason=bet.choice.reason,
             position=row.seq.n_generated - len(verdict.tokens),
-            reads_prompt=not all(r.decodes for r in made.rows),
+            reads_prompt=made.reads_prompt,
         )
 
     # -- the edges ------------------------------------------------------------
@@ -466,14 +471,18 @@ class Scheduler:
         try:
             yield
         except Exception as error:
-            self.target.clear(seq.seq_id)
-            seq.n_cached = 0
-            if isinstance(error, NothingFollows) and seq.may_end:
-                seq.finish_early("stop")
-                return
-            if not isinstance(error, ParlayError):
-                self._faults.tell("an answer failed", error)
-            seq.finish_early("error", as_parlay(error))
+            self._end(seq, error)
+
+    def _end(self, seq: Sequence, error: Exception) -> None:
+        """One answer failed, or the grammar lets nothing follow."""
+        self.target.clear(seq.seq_id)
+        seq.n_cached = 0
+        if isinstance(error, NothingFollows) and seq.may_end:
+            seq.finish_early("stop")
+            return
+        if not isinstance(error, ParlayError):
+            self._faults.tell("an answer failed", error)
+        seq.finish_early("error", as_parlay(error))
 
     def fail_all(self, error: ParlayError) -> None:
         """End everything, for instance when the engine closes."""
