@@ -51,12 +51,36 @@ def pad(tokens: Sequence[int], width: int) -> list[int]:
     return [*tokens, *[tokens[-1]] * (width - len(tokens))]
 
 
-class Passes(Protocol):
-    """A model with a cache of several sequences."""
+class Cached(Protocol):
+    """A cache of several sequences, and what can be done to it."""
 
     @property
     def context_size(self) -> int:
         """Tokens that each sequence can hold."""
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds spent inside the model so far."""
+
+    @property
+    def can_shift(self) -> bool:
+        """Whether `shift` works; without it, what is left of a text must be read again."""
+
+    def truncate(self, seq_id: int, length: int) -> None:
+        """Forget everything from position `length` on."""
+
+    def clear(self, seq_id: int) -> None:
+        """Forget a sequence."""
+
+    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        """Drop positions [keep, keep + discard) and move what follows down."""
+
+    def close(self) -> None:
+        """Free it."""
+
+
+class Passes(Cached, Protocol):
+    """A model with a cache of several sequences."""
 
     @property
     def n_vocab(self) -> int:
@@ -67,10 +91,6 @@ class Passes(Protocol):
         """Tokens of a real text; empty where there is none to be had."""
 
     @property
-    def busy_s(self) -> float:
-        """Seconds spent inside the model so far."""
-
-    @property
     def steady(self) -> bool:
         """Whether a pass costs more when its shape differs from the last one (GPU graphs)."""
 
@@ -78,18 +98,11 @@ class Passes(Protocol):
     def free_rollback(self) -> int:
         """Tokens of a draft that are taken back at no cost; beyond, it takes copies and passes."""
 
-    @property
-    def can_shift(self) -> bool:
-        """Whether `shift` works; without it, what is left of a text must be read again."""
-
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         """One pass over all spans; per span its `n_logits` rows, valid until the next pass."""
 
     def length(self, seq_id: int) -> int:
         """Tokens of the sequence in the cache."""
-
-    def truncate(self, seq_id: int, length: int) -> None:
-        """Forget everything from position `length` on."""
 
     def reusable(self, seq_id: int, length: int) -> int:
         """How many of the first `length` cached tokens can be kept."""
@@ -102,15 +115,6 @@ class Passes(Protocol):
 
     def restore(self, seq_id: int, saved: Any) -> None:
         """Put what `save` gave into a place, whatever was there before."""
-
-    def clear(self, seq_id: int) -> None:
-        """Forget a sequence."""
-
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
-        """Drop positions [keep, keep + discard) and move what follows down."""
-
-    def close(self) -> None:
-        """Free it."""
 
 
 class Target(Passes, Protocol):

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.decoding.span import Span
+from parlay.decoding.span import Cached, Span
 
 States = NDArray[np.float32]  # one row per token
 
@@ -32,7 +32,7 @@ class Fed:
     n_logits: int = 0  # logits are read for so many of the last rows
 
 
-class StateModel(Protocol):
+class StateModel(Cached, Protocol):
     """A drafter with a cache of its own that reads the target's states."""
 
     @property
@@ -42,18 +42,6 @@ class StateModel(Protocol):
     @property
     def width(self) -> int:
         """Numbers in the target's states of one token, all layers together."""
-
-    @property
-    def context_size(self) -> int:
-        """Rows that each sequence can hold."""
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds spent inside the model so far."""
-
-    @property
-    def can_shift(self) -> bool:
-        """Whether `shift` works."""
 
     def read(self, fed: Sequence[Fed]) -> list[tuple[NDArray[np.float32], States]]:
         """One pass: per item its logits and the drafter's own states, for its last `n_logits` rows.
@@ -65,18 +53,6 @@ class StateModel(Protocol):
 
     def encode(self, states: States) -> States:
         """The target's states as the drafter wants them fed; most want them as they are."""
-
-    def truncate(self, seq_id: int, length: int) -> None:
-        """Forget everything from position `length` on."""
-
-    def clear(self, seq_id: int) -> None:
-        """Forget a sequence."""
-
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
-        """Drop positions [keep, keep + discard) and move what follows down."""
-
-    def close(self) -> None:
-        """Free it."""
 
 
 class LatticeModel(StateModel, Protocol):

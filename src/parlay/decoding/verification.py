@@ -35,60 +35,67 @@ Verify = Callable[[Draft, Rows, Sampling, Sequence[int], int, Container[int]], V
 _ACCEPT, _RESIDUAL, DRAFT_STREAM = 1, 2, 3
 
 
-def coupled(
-    draft: Draft,
-    p: Rows,
-    sampling: Sampling,
-    history: Sequence[int],
-    position: int,
-    ends: Container[int],
-) -> Verdict:
-    """Accept the draft as far as it guessed the target's own draws."""
-    tokens: list[int] = []
-    try:
-        for j, guess in enumerate(draft.tokens):
-            token = draw(p[j], sampling, _after(history, tokens, sampling), position + j)
-            tokens.append(token)
-            if token != guess:
-                return Verdict(tuple(tokens), len(draft.tokens), j)
-            if token in ends:
-                return Verdict(tuple(tokens), j + 1, j + 1)
-        k = len(tokens)
-        tokens.append(draw(p[k], sampling, _after(history, tokens, sampling), position + k))
-        return Verdict(tuple(tokens), k, k)
-    except NothingFollows:
-        if not tokens:
-            raise
-        return _so_far(tokens)
+# What stands at row j: the guess where it is accepted, else the target's own token.
+_Judge = Callable[[Draft, int, NDArray[np.float32], Sampling, Sequence[int], int], int]
 
 
-def rejection(
+def _verification(judge: _Judge) -> Verify:
+    """Go on while the draft's tokens stand; one more token where all of them do."""
+
+    def verify(
+        draft: Draft,
+        p: Rows,
+        sampling: Sampling,
+        history: Sequence[int],
+        position: int,
+        ends: Container[int],
+    ) -> Verdict:
+        tokens: list[int] = []
+        try:
+            for j, guess in enumerate(draft.tokens):
+                before = _after(history, tokens, sampling)
+                tokens.append(judge(draft, j, p[j], sampling, before, position + j))
+                if tokens[-1] != guess:
+                    return Verdict(tuple(tokens), len(draft.tokens), j)
+                if guess in ends:
+                    return Verdict(tuple(tokens), j + 1, j + 1)
+            k = len(tokens)
+            tokens.append(draw(p[k], sampling, _after(history, tokens, sampling), position + k))
+            return Verdict(tuple(tokens), k, k)
+        except NothingFollows:
+            if not tokens:
+                raise
+            return _so_far(tokens)
+
+    return verify
+
+
+def _drawn(
     draft: Draft,
-    p: Rows,
+    j: int,
+    row: NDArray[np.float32],
     sampling: Sampling,
-    history: Sequence[int],
+    before: Sequence[int],
     position: int,
-    ends: Container[int],
-) -> Verdict:
-    """Accept each draft token with probability min(1, p/q); after a rejection draw from p - q."""
-    tokens: list[int] = []
-    try:
-        for j, guess in enumerate(draft.tokens):
-            target = distribution(p[j], sampling, _after(history, tokens, sampling))
-            q = draft.q[j] if draft.q is not None else _certain(guess)
-            if uniform(sampling.seed, position + j, _ACCEPT) * q.of(guess) >= target.of(guess):
-                own = draw_from(residual(target, q), sampling.seed, position + j, _RESIDUAL)
-                return Verdict((*tokens, own), len(draft.tokens), j)
-            tokens.append(guess)
-            if guess in ends:
-                return Verdict(tuple(tokens), j + 1, j + 1)
-        k = len(tokens)
-        tokens.append(draw(p[k], sampling, _after(history, tokens, sampling), position + k))
-        return Verdict(tuple(tokens), k, k)
-    except NothingFollows:
-        if not tokens:
-            raise
-        return _so_far(tokens)
+) -> int:
+    """The target's own draw, whatever was guessed."""
+    return draw(row, sampling, before, position)
+
+
+def _tried(
+    draft: Draft,
+    j: int,
+    row: NDArray[np.float32],
+    sampling: Sampling,
+    before: Sequence[int],
+    position: int,
+) -> int:
+    """The guess with probability min(1, p/q), else a draw from p - q, which is never the guess."""
+    guess, target = draft.tokens[j], distribution(row, sampling, before)
+    q = draft.q[j] if draft.q is not None else _certain(guess)
+    if uniform(sampling.seed, position, _ACCEPT) * q.of(guess) < target.of(guess):
+        return guess
+    return draw_from(residual(target, q), sampling.seed, position, _RESIDUAL)
 
 
 def _so_far(accepted: list[int]) -> Verdict:
@@ -125,4 +132,6 @@ def _after(history: Sequence[int], tokens: Sequence[int], sampling: Sampling) ->
     return (*history[-sampling.penalty_last_n :], *tokens)
 
 
+coupled = _verification(_drawn)
+rejection = _verification(_tried)
 VERIFICATIONS: dict[str, Verify] = {"coupled": coupled, "rejection": rejection}

@@ -11,10 +11,10 @@ from functools import cache
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.errors import BadRequest
 from parlay.proposers.proposer import Ask
-from parlay.proposers.slot_texts import SlotTexts
+from parlay.proposers.slot_texts import IndexedText, SlotTexts
 
 
-class NgramProposer:
+class NgramProposer(IndexedText):
     """Drafts the continuation of the latest earlier occurrence of the longest known n-gram.
 
     A call costs O(new tokens + window), whatever the length of the context.
@@ -31,30 +31,6 @@ class NgramProposer:
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """One draft per ask, in order."""
         return [self._draft(ask) for ask in asks]
-
-    def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
-        """Keep what the slot's last text shares with this one."""
-        self._texts.begin(seq_id, tokens, n_kept)
-
-    def read(self, seq_id: int, tokens: Sequence[int]) -> None:
-        """Index a prompt."""
-        self._texts.of(seq_id, tokens)
-
-    def forget(self, seq_id: int) -> None:
-        """The slot starts over."""
-        self._texts.forget(seq_id)
-
-    def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
-        """The sequence ended: nothing to learn, but the next turn may begin with its text."""
-        self._texts.end(seq_id)
-
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
-        """Every later position moved: index anew, once per `discard` tokens, so O(1) per token."""
-        self.forget(seq_id)
-
-    def close(self) -> None:
-        """Give all memory back."""
-        self._texts.clear()
 
     def _draft(self, ask: Ask) -> Draft:
         if ask.window == 0:

@@ -60,6 +60,36 @@ class SlotTexts:
         self._ended.clear()
 
 
+class IndexedText:
+    """What proposers that look into a sequence's own text do as it goes on."""
+
+    _texts: SlotTexts
+
+    def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
+        """Keep what the slot's last text shares with this one."""
+        self._texts.begin(seq_id, tokens, n_kept)
+
+    def read(self, seq_id: int, tokens: Sequence[int]) -> None:
+        """Index a prompt."""
+        self._texts.of(seq_id, tokens)
+
+    def forget(self, seq_id: int) -> None:
+        """The slot starts over."""
+        self._texts.forget(seq_id)
+
+    def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
+        """The sequence ended: the next turn may begin with its text."""
+        self._texts.end(seq_id)
+
+    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        """Every later position moved: index anew, once per `discard` tokens, so O(1) per token."""
+        self.forget(seq_id)
+
+    def close(self) -> None:
+        """Give all memory back."""
+        self._texts.clear()
+
+
 def _shared(text: array[int], tokens: Sequence[int], most: int) -> int:
     """Tokens that both begin with, at most so many."""
     n = min(len(text), len(tokens), most)

@@ -13,14 +13,14 @@ from parlay.proposers.match import Match
 from parlay.proposers.memory import Memory
 from parlay.proposers.occurrences import Occurrences
 from parlay.proposers.proposer import Ask
-from parlay.proposers.slot_texts import SlotTexts
+from parlay.proposers.slot_texts import IndexedText, SlotTexts
 
 # Runs that are looked up, the longest first; of those found, the places that share most are taken.
 _SIZES = (2, 4, 8)
 _MAX_TAIL = 64  # tokens of a sequence that are looked for in past texts
 
 
-class SuffixProposer:
+class SuffixProposer(IndexedText):
     """Drafts what most often followed the longest suffix that occurred earlier.
 
     A match of m tokens carries a draft of up to `factor` * m. A call costs O(new tokens + window),
@@ -55,31 +55,18 @@ class SuffixProposer:
         return self._past
 
     def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
-        """Keep what the slot's last text shares with this one."""
         self._owners[seq_id] = owner
-        self._texts.begin(seq_id, tokens, n_kept)
-
-    def read(self, seq_id: int, tokens: Sequence[int]) -> None:
-        """Index a prompt."""
-        self._texts.of(seq_id, tokens)
-
-    def forget(self, seq_id: int) -> None:
-        """The slot starts over."""
-        self._texts.forget(seq_id)
+        super().begin(seq_id, tokens, n_kept)
 
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
-        """The sequence ended: remember its text if asked to; the next turn may begin with it."""
+        """Remember the text if asked to."""
         if self._past is not None:
             self._past.add(self._owners.pop(seq_id, ""), tokens)
-        self._texts.end(seq_id)
-
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
-        """Every later position moved: index anew, once per `discard` tokens, so O(1) per token."""
-        self.forget(seq_id)
+        super().finish(seq_id, tokens)
 
     def close(self) -> None:
-        """Give all memory back, past texts included."""
-        self._texts.clear()
+        """Past texts go, too."""
+        super().close()
         self._past = None
 
     def _draft(self, ask: Ask) -> Draft:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from parlay.errors import BadRequest, RollbackUnsupported, VocabularyMismatch
@@ -135,31 +136,13 @@ class Loader:
         n_outputs = (self._settings.widest + 1) * settings.n_sequences
         context = StateContext(drafter, self._drafter_context(n_outputs), self._target)
         closing.append(context.close)
-        ends, n_vocab = self._model.vocabulary.ends, self._target.n_vocab
+        common = context, self._model.vocabulary.ends, self._target.n_vocab, settings.n_batch
+        if context.kind != "dflash":
+            return HeadProposer(*common, lead=1 if context.kind == "mtp" else 0, name=MODEL)
+        make: Callable[..., Proposer] = partial(DFlashProposer, from_anchor=context.from_anchor)
         if context.n_candidates:
-            return SelectorProposer(
-                context,
-                ends,
-                n_vocab,
-                settings.n_batch,
-                block_size=context.block_size,
-                mask=context.mask,
-                n_candidates=context.n_candidates,
-                name=MODEL,
-            )
-        if context.kind == "dflash":
-            return DFlashProposer(
-                context,
-                ends,
-                n_vocab,
-                settings.n_batch,
-                block_size=context.block_size,
-                mask=context.mask,
-                from_anchor=context.from_anchor,
-                name=MODEL,
-            )
-        lead = 1 if context.kind == "mtp" else 0
-        return HeadProposer(context, ends, n_vocab, settings.n_batch, lead=lead, name=MODEL)
+            make = partial(SelectorProposer, n_candidates=context.n_candidates)
+        return make(*common, block_size=context.block_size, mask=context.mask, name=MODEL)
 
 
 def same_file(path: Path, other: Path) -> bool:

@@ -25,13 +25,15 @@ class Student(nn.Module):  # type: ignore[misc]
         self.shape = shape
         self.rounding: Rounding | None = None
         noise = torch.Generator().manual_seed(seed)
-        self.token_embd = _matrix(shape.n_vocab, shape.n_embd, shape.n_embd**-0.5, noise)
+        self.token_embd = matrix(shape.n_vocab, shape.n_embd, shape.n_embd**-0.5, noise)
         self.output = (
-            None if shape.tied else _matrix(shape.n_vocab, shape.n_embd, shape.n_embd**-0.5, noise)
+            None if shape.tied else matrix(shape.n_vocab, shape.n_embd, shape.n_embd**-0.5, noise)
         )
         self.blk = nn.ModuleList([_Layer(shape, noise) for _ in range(shape.n_layers)])
         self.output_norm = nn.Parameter(torch.ones(shape.n_embd))
-        self.register_buffer("turns", _turns(shape), persistent=False)
+        self.register_buffer(
+            "turns", rope_turns(shape.n_ctx, shape.head_size, shape.rope_base), persistent=False
+        )
 
     def forward(self, tokens: Any) -> Any:
         """[batch, length] -> normed hidden states [batch, length, width]. Every text starts at
@@ -40,7 +42,7 @@ class Student(nn.Module):  # type: ignore[misc]
         turns = self.turns[: tokens.shape[1]]
         for layer in self.blk:
             x = layer(x, turns, self.rounded)
-        return _norm(x, self.output_norm, self.shape.eps)
+        return rms_norm(x, self.output_norm, self.shape.eps)
 
     @property
     def head(self) -> Any:
@@ -78,18 +80,18 @@ class _Layer(nn.Module):  # type: ignore[misc]
         # Quiet branches at first, the quieter the more there are of them.
         out = spread * (2 * shape.n_layers) ** -0.5
         self.attn_norm = nn.Parameter(torch.ones(width))
-        self.attn_q = _matrix(width, width, spread, noise)
-        self.attn_k = _matrix(n_kv, width, spread, noise)
-        self.attn_v = _matrix(n_kv, width, spread, noise)
-        self.attn_output = _matrix(width, width, out * 0.1, noise)
+        self.attn_q = matrix(width, width, spread, noise)
+        self.attn_k = matrix(n_kv, width, spread, noise)
+        self.attn_v = matrix(n_kv, width, spread, noise)
+        self.attn_output = matrix(width, width, out * 0.1, noise)
         self.ffn_norm = nn.Parameter(torch.ones(width))
-        self.ffn_gate = _matrix(shape.n_ff, width, spread, noise)
-        self.ffn_up = _matrix(shape.n_ff, width, spread, noise)
-        self.ffn_down = _matrix(width, shape.n_ff, out * 0.1, noise)
+        self.ffn_gate = matrix(shape.n_ff, width, spread, noise)
+        self.ffn_up = matrix(shape.n_ff, width, spread, noise)
+        self.ffn_down = matrix(width, shape.n_ff, out * 0.1, noise)
 
     def forward(self, x: Any, turns: Any, rounded: Rounding) -> Any:
-        x = x + self._attend(_norm(x, self.attn_norm, self.shape.eps), turns, rounded)
-        y = _norm(x, self.ffn_norm, self.shape.eps)
+        x = x + self._attend(rms_norm(x, self.attn_norm, self.shape.eps), turns, rounded)
+        y = rms_norm(x, self.ffn_norm, self.shape.eps)
         inner = F.silu(F.linear(y, rounded(self.ffn_gate))) * F.linear(y, rounded(self.ffn_up))
         return x + F.linear(inner, rounded(self.ffn_down))
 
@@ -109,21 +111,21 @@ class _Layer(nn.Module):  # type: ignore[misc]
         )
 
 
-def _matrix(n_out: int, n_in: int, spread: float, noise: Any) -> Any:
+def matrix(n_out: int, n_in: int, spread: float, noise: Any) -> Any:
     return nn.Parameter(torch.randn(n_out, n_in, generator=noise) * spread)
 
 
-def _norm(x: Any, weight: Any, eps: float) -> Any:
+def rms_norm(x: Any, weight: Any, eps: float) -> Any:
     """In 32 bits, whatever comes in; 16 go out where that is what the products run on."""
     y = x.float()
     return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps) * weight).to(x.dtype)
 
 
-def _turns(shape: Shape) -> Any:
+def rope_turns(n_positions: int, head_size: int, rope_base: float) -> Any:
     """Cosine and sine for each position and pair of numbers."""
-    pairs = torch.arange(0, shape.head_size, 2, dtype=torch.float32)
-    angles = torch.arange(shape.n_ctx, dtype=torch.float32)[:, None] * (
-        shape.rope_base ** (-pairs / shape.head_size)
+    pairs = torch.arange(0, head_size, 2, dtype=torch.float32)
+    angles = torch.arange(n_positions, dtype=torch.float32)[:, None] * (
+        rope_base ** (-pairs / head_size)
     )
     return torch.stack((angles.cos(), angles.sin()), -1)
 

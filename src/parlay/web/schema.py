@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from parlay.decoding.sampling import Sampling
 from parlay.runtime.request import Mode, Verification
@@ -197,13 +205,17 @@ _UNREADABLE = (
 )
 
 
-def refuse_unreadable(parts: object) -> None:
+def readable(parts: object) -> object:
     """Say by name what cannot be read, before the shapes of parts are compared."""
     for part in parts if isinstance(parts, list) else ():
         kind = part.get("type") if isinstance(part, dict) else None
         named = [name for mark, name in _UNREADABLE if isinstance(kind, str) and mark in kind]
         if named:
             raise ValueError(f"{named[0]} cannot be read here: this model reads text")
+    return parts
+
+
+Readable = BeforeValidator(readable)
 
 
 class TextPart(Body):
@@ -234,7 +246,7 @@ class Message(Body):
     """One turn of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | Listed[TextPart] | None = None
+    content: Annotated[str | Listed[TextPart] | None, Readable] = None
     name: str | None = None
     tool_calls: Listed[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -243,12 +255,6 @@ class Message(Body):
     audio: None = None
     function_call: None = None
     annotations: list[Any] | None = None
-
-    @field_validator("content", mode="before")
-    @classmethod
-    def _readable(cls, value: object) -> object:
-        refuse_unreadable(value)
-        return value
 
 
 class Function(Body):

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from parlay.training.block.block_shape import BlockShape
+from parlay.training.student import matrix, rms_norm, rope_turns
 
 Rounding = Callable[[Any], Any]
 
@@ -28,7 +29,7 @@ class BlockStudent(nn.Module):  # type: ignore[misc]
         self.rounding: Rounding | None = None
         noise = torch.Generator().manual_seed(seed)
         width, read = shape.n_embd, len(shape.layers) * shape.n_embd
-        self.fc = _matrix(width, read, read**-0.5, noise)
+        self.fc = matrix(width, read, read**-0.5, noise)
         # Some of the target's numbers are a thousand times larger than others; all learn alike
         # if they are evened out first. In the file both are one matrix.
         self.register_buffer("evened", torch.ones(read))
@@ -38,7 +39,9 @@ class BlockStudent(nn.Module):  # type: ignore[misc]
         self.output = nn.Parameter(head.clone()) if shape.n_head_rows else None
         self.register_buffer("embedding", embedding, persistent=False)
         self.register_buffer("borrowed", None if shape.n_head_rows else head, persistent=False)
-        self.register_buffer("turns", _turns(shape), persistent=False)
+        n_positions = shape.n_ctx + shape.block_size
+        turns = rope_turns(n_positions, shape.head_size, shape.rope_base)
+        self.register_buffer("turns", turns, persistent=False)
 
     def forward(self, states: Any, tokens: Any, anchors: Any, block_size: int) -> Any:
         """[n, length, read], [n, length], [n, m] -> [n, m, block_size - 1, width], normed.
@@ -47,7 +50,7 @@ class BlockStudent(nn.Module):  # type: ignore[misc]
         """
         n, m = anchors.shape
         context = F.linear(states * self.evened, self.fc)
-        context = _norm(context, self.enc_output_norm, self.shape.eps)
+        context = rms_norm(context, self.enc_output_norm, self.shape.eps)
         blocks = torch.full((n, m, block_size), self.shape.mask, device=tokens.device)
         blocks[:, :, 0] = tokens.gather(1, anchors)
         x = self.embedding[blocks].flatten(1, 2).to(context.dtype)
@@ -55,7 +58,7 @@ class BlockStudent(nn.Module):  # type: ignore[misc]
         seen = _seen(anchors, states.shape[1], block_size)
         for layer in self.blk:
             x = layer(x, context, places, seen, self.turns, self.rounded)
-        x = _norm(x, self.output_norm, self.shape.eps)
+        x = rms_norm(x, self.output_norm, self.shape.eps)
         return x.view(n, m, block_size, -1)[:, :, 1:]
 
     @property
@@ -89,23 +92,23 @@ class _Layer(nn.Module):  # type: ignore[misc]
         # become comes from here, so that silence would only cost time.
         out = (2 * shape.n_layers) ** -0.5
         self.attn_norm = nn.Parameter(torch.ones(width))
-        self.attn_q = _matrix(n_q, width, spread, noise)
-        self.attn_k = _matrix(n_kv, width, spread, noise)
-        self.attn_v = _matrix(n_kv, width, spread, noise)
-        self.attn_output = _matrix(width, n_q, out * n_q**-0.5, noise)
+        self.attn_q = matrix(n_q, width, spread, noise)
+        self.attn_k = matrix(n_kv, width, spread, noise)
+        self.attn_v = matrix(n_kv, width, spread, noise)
+        self.attn_output = matrix(width, n_q, out * n_q**-0.5, noise)
         self.attn_q_norm = nn.Parameter(torch.ones(shape.head_size))
         self.attn_k_norm = nn.Parameter(torch.ones(shape.head_size))
         self.ffn_norm = nn.Parameter(torch.ones(width))
-        self.ffn_gate = _matrix(shape.n_ff, width, spread, noise)
-        self.ffn_up = _matrix(shape.n_ff, width, spread, noise)
-        self.ffn_down = _matrix(width, shape.n_ff, out * shape.n_ff**-0.5, noise)
+        self.ffn_gate = matrix(shape.n_ff, width, spread, noise)
+        self.ffn_up = matrix(shape.n_ff, width, spread, noise)
+        self.ffn_down = matrix(width, shape.n_ff, out * shape.n_ff**-0.5, noise)
 
     def forward(
         self, x: Any, context: Any, places: Any, seen: Any, turns: Any, rounded: Rounding
     ) -> Any:
-        y = _norm(x, self.attn_norm, self.shape.eps)
+        y = rms_norm(x, self.attn_norm, self.shape.eps)
         x = x + self._attend(y, context, places, seen, turns, rounded)
-        y = _norm(x, self.ffn_norm, self.shape.eps)
+        y = rms_norm(x, self.ffn_norm, self.shape.eps)
         inner = F.silu(F.linear(y, rounded(self.ffn_gate))) * F.linear(y, rounded(self.ffn_up))
         return x + F.linear(inner, rounded(self.ffn_down))
 
@@ -117,12 +120,12 @@ class _Layer(nn.Module):  # type: ignore[misc]
         shape, eps = self.shape, self.shape.eps
         heads = (*x.shape[:2], -1, shape.head_size)
         q = F.linear(x, rounded(self.attn_q)).view(heads)
-        q = _turn(_norm(q, self.attn_q_norm, eps), turns[places])
+        q = _turn(rms_norm(q, self.attn_q_norm, eps), turns[places])
         every = torch.cat([context, x], 1)
         there = torch.arange(context.shape[1], device=x.device).expand(len(x), -1)
         wide = (*every.shape[:2], -1, shape.head_size)
         k = F.linear(every, rounded(self.attn_k)).view(wide)
-        k = _turn(_norm(k, self.attn_k_norm, eps), turns[torch.cat([there, places], 1)])
+        k = _turn(rms_norm(k, self.attn_k_norm, eps), turns[torch.cat([there, places], 1)])
         v = F.linear(every, rounded(self.attn_v)).view(wide)
         group = shape.n_heads // shape.n_kv_heads
         k, v = (each.repeat_interleave(group, dim=2) for each in (k, v))
@@ -140,25 +143,6 @@ def _seen(anchors: Any, length: int, block_size: int) -> Any:
     owner = torch.arange(m, device=anchors.device).repeat_interleave(block_size)
     own = (owner[:, None] == owner[None, :]).expand(n, -1, -1)
     return torch.cat([before, own], 2)
-
-
-def _matrix(n_out: int, n_in: int, spread: float, noise: Any) -> Any:
-    return nn.Parameter(torch.randn(n_out, n_in, generator=noise) * spread)
-
-
-def _norm(x: Any, weight: Any, eps: float) -> Any:
-    """In 32 bits, whatever comes in; 16 go out where that is what the products run on."""
-    y = x.float()
-    return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps) * weight).to(x.dtype)
-
-
-def _turns(shape: BlockShape) -> Any:
-    """Cosine and sine for each position and pair of numbers."""
-    pairs = torch.arange(0, shape.head_size, 2, dtype=torch.float32)
-    angles = torch.arange(shape.n_ctx + shape.block_size, dtype=torch.float32)[:, None] * (
-        shape.rope_base ** (-pairs / shape.head_size)
-    )
-    return torch.stack((angles.cos(), angles.sin()), -1)
 
 
 def _turn(x: Any, turns: Any) -> Any:

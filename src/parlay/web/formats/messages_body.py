@@ -5,13 +5,13 @@ Knows both formats; neither answers anything nor knows who does.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from parlay.web.failures import Failure
 from parlay.web.formats.translation import Translated, passed_on, without_none
-from parlay.web.schema import MAX_STOPS, Body, Count, Listed, refuse_unreadable
+from parlay.web.schema import MAX_STOPS, Body, Count, Listed, Readable
 from parlay.web.unknown import Told
 
 _EFFORTS = {"xhigh": "high", "max": "high"}  # Anthropic's, as templates know them
@@ -36,30 +36,18 @@ class Block(Body):
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
-    content: str | Listed[Block] | None = None
+    content: Annotated[str | Listed[Block] | None, Readable] = None
     is_error: bool | None = None
     citations: list[Any] | None = None
     cache_control: CacheControl | None = None
     caller: dict[str, Any] | None = None
-
-    @field_validator("content", mode="before")
-    @classmethod
-    def _readable(cls, value: object) -> object:
-        refuse_unreadable(value)
-        return value
 
 
 class Turn(Body):
     """One turn of the conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | Listed[Block]
-
-    @field_validator("content", mode="before")
-    @classmethod
-    def _readable(cls, value: object) -> object:
-        refuse_unreadable(value)
-        return value
+    content: Annotated[str | Listed[Block], Readable]
 
 
 class AnthropicTool(Body):

@@ -6,9 +6,9 @@ Knows both formats; neither answers anything nor knows who does.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from parlay.web.failures import Failure
 from parlay.web.formats.messages_body import left_out
@@ -18,8 +18,8 @@ from parlay.web.schema import (
     Body,
     Count,
     Listed,
+    Readable,
     StreamOptions,
-    refuse_unreadable,
 )
 from parlay.web.unknown import Told
 
@@ -52,22 +52,16 @@ class Item(Body):
     id: str | None = None
     status: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
-    content: str | Listed[Part] | None = None
+    content: Annotated[str | Listed[Part] | None, Readable] = None
     phase: str | None = None
     name: str | None = None
     namespace: str | None = None
     call_id: str | None = None
     arguments: str | None = None
     input: str | None = None
-    output: str | Listed[Part] | dict[str, Any] | None = None
+    output: Annotated[str | Listed[Part] | dict[str, Any] | None, Readable] = None
     summary: Listed[Part] | None = None
     encrypted_content: str | None = None
-
-    @field_validator("content", "output", mode="before")
-    @classmethod
-    def _readable(cls, value: object) -> object:
-        refuse_unreadable(value)
-        return value
 
 
 class ResponseTool(Body):
