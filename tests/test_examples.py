@@ -11,7 +11,7 @@ from parlay.deployment import load_deployment
 from parlay.hub.name import HubName, parse_name
 from parlay.parlay import parse_draft
 from parlay.runtime.loading import FREE_PROPOSERS
-from parlay.web.security import Keys, check_bind
+from parlay.web.security import checked_keys
 
 FOLDER = Path(__file__).parents[1] / "examples"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -24,7 +24,7 @@ def test_an_example_is_a_deployment_that_could_start(path: Path, tmp_path: Path)
     asks = "api_keys_file" in path.read_text("utf-8")
     overrides = {"server.api_keys_file": str(keys)} if asks else {}
     found = load_deployment(path, environ={}, overrides=overrides)
-    check_bind(found, Keys.of(found))
+    checked_keys(found)
     if found.engine == "local":
         assert isinstance(parse_name(found.model.target), HubName)
         files = [n for n in parse_draft(found.model.drafter) if n not in FREE_PROPOSERS]

@@ -685,7 +685,7 @@ def _write(
     writer.add_embedding_length(shape.n_embd)
     writer.add_layer_norm_rms_eps(1e-5)
     for key, value in settings.items():
-        _add(writer, f"{shape.architecture}.{key}", value)
+        add_setting(writer, f"{shape.architecture}.{key}", value)
     vocab.write(writer)
     for name, weights in tensors.items():
         kind = _tensor_type(name, weights, ftype)
@@ -698,7 +698,8 @@ def _write(
     return first
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Setting) -> None:
+def add_setting(writer: gguf.GGUFWriter, key: str, value: Setting) -> None:
+    """One of a header's keys."""
     if isinstance(value, float):
         writer.add_float32(key, value)
     elif isinstance(value, int):

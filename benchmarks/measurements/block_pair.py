@@ -25,7 +25,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as TensorKind
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
-from benchmarks.models.expand import TYPES, Noise, Tensor
+from benchmarks.models.expand import TYPES, Noise, Tensor, write_tensors
 from parlay import Parlay
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Round
@@ -72,14 +72,7 @@ def write_drafter(target: Path, out: Path, *, block_size: int, type_name: str, s
     writer.add_mask_token_id(0)
     heads = (n_heads * head_size, n_kv * head_size, head_size)
     tensors = _tensors(facts, len(layers), heads, Noise(seed), TYPES[type_name][0])
-    for t in tensors:
-        writer.add_tensor_info(t.name, t.shape, np.dtype(np.float32), t.n_bytes, raw_dtype=t.kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    for tensor in tensors:
-        writer.write_tensor_data(tensor.make())
-    writer.close()
+    write_tensors(writer, tensors)
 
 
 def _inner(facts: Facts) -> int:

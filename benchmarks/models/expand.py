@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType
+from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
@@ -93,8 +94,8 @@ class Tensor:
 
     @property
     def n_bytes(self) -> int:
-        per, size, _ = BLOCKS[self.kind]
-        return int(np.prod(self.shape)) // per * size
+        per, size = GGML_QUANT_SIZES[self.kind]
+        return int(np.prod(self.shape)) // int(per) * int(size)
 
 
 class Noise:
@@ -302,17 +303,20 @@ def write(expansion: Expansion, out: Path, n_context: int | None = None) -> int:
     n_parameters = sum(int(np.prod(tensor.shape)) for tensor in tensors)
     writer = GGUFWriter(out, "llama")
     _metadata(writer, expansion, n_parameters, n_context)
-    for tensor in tensors:
-        writer.add_tensor_info(
-            tensor.name, tensor.shape, np.dtype(np.float32), tensor.n_bytes, raw_dtype=tensor.kind
-        )
+    write_tensors(writer, tensors)
+    return n_parameters
+
+
+def write_tensors(writer: GGUFWriter, tensors: Sequence[Tensor]) -> None:
+    """The file, its keys being given: one tensor at a time is all that is held in memory."""
+    for t in tensors:
+        writer.add_tensor_info(t.name, t.shape, np.dtype(np.float32), t.n_bytes, raw_dtype=t.kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     for tensor in tensors:
         writer.write_tensor_data(tensor.make())
     writer.close()
-    return n_parameters
 
 
 def _metadata(
@@ -352,9 +356,13 @@ def main() -> None:
     began = time.monotonic()
     expansion = Expansion(Source(args.source), _shape(args), args.type, args.seed)
     n = write(expansion, args.out, args.context)
-    size = args.out.stat().st_size
-    print(f"{args.out}: {n / 1e9:.2f} B parameters, {size / 1e9:.2f} GB", end="")
-    print(f", {time.monotonic() - began:.0f} s")
+    tell(args.out, n, began)
+
+
+def tell(out: Path, n_parameters: int, began: float) -> None:
+    """What was written, and how long it took."""
+    n_bytes, seconds = out.stat().st_size, time.monotonic() - began
+    print(f"{out}: {n_parameters / 1e9:.2f} B parameters, {n_bytes / 1e9:.2f} GB, {seconds:.0f} s")
 
 
 def _arguments() -> argparse.Namespace:

@@ -29,7 +29,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,8 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGUFValueType, LlamaFileType
 from gguf.constants import GGMLQuantizationType as Kind
 from numpy.typing import NDArray
+
+from benchmarks.models.expand import Tensor, write_tensors
 
 TYPES = {
     "q4_0": (Kind.Q4_0, LlamaFileType.MOSTLY_Q4_0),
@@ -279,21 +281,6 @@ def matrix(live: Matrix, out: Axis, into: Axis, quiet: bool, kind: Kind, filler:
     return made.reshape(out.size, -1)
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """One of the file's, made when it is written."""
-
-    name: str
-    shape: tuple[int, ...]
-    kind: Kind
-    make: Callable[[], NDArray[Any]]
-
-    @property
-    def n_bytes(self) -> int:
-        per, size = GGML_QUANT_SIZES[self.kind]
-        return int(np.prod(self.shape)) // int(per) * int(size)
-
-
 class Expansion:
     """A small drafter's tensors, made large one by one."""
 
@@ -374,7 +361,7 @@ def expand(
     try:
         with closing(gguf.GGUFWriter(part, "dflash")) as writer:
             _add_keys(writer, small, _changed(small, found, shape, label))
-            _write(writer, tensors)
+            write_tensors(writer, tensors)
         part.replace(out)
     finally:
         part.unlink(missing_ok=True)
@@ -412,17 +399,6 @@ def _add_keys(writer: Any, drafter: File, changed: Mapping[str, Any]) -> None:
             continue  # an empty list has no type to be written with
         value = changed[key] if key in changed else field.contents()
         writer.add_key_value(key, value, kind, sub_type=inner)
-
-
-def _write(writer: Any, tensors: list[Tensor]) -> None:
-    """One tensor at a time: nothing else is held in memory."""
-    for t in tensors:
-        writer.add_tensor_info(t.name, t.shape, np.dtype(np.float32), t.n_bytes, raw_dtype=t.kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    for t in tensors:
-        writer.write_tensor_data(t.make())
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from numpy.typing import NDArray
 
-from benchmarks.models.expand import TYPES, Noise, Tensor
+from benchmarks.models.expand import TYPES, Noise, Tensor, tell, write_tensors
 from parlay.hub.resolving import resolve_model
 
 _CONTEXT = 32768
@@ -219,14 +219,7 @@ def write(shape: Hybrid | Mixture, source: Path, out: Path, type_name: str, seed
             inner = field.types[-1] if kind == GGUFValueType.ARRAY else None
             writer.add_key_value(name, field.contents(), kind, inner)
     tensors = list(made.tensors())
-    for t in tensors:
-        writer.add_tensor_info(t.name, t.shape, np.dtype(np.float32), t.n_bytes, raw_dtype=t.kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    for tensor in tensors:
-        writer.write_tensor_data(tensor.make())
-    writer.close()
+    write_tensors(writer, tensors)
     return sum(int(np.prod(tensor.shape)) for tensor in tensors)
 
 
@@ -244,9 +237,7 @@ def main() -> None:
         raise SystemExit(f"no {args.kind} {args.preset}; there are {', '.join(presets)}")
     began = time.monotonic()
     n = write(presets[args.preset], resolve_model(args.source), args.out, args.type, args.seed)
-    size = args.out.stat().st_size
-    print(f"{args.out}: {n / 1e9:.2f} B parameters, {size / 1e9:.2f} GB", end="")
-    print(f", {time.monotonic() - began:.0f} s")
+    tell(args.out, n, began)
 
 
 def _arguments() -> argparse.Namespace:

@@ -242,10 +242,7 @@ def main() -> int:
         "supervisor_rss_mb": [round(x) for x in outcome.parent_mb],
         "problems": problems + outcome.details[:10],
     }
-    text = json.dumps(found, indent=1)
-    print(text)
-    if args.out:
-        Path(args.out).write_text(text + "\n")
+    served.tell(found, args.out)
     return 1 if problems else 0
 
 

@@ -147,10 +147,7 @@ def main() -> int:
             if server.engine.pid != engine:
                 problems.append("the engine died")
     found = {"requests": args.requests, "statuses": dict(statuses), "problems": problems[:20]}
-    text = json.dumps(found, indent=1)
-    print(text)
-    if args.out:
-        Path(args.out).write_text(text + "\n")
+    served.tell(found, args.out)
     return 1 if problems else 0
 
 

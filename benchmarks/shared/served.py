@@ -85,3 +85,11 @@ def wait_idle(served: Served, limit_s: float = 90.0) -> None:
         time.sleep(3.0)
         if process.cpu_percent() < 10.0:
             return
+
+
+def tell(found: object, out: str | None) -> None:
+    """Show a result as JSON, and keep it where a file is named."""
+    text = json.dumps(found, indent=1)
+    print(text)
+    if out:
+        Path(out).write_text(text + "\n")

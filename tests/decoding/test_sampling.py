@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -130,28 +130,26 @@ def reference(row: Row, sampling: Sampling, history: Sequence[int]) -> dict[int,
 # -- each sampler ------------------------------------------------------------------------------
 
 
-@given(row=TIED_ROWS, k=st.integers(0, N_VOCAB + 3))
-def test_top_k_keeps_the_k_best_and_cuts_ties_by_id(row: Row, k: int) -> None:
-    kept = reference_top_k({i: float(x) for i, x in enumerate(row)}, k)
-    assert support(row, Sampling(temperature=1, top_k=k)) == sorted(kept)
+Reference = Callable[[dict[int, float], Any], dict[int, float]]
+SAMPLERS: dict[str, tuple[Reference, st.SearchStrategy[Row], st.SearchStrategy[Any]]] = {
+    # the k best; ties are cut by id
+    "top_k": (reference_top_k, TIED_ROWS, st.integers(0, N_VOCAB + 3)),
+    # the smallest set that reaches p
+    "top_p": (reference_top_p, ROWS, st.floats(0, 1, exclude_max=True)),
+    # what is likely enough beside the best
+    "min_p": (reference_min_p, ROWS, st.floats(0.001, 1)),
+    # the least surprising surprises
+    "typical_p": (reference_typical_p, ROWS, st.floats(0, 1, exclude_max=True)),
+}
 
 
-@given(row=ROWS, p=st.floats(0, 1, exclude_max=True))
-def test_top_p_keeps_the_smallest_set_that_reaches_p(row: Row, p: float) -> None:
-    kept = reference_top_p({i: float(x) for i, x in enumerate(row)}, p)
-    assert support(row, Sampling(temperature=1, top_p=p)) == sorted(kept)
-
-
-@given(row=ROWS, min_p=st.floats(0.001, 1))
-def test_min_p_keeps_what_is_likely_enough_beside_the_best(row: Row, min_p: float) -> None:
-    kept = reference_min_p({i: float(x) for i, x in enumerate(row)}, min_p)
-    assert support(row, Sampling(temperature=1, min_p=min_p)) == sorted(kept)
-
-
-@given(row=ROWS, p=st.floats(0, 1, exclude_max=True))
-def test_typical_p_keeps_the_least_surprising_surprises(row: Row, p: float) -> None:
-    kept = reference_typical_p({i: float(x) for i, x in enumerate(row)}, p)
-    assert support(row, Sampling(temperature=1, typical_p=p)) == sorted(kept)
+@pytest.mark.parametrize("name", SAMPLERS)
+@given(data=st.data())
+def test_each_sampler_keeps_what_its_definition_says(name: str, data: st.DataObject) -> None:
+    expected, rows, values = SAMPLERS[name]
+    row, value = data.draw(rows), data.draw(values)
+    kept = expected({i: float(x) for i, x in enumerate(row)}, value)
+    assert support(row, Sampling(temperature=1, **{name: value})) == sorted(kept)
 
 
 @pytest.mark.parametrize(

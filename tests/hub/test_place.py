@@ -88,13 +88,15 @@ def test_models_of_every_program_are_found_and_none_is_changed(laid_out: Path) -
 
 
 def test_the_list_says_what_each_could_draft_for(laid_out: Path) -> None:
-    found = {card.name: card for card in cards(place.everything())}
+    found = {card.entry.name: card for card in cards(place.everything())}
     assert "broken" not in found
     everything = list(found.values())
-    assert [t.name for t in drafts_for(found["ollama:tiny:latest"], everything)] == [
+    assert [t.entry.name for t in drafts_for(found["ollama:tiny:latest"], everything)] == [
         "acme/Big-GGUF:Q8_0"
     ]
-    assert [t.name for t in drafts_for(found["acme_head"], everything)] == ["acme/Big-GGUF:Q8_0"]
+    assert [t.entry.name for t in drafts_for(found["acme_head"], everything)] == [
+        "acme/Big-GGUF:Q8_0"
+    ]
     assert drafts_for(found["other-f32"], everything) == []
     assert drafts_for(found["acme/Big-GGUF:Q8_0"], everything) == []
 

@@ -82,19 +82,25 @@ def test_leaving_the_block_frees_the_model(tiny_llama: Path) -> None:
     assert model.handle is None
 
 
+def spied(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
+    """What llama.cpp is given for one of its parameters at each load from now on."""
+    seen: list[int] = []
+    real = C.llama_model_load_from_file
+
+    def spy(path: bytes, params: Any) -> Any:
+        seen.append(getattr(params, name))
+        return real(path, params)
+
+    monkeypatch.setattr(C, "llama_model_load_from_file", spy)
+    return seen
+
+
 @pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("mlock", [True, False])
 def test_files_are_mapped_or_read_and_locked_as_told(
     mmap: bool, mlock: bool, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    modes: list[int] = []
-    real = C.llama_model_load_from_file
-
-    def spy(path: bytes, params: Any) -> Any:
-        modes.append(params.load_mode)
-        return real(path, params)
-
-    monkeypatch.setattr(C, "llama_model_load_from_file", spy)
+    modes = spied(monkeypatch, "load_mode")
     with load(tiny_llama, mmap=mmap, mlock=mlock, large_pages=False) as model:
         assert model.handle
     (mode,) = modes
@@ -106,14 +112,7 @@ def test_files_are_mapped_or_read_and_locked_as_told(
 def test_a_negative_number_of_gpu_layers_means_all_of_them(
     asked: int, given: int, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[int] = []
-    real = C.llama_model_load_from_file
-
-    def spy(path: bytes, params: Any) -> Any:
-        seen.append(params.n_gpu_layers)
-        return real(path, params)
-
-    monkeypatch.setattr(C, "llama_model_load_from_file", spy)
+    seen = spied(monkeypatch, "n_gpu_layers")
     load(tiny_llama, gpu_layers=asked).close()
     assert seen == [given]
 

@@ -15,7 +15,7 @@ from parlay.pairing.alignment import check_pair, compare, judge
 from parlay.pairing.samples import SAMPLES
 from parlay.pairing.tokenizer import Tokenizer, read_tokenizer
 from tests import tiny_models
-from tests.planning.headers import write_dense
+from tests.planning.headers import SMALL, write_dense
 
 
 @pytest.fixture(scope="module")
@@ -101,18 +101,7 @@ def test_a_fingerprint_depends_on_all_but_the_template(tokenizer: Tokenizer) -> 
 
 
 def test_a_file_without_a_tokenizer_is_refused(tmp_path: Path, tiny_llama: Path) -> None:
-    bare = write_dense(
-        tmp_path / "bare.gguf",
-        "llama",
-        n_embd=64,
-        n_layers=1,
-        n_heads=4,
-        n_kv_heads=2,
-        head_size=16,
-        n_ff=64,
-        n_vocab=64,
-        kind="F32",
-    )
+    bare = write_dense(tmp_path / "bare.gguf", "llama", **SMALL, kind="F32")
     with pytest.raises(ModelFileError, match="no tokenizer"):
         check_pair(tiny_llama, bare)
 

@@ -7,12 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from tests.tiny_models import add_setting
+
 Setting = int | float | Sequence[int]
+# The numbers of a small dense model.
+SMALL: dict[str, Any] = dict.fromkeys(("n_embd", "n_ff", "n_vocab"), 64) | {
+    "n_layers": 3,
+    "n_heads": 4,
+    "n_kv_heads": 4,
+    "head_size": 16,
+}
 Dims = tuple[int, ...]  # as ggml counts them: the row's length first
 
 
@@ -28,7 +38,7 @@ def write_header(
     """Matrices are of type `kind`, vectors F32."""
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in settings.items():
-        _add(writer, f"{architecture}.{key}", value)
+        add_setting(writer, f"{architecture}.{key}", value)
     writer.add_tokenizer_model("no_vocab")
     writer.add_vocab_size(n_vocab)
     n_bytes = 0
@@ -41,15 +51,6 @@ def write_header(
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size + n_bytes + 64)
     return path
-
-
-def _add(writer: gguf.GGUFWriter, key: str, value: Setting) -> None:
-    if isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    else:
-        writer.add_array(key, list(value))
 
 
 def _add_tensor(writer: gguf.GGUFWriter, name: str, dims: Dims, kind: str) -> int:

@@ -114,17 +114,7 @@ def test_absurd_counts_are_read_or_refused(
 @pytest.mark.parametrize("key", ["attention.head_count", "feed_forward_length"])
 def test_counts_for_some_layers_only_are_refused(tmp_path: Path, key: str) -> None:
     path = headers.write_dense(
-        tmp_path / "some.gguf",
-        "llama",
-        n_embd=64,
-        n_layers=3,
-        n_heads=4,
-        n_kv_heads=4,
-        head_size=16,
-        n_ff=64,
-        n_vocab=64,
-        kind="F32",
-        changes={key: [4, 4]},
+        tmp_path / "some.gguf", "llama", **headers.SMALL, kind="F32", changes={key: [4, 4]}
     )
     with pytest.raises(ParlayError, match=f"gives {key} for 2 of 3 layers"):
         read_shape(path)

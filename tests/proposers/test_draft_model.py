@@ -470,16 +470,22 @@ def test_a_real_drafter_drafts_its_own_continuation_after_any_acceptance(
         assert draft.tokens == own_continuation(reference, texts[0], 4)
 
 
+def slid(proposer: DraftModel) -> list[int]:
+    """A text that was drafted for twice, and whose tokens 4 to 13 went."""
+    tokens = [int(t) for t in np.random.default_rng(1).integers(3, 200, 40)]
+    proposer.propose([Ask(0, tokens, 4)])
+    tokens.append(5)
+    proposer.propose([Ask(0, tokens, 4)])
+    del tokens[4:14]
+    proposer.shift(0, 4, 10)
+    return tokens
+
+
 def test_a_real_drafter_goes_on_after_its_sequence_slid(tmp_path: Path) -> None:
     path = tiny_models.write_llama(tmp_path / "drafter.gguf", ftype="q8_0")
     with contexts(path, 1, cache_type_k="f16") as (context,):
         proposer = DraftModel(context, frozenset(), context.n_vocab, 64)
-        tokens = [int(t) for t in np.random.default_rng(1).integers(3, 200, 40)]
-        proposer.propose([Ask(0, tokens, 4)])
-        tokens.append(5)
-        proposer.propose([Ask(0, tokens, 4)])
-        del tokens[4:14]
-        proposer.shift(0, 4, 10)
+        tokens = slid(proposer)
         assert context.length(0) == len(tokens) + 3  # what it had drafted has moved along
         (draft,) = proposer.propose([Ask(0, tokens, 4)])
         assert len(draft.tokens) == 4
@@ -494,11 +500,6 @@ def test_a_drafter_whose_cache_cannot_slide_reads_the_text_again(
     with contexts(path, 2, cache_type_k="bf16") as (context, reference):
         assert not context.can_shift
         proposer = DraftModel(context, frozenset(), context.n_vocab, 64)
-        tokens = [int(t) for t in np.random.default_rng(1).integers(3, 200, 40)]
-        proposer.propose([Ask(0, tokens, 4)])
-        tokens.append(5)
-        proposer.propose([Ask(0, tokens, 4)])
-        del tokens[4:14]
-        proposer.shift(0, 4, 10)
+        tokens = slid(proposer)
         (draft,) = proposer.propose([Ask(0, tokens, 4)])
         assert draft.tokens == own_continuation(reference, tokens, 4)

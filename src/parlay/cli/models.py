@@ -65,10 +65,10 @@ def _table(found: list[Card]) -> Table:
     table.add_column("GB", justify="right")
     table.add_column("could draft for", overflow="fold")
     for card in found:
-        says, targets = card.says, ", ".join(t.name for t in drafts_for(card, found))
+        says, targets = card.says, ", ".join(t.entry.name for t in drafts_for(card, found))
         kind = says.architecture if says.kind == "model" else f"{says.kind} drafter"
         size = f"{says.n_bytes / 1e9:.2f}"
-        table.add_row(card.name, card.program, kind, says.quantisation, size, targets)
+        table.add_row(card.entry.name, card.entry.program, kind, says.quantisation, size, targets)
     return table
 
 

@@ -179,11 +179,11 @@ def _check(deployment: Deployment, json_output: bool) -> None:
         with_fit,
         with_known_drafter,
     )
-    from parlay.web.security import Keys, check_bind
+    from parlay.web.security import checked_keys
 
     problem = None
     try:
-        check_bind(deployment, Keys.of(deployment))
+        checked_keys(deployment)
         for pool in deployment.upstreams:
             key_headers(pool)
         if deployment.engine == "local":

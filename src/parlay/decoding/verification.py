@@ -70,18 +70,6 @@ def _verification(judge: _Judge) -> Verify:
     return verify
 
 
-def _drawn(
-    draft: Draft,
-    j: int,
-    row: NDArray[np.float32],
-    sampling: Sampling,
-    before: Sequence[int],
-    position: int,
-) -> int:
-    """The target's own draw, whatever was guessed."""
-    return draw(row, sampling, before, position)
-
-
 def _tried(
     draft: Draft,
     j: int,
@@ -132,6 +120,7 @@ def _after(history: Sequence[int], tokens: Sequence[int], sampling: Sampling) ->
     return (*history[-sampling.penalty_last_n :], *tokens)
 
 
-coupled = _verification(_drawn)
+# The target's own draw, whatever was guessed.
+coupled = _verification(lambda _draft, _j, row, *given: draw(row, *given))
 rejection = _verification(_tried)
 VERIFICATIONS: dict[str, Verify] = {"coupled": coupled, "rejection": rejection}

@@ -27,7 +27,7 @@ from parlay.web import admission, failures
 from parlay.web.alerts import Alerts
 from parlay.web.request_log import RequestLog, timestamp
 from parlay.web.request_metrics import RequestMetrics
-from parlay.web.security import Keys, check_bind
+from parlay.web.security import checked_keys
 from parlay.web.supervisor_link import SupervisorLink
 
 log = logging.getLogger("parlay.gateway")
@@ -37,6 +37,7 @@ class Gateway:
     """One server in front of other engines."""
 
     def __init__(self, deployment: Deployment) -> None:
+        self._bound = deployment.server.host
         self.started = time.time()
         self.draining = False
         self.admission = admission.Admission()
@@ -51,13 +52,11 @@ class Gateway:
         self.n_retries = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._log: RequestLog | None = None
-        self._bound = deployment.server.host
         self.apply(deployment)
 
     def apply(self, deployment: Deployment) -> None:
         """Take over everything that can change while requests run: all of it, or nothing."""
-        keys = Keys.of(deployment)
-        check_bind(deployment, keys, self._bound)
+        keys = checked_keys(deployment, self._bound)
         log = RequestLog.of(deployment.monitoring)
         try:
             gone = self.pools.apply(deployment)  # reads the keys of new servers

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from parlay import store
 from parlay.errors import ModelFileError
-from parlay.hub.place import Entry, Program
+from parlay.hub.place import Entry
 from parlay.llama.facts import read_facts
 from parlay.llama.header import Header, read_parts
 from parlay.pairing.hashes import stamp
@@ -53,31 +53,19 @@ class Card:
     entry: Entry
     says: CardFacts
 
-    @property
-    def name(self) -> str:
-        return self.entry.name
-
-    @property
-    def path(self) -> Path:
-        return self.entry.path
-
-    @property
-    def program(self) -> Program:
-        return self.entry.program
-
     def as_dict(self, others: Sequence[Card] = ()) -> dict[str, Any]:
         """The public JSON form."""
         says = self.says
         return {
-            "name": self.name,
-            "program": self.program,
-            "path": str(self.path),
+            "name": self.entry.name,
+            "program": self.entry.program,
+            "path": str(self.entry.path),
             "bytes": says.n_bytes,
             "quantisation": says.quantisation,
             "architecture": says.architecture,
             "parameters": says.n_params,
             "kind": says.kind,
-            "drafts_for": [target.name for target in drafts_for(self, others)],
+            "drafts_for": [target.entry.name for target in drafts_for(self, others)],
         }
 
 
@@ -152,7 +140,11 @@ def vocabulary_key(tokenizer: Tokenizer) -> str:
 
 def drafts_for(drafter: Card, targets: Iterable[Card]) -> list[Card]:
     """Targets that this file could draft for, by what the headers say."""
-    return [t for t in targets if t.path != drafter.path and could_draft(drafter.says, t.says)]
+    return [
+        t
+        for t in targets
+        if t.entry.path != drafter.entry.path and could_draft(drafter.says, t.says)
+    ]
 
 
 def could_draft(drafter: CardFacts, target: CardFacts) -> bool:

@@ -18,9 +18,7 @@ from parlay.hub.variant import RemoteFile, Variant, variants
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-_N_NEAREST = 3
-_N_SEARCHED = 30
-_SEARCH_S = 10.0
+_N_NEAREST, _N_SEARCHED, _SEARCH_S = 3, 30, 10.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,7 @@ from parlay.llama.facts import Recurrent
 from parlay.planning.arena import Node, Tape
 from parlay.planning.shape import Layer, Shape
 
-F32 = 4
-F16 = 2
-I32 = 4
-I64 = 8
+F32, F16, I32, I64 = 4, 2, 4, 8  # bytes
 # The smallest matrix that quantised keys and values are rotated by before they are stored.
 _ROTATION = 64
 

@@ -17,8 +17,7 @@ from parlay import store
 from parlay.proposers.match import Match
 from parlay.proposers.occurrences import SEPARATOR, Occurrences
 
-_VERSION = 1
-MAX_OWNERS = 256
+_VERSION, MAX_OWNERS = 1, 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,9 +96,8 @@ def compare(
     fresh: bool = False,
 ) -> Comparison:
     """Run a controller; `fresh`: it starts anew with every recording."""
-    seconds = _fresh(recordings, costs, proposers, make) if fresh else _kept(
-        recordings, costs, proposers, make
-    )  # fmt: skip
+    runs = [[r] for r in recordings] if fresh else [recordings]
+    seconds = [s for run in runs for s in _seconds(run, costs, proposers, make)]
     compared = tuple(
         Compared(
             r.id,
@@ -119,7 +118,7 @@ def compare(
     return Comparison(costs.name, compared, fixed, *best_fixed(recordings, costs, proposers))
 
 
-def _kept(
+def _seconds(
     recordings: Sequence[Recording],
     costs: CostTable,
     proposers: tuple[str, ...],
@@ -127,15 +126,6 @@ def _kept(
 ) -> list[float]:
     outcomes = Replay(recordings, proposers).run(make(costs.copy()), costs)
     return [outcome.seconds for outcome in outcomes]
-
-
-def _fresh(
-    recordings: Sequence[Recording],
-    costs: CostTable,
-    proposers: tuple[str, ...],
-    make: MakeController,
-) -> list[float]:
-    return [_kept([r], costs, proposers, make)[0] for r in recordings]
 
 
 def controller_named(name: str, proposer: str) -> MakeController:

@@ -23,7 +23,7 @@ from parlay.errors import ParlayError
 from parlay.web.alerts import Alerts
 from parlay.web.background import Work, keep_running
 from parlay.web.connections import bounded
-from parlay.web.security import Keys, check_bind
+from parlay.web.security import checked_keys
 from parlay.web.supervised import Supervised
 from parlay.web.supervisor_link import SupervisorLink
 
@@ -103,7 +103,7 @@ class Host(ABC, Generic[S]):
     def run(self) -> None:
         """Load, serve until told to stop, free everything."""
         deployment = self.read()
-        check_bind(deployment, Keys.of(deployment))
+        checked_keys(deployment)
         listener = self._listener or bind(deployment.server.host, deployment.server.port)
         try:
             service = self.open(deployment)

@@ -86,6 +86,13 @@ def check_bind(deployment: Deployment, keys: Keys, bound: str | None = None) -> 
     )
 
 
+def checked_keys(deployment: Deployment, bound: str | None = None) -> Keys:
+    """Its keys; refused where it would serve the whole network without one."""
+    keys = Keys.of(deployment)
+    check_bind(deployment, keys, bound)
+    return keys
+
+
 class Gate:
     """ASGI middleware: hosts, origins, keys, the kind and size of a body, before it is parsed."""
 

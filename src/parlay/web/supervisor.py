@@ -26,7 +26,7 @@ from parlay.web import supervisor_link
 from parlay.web.failures import Failure
 from parlay.web.hosting import bind
 from parlay.web.request_log import RequestLog, timestamp
-from parlay.web.security import Keys, check_bind
+from parlay.web.security import checked_keys
 from parlay.web.supervised import CHILD
 from parlay.web.supervisor_link import Note
 
@@ -60,7 +60,7 @@ class Supervisor:
     def __init__(self, read: Callable[[], Deployment]) -> None:
         self._read = read
         self._deployment = read()
-        check_bind(self._deployment, Keys.of(self._deployment))
+        checked_keys(self._deployment)
         server = self._deployment.server
         self._listener = bind(server.host, server.port)
         self._listener.setblocking(False)

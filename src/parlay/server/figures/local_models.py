@@ -39,20 +39,20 @@ def local_models(deployment: Deployment, serving: Path, used_bytes: int) -> list
 def _row(card: Card, found: Sequence[Card], serving: Path, pools: Sequence[Pool]) -> dict[str, Any]:
     says = card.says
     return {
-        "name": card.name,
-        "program": card.program,
+        "name": card.entry.name,
+        "program": card.entry.program,
         "bytes": says.n_bytes,
         "quantisation": says.quantisation,
         "architecture": says.architecture,
         "fits": _fits(card, pools),
-        "serving": card.path.resolve() == serving.resolve(),
-        "drafts_for": [target.name for target in drafts_for(card, found)],
-        "command": f"parlay serve {shlex.quote(card.name)}",
+        "serving": card.entry.path.resolve() == serving.resolve(),
+        "drafts_for": [target.entry.name for target in drafts_for(card, found)],
+        "command": f"parlay serve {shlex.quote(card.entry.name)}",
     }
 
 
 def _fits(card: Card, pools: Sequence[Pool]) -> bool:
-    wanted = Wanted(card.path, ModelSettings(), ContextSettings())
+    wanted = Wanted(card.entry.path, ModelSettings(), ContextSettings())
     try:
         return plan_here(load_list(wanted), available=pools).verdict == "fits"
     except (ParlayError, OSError):  # gone meanwhile, or an architecture the plan does not know

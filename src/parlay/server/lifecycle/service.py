@@ -43,7 +43,7 @@ from parlay.web.alerts import Alerts
 from parlay.web.memory import Memory, process_bytes
 from parlay.web.request_log import RequestLog, timestamp
 from parlay.web.schema import ChatRequest, CompletionRequest, InfillRequest
-from parlay.web.security import Keys, check_bind
+from parlay.web.security import checked_keys
 from parlay.web.supervisor_link import SupervisorLink
 from parlay.web.unknown import Told, tell
 
@@ -97,8 +97,7 @@ class Service:
 
     def apply(self, deployment: Deployment) -> None:
         """Take over everything that can change while requests run: all of it, or nothing."""
-        keys = Keys.of(deployment)
-        check_bind(deployment, keys, self._bound)
+        keys = checked_keys(deployment, self._bound)
         log = RequestLog.of(deployment.monitoring)
         # From here on nothing fails.
         self.deployment = deployment
