@@ -5,7 +5,7 @@
 demo: ## answer a prompt with and without speculation, and compare
 	@scripts/demo
 
-test: ## lint, types and all tests, with branch coverage
+test: ## lint, types and all tests
 	@scripts/test
 
 lint: ## ruff and mypy only

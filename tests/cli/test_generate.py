@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,24 @@ from tests import tiny_models
 PARLAY = Path(sys.executable).with_name("parlay")
 PROMPT = "the cat sat on the mat and the cat sat on the mat and"
 TAB, RETURN = 3 + 9, 3 + 13  # ids of single bytes in the tiny vocabulary
+
+SMALL = ("--threads", 1, "--max-tokens", 24, "--context-size", 256)
+SHELL = """
+import contextlib, io, json, sys
+from parlay.cli.main import app_main
+for line in sys.stdin:
+    arguments, given = json.loads(line)
+    sys.argv = ["parlay", "generate", *arguments]
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    listening, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(given.encode()))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            app_main()
+        except SystemExit as end:
+            code = end.code
+    sys.stdin = listening
+    print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
+"""
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -38,19 +56,30 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, "PARLAY_CACHE": str(cache), "COLUMNS": "200", "NO_COLOR": "1"}
 
 
+@pytest.fixture(scope="module")
+def shell(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs one command line after another: starting Python anew takes the longest
+    part of each."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SHELL],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        env=environment,
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
 @pytest.fixture
-def run(environment: dict[str, str]) -> Run:
-    def call(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [PARLAY, "generate", *(str(a) for a in arguments)],
-            stdin=subprocess.DEVNULL if "input" not in options else None,
-            capture_output=True,
-            encoding="utf-8",
-            env=environment | options.pop("env", {}),
-            timeout=120,
-            check=False,
-            **options,
-        )
+def run(shell: subprocess.Popen[str]) -> Run:
+    def call(*arguments: object, input: str = "") -> subprocess.CompletedProcess[str]:
+        assert shell.stdin is not None and shell.stdout is not None
+        words = [str(argument) for argument in arguments]
+        shell.stdin.write(json.dumps([words, input]) + "\n")
+        shell.stdin.flush()
+        return subprocess.CompletedProcess(words, *json.loads(shell.stdout.readline()))
 
     return call
 
@@ -60,19 +89,31 @@ def generate(run: Run, target: Path) -> Run:
     """With the tiny target, a short answer and one thread."""
 
     def call(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-        small = ("--model", target, "--threads", 1, "--max-tokens", 24, "--context-size", 256)
-        return run(*small, *arguments, **options)
+        return run(*SMALL, "--model", target, *arguments, **options)
 
     return call
+
+
+def alone(*arguments: object, encoding: str | None = "utf-8", **options: Any) -> Any:
+    """The command as a process of its own."""
+    return subprocess.run(
+        [PARLAY, *map(str, arguments)],
+        capture_output=True,
+        encoding=encoding,
+        timeout=120,
+        check=False,
+        **options,
+    )
 
 
 # -- answers -----------------------------------------------------------------------------------
 
 
 def test_text_goes_to_standard_output_and_the_summary_to_standard_error(
-    generate: Run, drafter: Path
+    generate: Run, environment: dict[str, str], target: Path, drafter: Path
 ) -> None:
-    done = generate(PROMPT, "--draft", drafter, "--window", "4")
+    small = ("-m", target, *SMALL, "--draft", drafter, "--window", "4")
+    done = alone("generate", PROMPT, *small, env=environment)
     assert done.returncode == 0
     whole = json.loads(generate(PROMPT, "--draft", drafter, "--json").stdout)
     assert done.stdout == whole["text"] + "\n"
@@ -149,14 +190,8 @@ def test_the_prompt_can_come_from_standard_input(generate: Run) -> None:
 def test_a_pipe_gets_every_byte_of_the_text(
     token: int, byte: bytes, environment: dict[str, str], target: Path
 ) -> None:
-    command = [PARLAY, "generate", "hi", "-m", target, "-n", 3, "--logit-bias", f"{token}=1000"]
-    done = subprocess.run(
-        [str(part) for part in command],
-        capture_output=True,
-        env=environment,
-        timeout=120,
-        check=False,
-    )
+    bias = ("--logit-bias", f"{token}=1000", *SMALL, "-n", 3)
+    done = alone("generate", "hi", "-m", target, *bias, env=environment, encoding=None)
     assert done.stdout == byte * 3 + b"\n"
 
 
@@ -169,8 +204,13 @@ def test_stop_strings_end_the_text_before_them(generate: Run) -> None:
     assert answer["text"] == whole[: whole.index(stop)]
 
 
-def test_a_locale_that_lacks_a_character_gets_a_mark_and_no_traceback(generate: Run) -> None:
-    done = generate(PROMPT, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+def test_a_locale_that_lacks_a_character_gets_a_mark_and_no_traceback(
+    environment: dict[str, str], target: Path
+) -> None:
+    done = alone(
+        *("generate", PROMPT, "-m", target, *SMALL),
+        env=environment | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+    )
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
     assert "?" in done.stdout
@@ -179,15 +219,8 @@ def test_a_locale_that_lacks_a_character_gets_a_mark_and_no_traceback(generate: 
 def test_verbose_shows_llama_cpps_log_on_standard_error(
     environment: dict[str, str], target: Path
 ) -> None:
-    command = [PARLAY, "--verbose", "generate", "a", "-m", target, "-n", "1", "--threads", "1"]
-    done = subprocess.run(
-        [str(part) for part in command],
-        capture_output=True,
-        encoding="utf-8",
-        env=environment,
-        timeout=120,
-        check=False,
-    )
+    few = ("-n", 1, "--threads", 1)
+    done = alone("--verbose", "generate", "a", "-m", target, *few, env=environment)
     assert done.returncode == 0
     assert "llama_model_loader" in done.stderr
     assert "llama_model_loader" not in done.stdout
@@ -253,7 +286,7 @@ def test_an_empty_prompt(generate: Run) -> None:
     assert "the prompt is empty" in complaint(generate("", "--raw"))
 
 
-# Options and what the complaint must say of them; all of them in one process, one after another.
+# Options and what the complaint must say of them.
 REFUSED = {
     ("--nonsense",): "--nonsense",
     ("--context-size", "3"): "context size 3 is too small",
@@ -295,47 +328,17 @@ REFUSED = {
     ("--rope-scale", "0"): "above 0",
     ("--yarn-ext-factor", "-1"): "0 or more",
 }
-DRIVER = """
-import contextlib, io, json, sys
-from parlay.cli.main import app_main
-for arguments in json.load(sys.stdin):
-    sys.argv = ["parlay", "generate", *arguments]
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            app_main()
-        except SystemExit as end:
-            code = end.code
-    print(json.dumps([code, out.getvalue(), err.getvalue()]))
-"""
-
-
-@pytest.fixture(scope="module")
-def refusals(environment: dict[str, str], target: Path, drafter: Path) -> dict[str, list[Any]]:
-    common = ["hi", "--model", str(target), "--draft", str(drafter)]
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER],
-        input=json.dumps([[*common, *options] for options in REFUSED]),
-        capture_output=True,
-        encoding="utf-8",
-        env=environment,
-        timeout=120,
-        check=True,
-    )
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    return {" ".join(options): a for options, a in zip(REFUSED, answers, strict=True)}
 
 
 @pytest.mark.parametrize("options", REFUSED, ids=" ".join)
 def test_a_value_that_cannot_be_used(
-    options: tuple[str, ...], refusals: dict[str, list[Any]]
+    options: tuple[str, ...], run: Run, target: Path, drafter: Path
 ) -> None:
-    code, out, err = refusals[" ".join(options)]
-    line = complaint(subprocess.CompletedProcess(options, code, out, err))
-    assert REFUSED[options] in line
+    done = run("hi", "--model", target, "--draft", drafter, *options)
+    assert REFUSED[options] in complaint(done)
 
 
-def test_a_prompt_that_is_no_text(generate: Run, environment: dict[str, str], target: Path) -> None:
+def test_a_prompt_that_is_no_text(environment: dict[str, str], target: Path) -> None:
     command: list[bytes] = [bytes(PARLAY), b"generate", b"-m", bytes(target)]
     for prompt, given in ((b"\xff\xfe", None), (b"-", b"\xff\xfe")):
         done = subprocess.run(

@@ -96,6 +96,8 @@ class Supervisor:
             return  # whoever is being started reads the file anyway
         if number != signal.SIGHUP:
             self._stopping = True
+            if self._ready:  # else who comes now would wait, unheard, for the last answer's end
+                self._listener.close()
         if self._child is not None and self._child.poll() is None:
             self._child.send_signal(number)
 
