@@ -179,7 +179,7 @@ def matrix(args: argparse.Namespace, results: Results, slots: int) -> str:
         say(f"reference: {time.time() - began:.1f} s")
         found = {"class": name, "cost_percent": round(100 * (cost or 0), 2)}
         results.save(**{f"slots_{slots}": {**found, **engine.exact.to_dict()}})
-        for what, turn, options in rows(args, max(engine.exact.widths) - 1):
+        for what, turn, options in rows(args, slots, max(engine.exact.widths) - 1):
             for way, how in args.ways.items():
                 if results.late:
                     results.left_out.append(f"{slots} x {what}, {turn}, {way}")
@@ -190,14 +190,15 @@ def matrix(args: argparse.Namespace, results: Results, slots: int) -> str:
     return name
 
 
-def rows(args: argparse.Namespace, widest: int) -> Iterator[tuple[str, str, Options]]:
-    """What is run, the likeliest to fail first; a cold row without proposers is the reference."""
+def rows(args: argparse.Namespace, slots: int, widest: int) -> Iterator[tuple[str, str, Options]]:
+    """What is run, the likeliest to fail first; without proposers, alone and cold is the reference
+    itself."""
     for turn in (COLD, WARM, SECOND):
         yield "controller", turn, {}
     for window in range(1, min(widest, args.widest) + 1) if args.drafter is not None else ():
         yield f"model, window {window}", COLD, {"draft": MODEL, "window": window}
     yield "suffix", COLD, {"draft": "suffix", "window": min(4, widest)}
-    for turn in (COLD, WARM, SECOND):
+    for turn in (COLD, WARM, SECOND) if slots > 1 else (WARM, SECOND):
         yield "none", turn, {"draft": "none"}
 
 
@@ -310,13 +311,15 @@ def parsed() -> argparse.Namespace:
 
 def main() -> None:
     args, started = parsed(), time.time()
-    results = Results(args.out, started + args.seconds, {"model": args.target.name})
+    results = Results(args.out, started, {"model": args.target.name})
     name = args.exact_class
     if args.classes:
         results.save(**show_classes(args))
     elif not args.speed:
-        names = {slots: matrix(args, results, slots) for slots in args.slots}
-        name = names.get(1, name)
+        for i, slots in enumerate(args.slots, 1):  # each gets its part of the time
+            results.deadline = started + args.seconds * i / len(args.slots)
+            found = matrix(args, results, slots)
+            name = found if slots == 1 else name
     if not (args.classes or args.only_texts):
         results.save(speed=speed(args, name))
     results.save(seconds=round(time.time() - started, 1))

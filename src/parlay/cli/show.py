@@ -81,7 +81,12 @@ def _mode(answer: Answer) -> str:
     if answer.mode == "faithful":
         return "faithful: every token is the target's own choice"
     if answer.exact:
-        return f"exact: byte for byte the same with any drafts or none (class {answer.exact_class})"
+        cost = answer.exact_cost_percent
+        told = "" if cost is None else f", which costs {cost:.1f} % of the speed here"
+        return (
+            "exact: byte for byte the same with any drafts or none"
+            f" (class {answer.exact_class}{told})"
+        )
     return f"exact wanted, but not so: {answer.exact_reason}"
 
 

@@ -84,6 +84,8 @@ class Live:
             "viewers": n_viewers,
             **about,
             "mode": None,
+            "exact_class": None,
+            "exact_cost_percent": None,
             "proposers": [],
             "drafter": "none",
             "answered": self.n_answered,

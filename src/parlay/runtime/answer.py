@@ -40,6 +40,7 @@ class Answer:
     exact_class: str | None  # the class its passes were to stay in
     exact_reason: str | None  # why it is not exact
     pieces: tuple[Piece, ...] = field(repr=False)
+    exact_cost_percent: float | None = None  # of the speed, that staying in the class costs here
 
     @classmethod
     def of(cls, seq: Sequence, pieces: list[Piece], mode: Mode) -> Answer:
@@ -59,6 +60,7 @@ class Answer:
             exact_class=seq.exact_class,
             exact_reason=exact_reason([seq], mode),
             pieces=tuple(pieces),
+            exact_cost_percent=seq.exact_cost_percent,
         )
 
     @property
@@ -80,6 +82,7 @@ class Answer:
             "exact": self.exact,
             "exact_class": self.exact_class,
             "exact_reason": self.exact_reason,
+            "exact_cost_percent": self.exact_cost_percent,
             "usage": {
                 "prompt_tokens": self.n_prompt,
                 "reused_tokens": self.n_reused,

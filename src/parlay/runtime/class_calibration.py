@@ -53,6 +53,11 @@ class Chosen:
     cheap: bool = False  # whether that is little enough to be exact by default
     rate: Rate = float  # of so many sequences in one pass
 
+    @property
+    def cost_percent(self) -> float | None:
+        """As people are told it."""
+        return None if self.cost is None else round(100 * self.cost, 2)
+
 
 def exactness_told(target: Path) -> str | None:
     """What the last start with this file found exactness to cost here; None: there was none."""
@@ -62,7 +67,11 @@ def exactness_told(target: Path) -> str | None:
 def _tell(record: dict[str, Any]) -> str:
     others = ", ".join(map(str, record["classes"]))
     cost = float(record["cost_percent"])
-    return f"class {record['class']} (of {others}) costs {cost:.1f} % of the speed here"
+    default = "exact" if record["exact"] else "faithful"
+    return (
+        f"class {record['class']} (of {others}) costs {cost:.1f} % of the speed here:"
+        f" the default is {default}"
+    )
 
 
 class ClassCalibration:
@@ -198,22 +207,24 @@ class ClassCalibration:
         cost = value.cost(found, n_slots)
         cheap = self._is_cheap(cost)
         log.info("exact class %s costs %.1f %% of the speed", found.name, 100 * cost)
-        self._tell(found, classes, cost)
+        made = Chosen(found, classes, cost, cheap, lambda n: value.rate(found, n))
+        self._tell(made)
         if self._settings.draft:
             firm = kept is not None or table.stable or len(possible) < 2
             record = {"class": found.name, "exact": cheap, "firm": firm}
             store.save("exact-class", self._key, record)
-        return Chosen(found, classes, cost, cheap, lambda n: value.rate(found, n))
+        return made
 
     def _is_cheap(self, cost: float) -> bool:
         slack = _WAVERING if self._decided().get("exact") else 1.0
         return 100 * cost <= slack * self._settings.exact_cost_pct
 
-    def _tell(self, found: ExactClass, classes: Sequence[ExactClass], cost: float) -> None:
+    def _tell(self, chosen: Chosen) -> None:
         told = {
-            "class": found.name,
-            "classes": [c.name for c in classes],
-            "cost_percent": round(100 * cost, 2),
+            "class": chosen.found.name,
+            "classes": [found.name for found in chosen.classes],
+            "cost_percent": chosen.cost_percent,
+            "exact": chosen.cheap,
         }
         store.save(_TOLD, store.file_identity(self._settings.target), told)
 

@@ -53,8 +53,11 @@ class Composition:
         context_size: int,
         rate: Rate = float,
         scout: Scout = _stay,
+        cost_percent: float | None = None,
     ) -> None:
-        """`rate`: until prices are known, the more in a pass the better."""
+        """`rate`: until prices are known, the more in a pass the better. `cost_percent`: of the
+        speed that staying in the class costs, as answers tell it."""
+        self.cost_percent = cost_percent
         self.found = found
         self._size = context_size
         self._rate = rate

@@ -147,6 +147,7 @@ class Engine:
                 self.target.context_size,
                 self.chosen.rate,
                 self._classes.scout,
+                self.chosen.cost_percent,
             ),
             Padding(self.target, self.slots, self.cutting, lambda: self.prices),
             mode=self.mode,

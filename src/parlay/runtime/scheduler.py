@@ -155,7 +155,9 @@ class Scheduler:
             seq.seq_id, seq.n_cached, seq.n_firm = place
             seq.n_reused = seq.n_cached
             self._mark_turn(seq)
-            seq.exact_class = self.composition.found.name if firm else None
+            if firm:
+                seq.exact_class = self.composition.found.name
+                seq.exact_cost_percent = self.composition.cost_percent
             if seq.request.verification == "rejection" and not seq.request.sampling.greedy:
                 seq.spoil(Inexact.REJECTION)
             seq.started = perf_counter()

@@ -82,6 +82,7 @@ class Sequence:
         self.n_firm = 0  # of the cached tokens, those whose cache depends on the text alone
         self.inexact: Inexact | None = None
         self.exact_class: str | None = None  # the class its passes stay in, if it is to be exact
+        self.exact_cost_percent: float | None = None  # of the speed, that this costs here
         self.finish_reason: str | None = None
         self.error: ParlayError | None = None
         self.cancelled = False  # set from any thread; read once a round

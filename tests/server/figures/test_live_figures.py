@@ -54,7 +54,8 @@ def test_a_snapshot_holds_what_the_requests_did(server: Running) -> None:
     assert everything["generated"] >= told["generated"] - 1
     assert len(found["slots"]) == 8 and found["queue"]["waiting"] == 0
     assert found["memory"]["planned_bytes"] > 0 and found["memory"]["used_bytes"] > 0
-    assert found["mode"] in ("exact", "faithful") and "suffix" in found["proposers"]
+    assert found["mode"] == "exact" and "suffix" in found["proposers"]
+    assert found["exact_class"] == told["exact_class"] and found["exact_cost_percent"] == 0.0
 
 
 def test_busy_groups_are_brought_up_to_date_in_turn(server: Running) -> None:

@@ -56,6 +56,7 @@ def speculation(seqs: Seq[Sequence], mode: Mode, policy: str, baseline: Baseline
         "exact": mode == "exact" and all(seq.exact for seq in seqs),
         "exact_class": seqs[0].exact_class,
         "exact_reason": exact_reason(seqs, mode),
+        "exact_cost_percent": seqs[0].exact_cost_percent,
         "policy": policy,
         **counts.as_dict(),
         "fallback_ms": {why.value: _ms(s) for why, s in counts.fallback_s.items()},

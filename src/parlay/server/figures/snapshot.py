@@ -62,6 +62,8 @@ class Live:
             "viewers": n_viewers,
             "model": service.model_name,
             "mode": service.engine.mode,
+            "exact_class": service.engine.exact.name,
+            "exact_cost_percent": service.engine.chosen.cost_percent,
             "proposers": service.engine.bets.named,
             "drafter": service.drafter.state,
             "answered": service.recent.n_answered,

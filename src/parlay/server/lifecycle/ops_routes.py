@@ -35,6 +35,7 @@ async def health(request: Request) -> JSONResponse:
         "model": service.model_name,
         "mode": engine.mode,
         "exact_class": engine.exact.name if engine.mode == "exact" else None,
+        "exact_cost_percent": engine.chosen.cost_percent,
     }
     return JSONResponse(body, status_code=200 if status == "ok" else 503)
 
@@ -79,13 +80,13 @@ async def speculative_metrics(request: Request) -> dict[str, Any]:
 
 def _exact(service: Service) -> dict[str, Any]:
     engine = service.engine
-    found, cost = engine.exact, engine.chosen.cost
+    found = engine.exact
     return {
         "class": found.name,
         "classes": [other.name for other in engine.chosen.classes],
         "rows": sorted(found.widths),
         "concurrent": found.concurrent,
-        "cost_percent": None if cost is None else round(100 * cost, 2),
+        "cost_percent": engine.chosen.cost_percent,
         "reason": None if engine.spoiled is None else engine.spoiled.value,
     }
 

@@ -93,7 +93,7 @@ export function figures(text, last, onTrace, { beside = false, action = null } =
   const sentence = off
     ? `${whole(text.n)} tokens, one pass of the model for each${why(told)}.`
     : `${guessed} of ${text.n} tokens were guessed right; ${told.rounds} passes of the model instead of ${text.n}.`;
-  const exact = told.exact ? `Exact: the same bytes with any drafts or none (class ${told.exact_class}).`
+  const exact = told.exact ? `Exact: the same bytes with any drafts or none (class ${told.exact_class}${costs(told)}).`
     : told.mode === "exact" ? `Exact was asked for, but not so: ${told.exact_reason}.` : "Faithful: every token is the model's own choice.";
   const rows = [
     ["speed", `${fixed(timings.predicted_per_second)} tokens/s`],
@@ -108,6 +108,10 @@ export function figures(text, last, onTrace, { beside = false, action = null } =
     h("details", {}, h("summary", {}, "All figures"),
       h("dl", {}, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
       onTrace ? h("button", { class: "quiet", onclick: () => onTrace(last.id) }, "Round by round") : null), action ?? "");
+}
+
+function costs({ exact_cost_percent: cost }) {
+  return cost === null || cost === undefined ? "" : `, which costs ${fixed(cost)} % of the speed here`;
 }
 
 function why(told) {

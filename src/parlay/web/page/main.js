@@ -3,6 +3,7 @@
 import { key, whenLocked } from "./api.js";
 import { byId, fill, h } from "./dom.js";
 import { Feed } from "./feed.js";
+import { fixed } from "./format.js";
 import { Bench } from "./bench.js";
 import { Chat } from "./chat.js";
 import { Live } from "./live.js";
@@ -112,8 +113,15 @@ feed.addEventListener("state", ({ detail }) => {
   }
 });
 
+/** How it decodes, and what exactness costs or would cost here. */
+function mode({ mode, exact_class, exact_cost_percent: cost }) {
+  if (cost === null || cost === undefined) return mode;
+  return mode === "exact" ? `exact (class ${exact_class}, costs ${fixed(cost)} % of the speed)`
+    : `${mode} (exact, class ${exact_class}, would cost ${fixed(cost)} % of the speed)`;
+}
+
 feed.addEventListener("snapshot", ({ detail }) => {
-  const text = `${detail.model} · ${detail.mode} · ${detail.proposers.join(" + ") || "no proposer"}`;
+  const text = `${detail.model} · ${mode(detail)} · ${detail.proposers.join(" + ") || "no proposer"}`;
   if (byId("model").textContent !== text) byId("model").textContent = text;
   panes.chat.know(detail);
 });
