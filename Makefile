@@ -11,7 +11,7 @@ test: ## lint, types and all tests
 lint: ## ruff and mypy only
 	@scripts/lint
 
-clean: ## remove .venv and caches (the built llama.cpp wheel is kept: see docs/install.md)
+clean: ## remove .venv and caches (the built llama.cpp wheel is kept: see docs/how-to/install.md)
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/controller.md from the shipped recordings and cost tables.
+"""Writes the tables of docs/explanation/controller.md from the shipped recordings and cost tables.
 
 Knows the replay only; deterministic. With --check it writes nothing and fails if they are stale.
 """
@@ -20,7 +20,7 @@ from parlay.replay.hindsight import oracle_seconds
 from parlay.replay.recording import Recording, mixed_workload
 from parlay.replay.replay import Replay
 
-PAGE = Path(__file__).parent.parent / "docs/controller.md"
+PAGE = Path(__file__).parent.parent / "docs/explanation/controller.md"
 FREE = ("ngram", "suffix")
 SETS = {
     "n-gram and suffix": FREE,

@@ -1,4 +1,4 @@
-"""The figures and tables of docs/scale.md, from cost tables: `python scripts/scale_figures.py`.
+"""The figures of docs/explanation/scale.md, from cost tables: `python scripts/scale_figures.py`.
 
 Writes docs/figures/*.svg and prints the tables in Markdown. Nothing is measured here; the prices
 are, and every table says where. Takes a few minutes.

@@ -116,6 +116,11 @@ def test_every_module_that_is_run_is_there(page: str, module: str) -> None:
     assert any(place.exists() for place in places), module
 
 
+def test_every_page_that_the_code_names_is_there() -> None:
+    named = set(re.findall(r"\bdocs/[\w./-]+\.md", SOURCES))
+    assert named and not [page for page in named if not (ROOT / page).exists()]
+
+
 # -- names ----------------------------------------------------------------------------------------
 
 

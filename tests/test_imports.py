@@ -103,7 +103,7 @@ def level(part: str) -> int:
 
 def test_every_part_has_its_place() -> None:
     known = LEVEL.keys() | PLACED.keys()
-    assert known >= PARTS, "a new part: say in docs/architecture.md and here where it stands"
+    assert known >= PARTS, "a new part: say here and in docs/explanation/architecture.md where"
 
 
 def test_no_import_points_upwards() -> None:

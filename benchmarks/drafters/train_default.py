@@ -18,7 +18,7 @@ ones in parts (`cat NAME.gguf.part* > NAME.gguf`).
 
 Where llama.cpp is built for CUDA, it and PyTorch in one process may crash with "free(): invalid
 pointer": each brings its own libstdc++, and the order of imports does not always help. What does is
-LD_PRELOAD=/lib/x86_64-linux-gnu/libstdc++.so.6 (docs/drafters.md).
+LD_PRELOAD=/lib/x86_64-linux-gnu/libstdc++.so.6 (docs/how-to/drafters.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which cache types keep passes exact, and what they cost: the figures of docs/exactness.md.
+"""Which cache types keep passes exact, and what they cost (docs/explanation/exactness.md).
 
   python -m benchmarks.measurements.cache_types [MODEL.gguf]
 

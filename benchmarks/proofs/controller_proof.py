@@ -3,7 +3,8 @@
   python -m benchmarks.proofs.controller_proof      its arguments are pytest's: -k prices, -x
 
 `kept`: one controller answers all of them in turn and keeps what it learns, as a running engine
-does. `fresh`: it starts anew with every answer, the hardest case. Figures: docs/controller.md.
+does. `fresh`: it starts anew with every answer, the hardest case. Figures:
+docs/explanation/controller.md.
 """
 
 from __future__ import annotations

@@ -475,7 +475,7 @@ def test_a_round_of_a_request_never_seen_is_no_error() -> None:
 
 
 def test_choosing_takes_microseconds() -> None:
-    """A generous bound: the figure for an idle machine is in docs/controller.md."""
+    """A generous bound: the figure for an idle machine is in docs/explanation/controller.md."""
     controller = proven(table(0.1), "ngram", "suffix")
     offers = {s: draft(s, *(0.9,) * 16) for s in ("ngram", "suffix")}
     best = float("inf")

@@ -48,7 +48,7 @@ class Tab:
 
 @contextmanager
 def opened(path: Path, size: dict[str, int] = DESK, anchor: str = "") -> Iterator[Tab]:
-    """Open a file; skips where no Chromium is installed (docs/benchmark.md says how)."""
+    """Open a file; skips where no Chromium is installed (docs/how-to/benchmark.md says how)."""
     if CHROMIUM is None:
         pytest.skip("no chromium: apt-get install chromium")
     api = pytest.importorskip("playwright.sync_api")

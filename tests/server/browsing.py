@@ -14,14 +14,14 @@ from tests.results.browser import CHROMIUM, FLAGS, PHONE, Tab
 
 __all__ = ["PHONE", "Tab", "browser", "check_access", "picture", "tab"]
 DESK = {"width": 1280, "height": 860}
-# `PARLAY_PICTURES=1 pytest tests/web/test_page_browser.py` writes the pictures of docs/page.md.
+# `PARLAY_PICTURES=1 pytest tests/web/test_page_browser.py` writes docs/images.
 PICTURES = Path(__file__).parents[2] / "docs" / "images"
 WANTED = bool(os.environ.get("PARLAY_PICTURES"))
 
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """Chromium; skips where there is none (docs/page.md says how to get it)."""
+    """Chromium; skips where there is none (docs/reference/page.md says how to get it)."""
     if CHROMIUM is None:
         pytest.skip("no chromium: apt-get install chromium")
     api = pytest.importorskip("playwright.sync_api")

@@ -49,7 +49,7 @@ class CategoryResult(Strict):
 
 
 class Acceptance(Strict):
-    """What became of the drafts, by the definitions of docs/architecture.md."""
+    """What became of the drafts, by the definitions of docs/explanation/architecture.md."""
 
     generated: Count
     counts: Speculation

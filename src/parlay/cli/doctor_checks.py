@@ -322,10 +322,10 @@ def _build(patient: Patient) -> Iterator[Finding]:
     on_gpu = library.has_gpu()
     wants = any(pool.kind != "ram" for pool in pools()) and patient.deployment.runtime.layers
     if wants and not on_gpu:
-        todo = "reinstall llama-cpp-python built for this GPU (docs/install.md)"
+        todo = "reinstall llama-cpp-python built for this GPU (docs/how-to/install.md)"
         yield Finding("build", "fail", f"{said}; a GPU is here that this build cannot use", todo)
     elif not fast and not on_gpu:
-        todo = "reinstall llama-cpp-python built for this CPU (docs/install.md)"
+        todo = "reinstall llama-cpp-python built for this CPU (docs/how-to/install.md)"
         yield Finding("build", "warn", said, todo)
     else:
         yield Finding("build", "ok", f"{said}{', GPU' if on_gpu else ''}")

@@ -24,7 +24,8 @@ MAX_LINES = 20  # of one kind; a fleet that is down is one fault, not thousands
 _REFUSED = (401, 403)
 # How an engine is made to count drafts, by the name it gives itself.
 _COUNTING = {
-    "vllm": "start vLLM with --speculative-config (docs/scale.md), or mark the pool plain",
+    "vllm": "start vLLM with --speculative-config (docs/explanation/scale.md),"
+    " or mark the pool plain",
     "sglang": "start SGLang with --speculative-algorithm and --enable-metrics, ask it something,"
     " or mark the pool plain",
     "llamacpp": "start llama-server with --metrics and --spec-type, or mark the pool plain",

@@ -1,6 +1,7 @@
 """How a server's live figures look in a terminal: the same as on its page.
 
-Knows snapshots as docs/page.md describes them; text from a server is never read as markup.
+Knows snapshots as docs/reference/page.md describes them; text from a server is never
+read as markup.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`parlay top`: a server's live figures in a terminal, over ssh for instance.
 
-Knows the live routes of docs/page.md; what they look like is another module's business.
+Knows the live routes of docs/reference/page.md; what they look like is another module's business.
 """
 
 from __future__ import annotations

@@ -325,7 +325,8 @@ class CostTable:
             )
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"
-            raise BadRequest(f"not a cost table ({reason}); see docs/controller.md") from None
+            where = "docs/explanation/controller.md"
+            raise BadRequest(f"not a cost table ({reason}); see {where}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form: the prices as they are now, the interpolated ones left out."""

@@ -1,7 +1,8 @@
 """Guard rails around any controller: acceptance too low or fallbacks too many, and it steps in.
 
 Knows rounds and limits, neither prices nor text. Nothing is configured by default: a threshold on
-acceptance can switch off a pair that wins (docs/controller.md), so it is the operator's to set.
+acceptance can switch off a pair that wins (docs/explanation/controller.md), so it is the
+operator's to set.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Counts over rounds, and every figure derived from them.
 
-Knows nothing of time per request: only rounds. The definitions are those of docs/architecture.md.
+Knows nothing of time per request: only rounds. The definitions are those of
+docs/explanation/architecture.md.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Counts:
         return [_ratio(self.accepted_at[j], self.drafted_at[j]) for j in range(1, depth + 1)]
 
     def as_dict(self) -> dict[str, Any]:
-        """The public JSON form (a promise: see docs/interface.md)."""
+        """The public JSON form (a promise: see docs/reference/interface.md)."""
         return {
             "generated": self.n_generated,
             "rounds": self.n_rounds,

@@ -1,6 +1,7 @@
 """The gateway's live figures: the server's snapshot, made of answers instead of rounds.
 
-The page and `parlay top` show it; its fields are those of docs/page.md. Everything is bounded.
+The page and `parlay top` show it; its fields are those of docs/reference/page.md. Everything is
+bounded.
 """
 
 from __future__ import annotations

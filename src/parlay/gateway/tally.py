@@ -61,7 +61,7 @@ class Tally:
         return self.n_accepted / self.n_generated if self.n_generated and self.n_told else None
 
     def as_dict(self) -> dict[str, Any]:
-        """In the words of docs/architecture.md."""
+        """In the words of docs/explanation/architecture.md."""
         told = self.n_told > 0
         return {
             "generated": self.n_generated,

@@ -55,7 +55,7 @@ class Model:
     @property
     def threads(self) -> int:
         """CPU threads that suit it. With every layer on a GPU the CPU only looks up embeddings:
-        more threads than one spin for nothing and cost 14 % (docs/performance.md)."""
+        more threads than one spin for nothing and cost 14 % (docs/results.md)."""
         n_gpu = self.settings.gpu_layers
         offloaded = self.on_gpu and (n_gpu < 0 or n_gpu > self.n_layers)
         if any(override.device == CPU for override in self.settings.all_overrides):

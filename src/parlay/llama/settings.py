@@ -164,7 +164,7 @@ class ContextSettings:
     flash_attention: FlashAttention = "auto"
     # auto: f16 on a GPU. On a CPU K is bf16 and V is f16: same size and speed, but equal types
     # let ggml switch to another attention kernel for single tokens past 256, and then no pass
-    # over several tokens equals single ones any more (docs/exactness.md).
+    # over several tokens equals single ones any more (docs/explanation/exactness.md).
     cache_type_k: str = "auto"
     cache_type_v: str = "auto"
     # Of recurrent and hybrid models: earlier states that a pass leaves behind for each sequence, so

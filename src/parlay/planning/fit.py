@@ -18,7 +18,7 @@ from parlay.planning.proposals import Replan, largest
 _STEP = 256  # cells are given out in these
 # What an answer with its question should find room for before anything leaves the GPU.
 _USEFUL_CONTEXT = 4096
-# By docs/planning.md: totals are planned within 1 %, compute buffers within 5 %.
+# By docs/reference/planning.md: totals are planned within 1 %, compute buffers within 5 %.
 _TOTAL_ERROR, _COMPUTE_ERROR = 0.01, 0.05
 # RAM is everybody's: other programs come and go, and a swapping machine is worse than a short
 # context.

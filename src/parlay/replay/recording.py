@@ -60,7 +60,7 @@ def load_recordings(path: Path) -> list[Recording]:
         raise BadRequest(f"cannot read {path}: {error}; name a recording") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         what = f"not a recording ({type(error).__name__}: {error})"
-        raise BadRequest(f"{path.name} is {what}; see docs/controller.md") from None
+        raise BadRequest(f"{path.name} is {what}; see docs/explanation/controller.md") from None
 
 
 def save_recordings(path: Path, facts: Mapping[str, Any], recordings: Iterable[Recording]) -> None:

@@ -74,7 +74,7 @@ class Answer:
         return [piece.logprob for piece in self.pieces if piece.logprob is not None]
 
     def as_dict(self) -> dict[str, Any]:
-        """The public JSON form (a promise: see docs/interface.md)."""
+        """The public JSON form (a promise: see docs/reference/interface.md)."""
         return {
             "text": self.text,
             "finish_reason": self.finish_reason,

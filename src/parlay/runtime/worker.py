@@ -28,7 +28,7 @@ class Worker:
 
     It also opens the models: OpenMP keeps a pool of threads for every thread that ever computed,
     and with more pools than cores all of them stop spinning and every pass gets slower (by a fifth
-    on two cores, docs/performance.md). So nobody but the worker computes.
+    on two cores, docs/results.md). So nobody but the worker computes.
     """
 
     def __init__(self, open_scheduler: Callable[[], Scheduler]) -> None:

@@ -1,4 +1,4 @@
-"""Prometheus metrics. Their names are a public interface: see docs/server.md.
+"""Prometheus metrics. Their names are a public interface: see docs/reference/server.md.
 
 Counters are read off the server's own counts when someone scrapes, so a round pays nothing.
 """

@@ -1,7 +1,7 @@
 """The live figures: one snapshot of everything a watcher wants to see, and the course of it so far.
 
 Knows the service, no HTTP. The page and `parlay top` show the same snapshot. Its fields are a
-public interface: docs/page.md.
+public interface: docs/reference/page.md.
 """
 
 from __future__ import annotations
