@@ -339,3 +339,13 @@ def test_a_proposer_that_is_asked_sees_one_thread_only() -> None:
         clients = [d.ask(Request((*PROMPT, i), max_tokens=8))[1] for i in range(3)]
         assert all(client.ended.wait(SOON) for client in clients)
     assert names == {"parlay-worker"}
+
+
+def test_a_quiet_moment_is_used_to_tidy_up_and_the_next_request_is_answered() -> None:
+    rig, tidied = Rig(), threading.Event()
+    rig.scheduler.tidy = tidied.set  # type: ignore[method-assign]
+    with desk(rig) as opened:
+        assert tidied.wait(SOON)
+        _, client = opened.ask(Request(PROMPT, max_tokens=4))
+        assert client.ended.wait(SOON)
+    assert client.text == plain(Request(PROMPT, max_tokens=4))

@@ -29,6 +29,7 @@ from parlay.runtime.bets import Bets
 from parlay.runtime.calibration import Calibration, drafter_cost
 from parlay.runtime.class_calibration import MAX_EXACT_ROWS, ClassCalibration
 from parlay.runtime.composition import Composition
+from parlay.runtime.copying import Copying
 from parlay.runtime.drafter_pause import DrafterPause, bits_stay
 from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.exactness import SINGLE, ExactClass, Inexact
@@ -137,7 +138,8 @@ class Engine:
         cache = PromptCache(self._cache_bytes())
         step = 1 if self.chosen.found.prompts else chunk
         n = settings.context.n_sequences
-        self.slots = Slots(self.target, n, cache, worth=chunk, step=step)
+        copying = Copying(from_device=self.target.steady)
+        self.slots = Slots(self.target, n, cache, worth=chunk, step=step, copying=copying)
         self._scheduler = Scheduler(
             self.target,
             self.slots,

@@ -45,6 +45,7 @@ class PromptCache:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._token_bytes = 0.0  # of the last one that was kept
         self._kept: list[Kept] = []
 
     @property
@@ -58,8 +59,13 @@ class PromptCache:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def holds(self, n_tokens: int) -> bool:
+        """Whether there is room for so many tokens, if everything else went."""
+        return self._limit > 0 and n_tokens * self._token_bytes <= self._limit
+
     def put(self, kept: Kept) -> None:
         """Keep it; older ones go as far as they must, and those it continues."""
+        self._token_bytes = kept.saved.n_bytes / max(1, len(kept.tokens))
         self._kept = [old for old in self._kept if not _continues(kept, old)]
         self._kept.append(kept)
         while self.n_bytes > self._limit:

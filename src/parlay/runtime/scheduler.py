@@ -171,6 +171,10 @@ class Scheduler:
         self._leave_queue()
         self._retire()
 
+    def tidy(self) -> None:
+        """Nothing is asked for: time for what would make the next one wait."""
+        self._slots.tidy()
+
     def _leave_queue(self) -> None:
         for seq in [seq for seq in self._waiting if seq.done]:
             self._waiting.remove(seq)
@@ -180,6 +184,9 @@ class Scheduler:
         for seq in [seq for seq in self._active if seq.done]:
             self._active.remove(seq)
             self._slots.release(seq.seq_id, seq.tokens[: seq.n_cached], seq.n_firm)
+            n_read = len(seq.request.prompt) - seq.n_reused
+            if seq.first_token is not None and n_read >= self._chunk:
+                self._slots.copying.saw_reading(n_read, seq.first_token - seq.started)
             seq.retire()
             self.bets.finish(seq)  # last: should a proposer fail, nobody waits for this answer
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from time import perf_counter
 
-from parlay.decoding.span import Passes, common_prefix
+from parlay.decoding.span import Passes, Saved, common_prefix
 from parlay.errors import BadRequest, DecodeError
+from parlay.runtime.copying import Copying
 from parlay.runtime.prompt_cache import Kept, PromptCache, reusable
 
 # Tokens of a prompt that may be read again to spare one idle slot between the busy ones: that is a
@@ -27,6 +29,7 @@ class Slot:
     busy: bool = False
     last_used: int = 0
     owner: str = ""  # whose tokens they are
+    copied: bool = False  # what it holds is in RAM, too
 
 
 class Slots:
@@ -39,10 +42,12 @@ class Slots:
         cache: PromptCache | None = None,
         worth: int = 0,
         step: int = 1,
+        copying: Copying | None = None,
     ) -> None:
-        """`worth`: tokens from which on putting a conversation away beats reading it again;
-        `step`: where a prompt goes on from what is firm, that is at a multiple of it."""
+        """`worth`: tokens from which on a conversation is put away at all; `step`: where a prompt
+        goes on from what is firm, that is at a multiple of it."""
         self._target = target
+        self.copying = Copying() if copying is None else copying
         self._step = step
         self.cache = PromptCache(0) if cache is None else cache
         self._worth = worth
@@ -84,7 +89,7 @@ class Slots:
         best = max(free, key=lambda slot: (worth[slot.seq_id], -slot.last_used))
         step = self._step if firm else None
         n = self._exchange(best, prompt, owner, shared[best.seq_id], step)
-        best.busy, best.owner = True, owner
+        best.busy, best.owner, best.copied = True, owner, False
         kept = self.keep(best.seq_id, n)
         if step is not None and kept % step:
             kept = self.keep(best.seq_id, 0)
@@ -99,27 +104,56 @@ class Slots:
         """Put away what would be lost with all but n tokens, fetch what serves the prompt better;
         how many of its tokens the slot holds then."""
         found, n_found = self.cache.best(prompt, owner, step)
-        if found is not None and n_found >= n + max(1, self._worth):
+        if (
+            found is not None
+            and n_found >= n + max(1, self._worth)
+            and self.copying.spares(len(found.tokens), n_found - n)
+        ):
             self.cache.pop(found)
             self._put_away(slot)
-            self._target.restore(slot.seq_id, found.saved)
-            slot.n_firm = found.n_firm
+            self._bring_back(slot, found)
             return n_found
         if 2 * n < len(slot.tokens):
             self._put_away(slot)
         return n
 
+    def _bring_back(self, slot: Slot, found: Kept) -> None:
+        started = perf_counter()
+        self._target.restore(slot.seq_id, found.saved)
+        self.copying.saw_return(len(found.tokens), perf_counter() - started)
+        slot.n_firm = found.n_firm
+
     def _put_away(self, slot: Slot) -> None:
-        """Keep a slot's conversation where it is worth it."""
-        if self.cache.limit and len(slot.tokens) >= max(1, self._worth):
-            saved = self._target.save(slot.seq_id)
-            self.cache.put(Kept(slot.owner, slot.tokens, saved, slot.n_firm))
+        """Keep the conversation of a slot that somebody waits for, where that is a light thing."""
+        if self._is_to_be_copied(slot) and self.copying.light():
+            self._copy(slot)
+
+    def tidy(self) -> None:
+        """Nobody waits: copy the conversation that would be lost next, before its slot is taken."""
+        if all(slot.tokens or slot.busy for slot in self._slots):
+            idle = [slot for slot in self._slots if not slot.busy]
+            last = min(idle, key=lambda slot: slot.last_used, default=None)
+            if last is not None and self._is_to_be_copied(last) and self.copying.worth:
+                self._stay(last, self._copy(last).saved)
+
+    def _is_to_be_copied(self, slot: Slot) -> bool:
+        n = len(slot.tokens)
+        return n >= max(1, self._worth) and not slot.copied and self.cache.holds(n)
+
+    def _copy(self, slot: Slot) -> Kept:
+        started, n = perf_counter(), len(slot.tokens)
+        kept = Kept(slot.owner, slot.tokens, self._target.save(slot.seq_id), slot.n_firm)
+        self.copying.saw_copy(n, perf_counter() - started)
+        self.cache.put(kept)
+        slot.copied = True
+        return kept
 
     def vacate(self) -> None:
         """Free the idle slots for other uses; what is worth it is put away."""
         for slot in self._slots:
             if not slot.busy and slot.tokens:
-                self._put_away(slot)
+                if self._is_to_be_copied(slot) and self.copying.worth:
+                    self._copy(slot)
                 slot.tokens, slot.n_firm = [], 0
                 self._target.clear(slot.seq_id)
 
@@ -136,9 +170,13 @@ class Slots:
         if not slot.tokens or slot.owner != owner:
             raise BadRequest(f"slot {seq_id} holds nothing of yours")
         saved = self._target.save(seq_id)
-        if self._target.length(seq_id) < len(slot.tokens):
-            self._target.restore(seq_id, saved)
+        self._stay(slot, saved)
         return Kept(owner, list(slot.tokens), saved, slot.n_firm)
+
+    def _stay(self, slot: Slot, saved: Saved) -> None:
+        """What stays of a sequence that was copied may be shorter than it."""
+        if self._target.length(slot.seq_id) < len(slot.tokens):
+            self._target.restore(slot.seq_id, saved)
 
     def fill(self, seq_id: int, kept: Kept) -> None:
         """Put a conversation into an idle slot."""
@@ -184,7 +222,7 @@ class Slots:
         slot = self._slots[seq_id]
         slot.tokens = list(tokens)
         slot.n_firm = min(n_firm, len(slot.tokens))
-        slot.busy = False
+        slot.busy = slot.copied = False
         self._clock += 1
         slot.last_used = self._clock
 

@@ -17,6 +17,7 @@ from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence
 
 log = logging.getLogger("parlay.runtime")
+_QUIET_S = 0.5  # without anything to do: an agent's next request comes sooner
 
 
 class Closed(ParlayError):
@@ -84,14 +85,22 @@ class Worker:
 
     def _take_in(self, *, block: bool) -> None:
         """Run what others asked for; wait for it when there is nothing else to do."""
+        item = self._wait() if block else None
         try:
             while True:
-                item = self._inbox.get(block=block)
-                block = False
                 if item is not None:
                     self._do(item)
+                item = self._inbox.get(block=False)
         except queue.Empty:
             return
+
+    def _wait(self) -> Callable[[], None] | None:
+        """What is asked for next; if nothing is for a while, there is time to tidy up."""
+        try:
+            return self._inbox.get(timeout=_QUIET_S)
+        except queue.Empty:
+            self._do(self._scheduler.tidy)
+            return self._inbox.get()
 
     def _do(self, item: Callable[[], None]) -> None:
         try:
