@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +29,8 @@ def cpu(_n_sequences: int, rows: int) -> float:
 
 
 def chosen(price: object, worth: Worth, n_slots: int = 1) -> str:
-    return Valuation(price, worth).best(CLASSES, n_slots).name  # type: ignore[arg-type]
+    value = Valuation(price, worth)  # type: ignore[arg-type]
+    return value.best(CLASSES, n_slots, asked=True).name
 
 
 def test_where_rows_are_cheap_and_drafts_good_a_wide_class_is_worth_its_padding() -> None:
@@ -44,16 +47,18 @@ def test_without_proposers_nothing_is_padded() -> None:
 
 def test_a_class_that_others_can_share_is_worth_more_on_a_full_machine() -> None:
     shared = exact_class(2, together=[(n, r) for n in (2, 3, 4) for r in (1, 2) if n * r <= 4])
-    found = Valuation(gpu, FREE).best([exact_class(1), shared, exact_class(3, 4)], 4)
+    found = Valuation(gpu, FREE).best([exact_class(1), shared, exact_class(3, 4)], 4, asked=True)
     assert found is shared
 
 
-@given(noise=st.floats(-0.01, 0.01))
-def test_a_gain_that_noise_could_make_does_not_leave_the_simpler_class(noise: float) -> None:
+@given(noise=st.floats(-0.01, 0.01), asked=st.booleans())
+def test_a_gain_that_noise_could_make_does_not_leave_the_simpler_class(
+    noise: float, asked: bool
+) -> None:
     """Two rows at nearly the price of one, and drafts that are hardly ever there."""
     classes = [exact_class(1), exact_class(2)]
     value = Valuation(lambda _n, rows: 1.0 + noise * (rows == 2), Worth(share=0.0, rate=0.75))
-    assert value.best(classes, 1).name == "1"
+    assert value.best(classes, 1, asked=asked).name == "1"
 
 
 @given(st.lists(st.floats(0.001, 1.0), min_size=17, max_size=17), st.integers(1, 4))
@@ -61,9 +66,27 @@ def test_whatever_the_prices_the_choice_is_close_to_the_cheapest(
     prices: list[float], n_slots: int
 ) -> None:
     value = Valuation(lambda _n, rows: sorted(prices)[min(rows, 17) - 1], MODEL)
-    found = value.best(CLASSES, n_slots)
-    least = min(value.cost(each, n_slots) for each in CLASSES)
-    assert value.cost(found, n_slots) <= least + 0.02 * len(CLASSES)
+    for asked, cost in ((False, value.cost), (True, value.expected_cost)):
+        found = value.best(CLASSES, n_slots, asked=asked)
+        least = min(cost(each, n_slots) for each in CLASSES)
+        assert cost(found, n_slots) <= least + 0.02 * len(CLASSES)
+
+
+def test_text_without_drafts_counts_as_much_as_text_with_them() -> None:
+    """Padding to five rows pays while drafts hold; who wants none waits half as long again."""
+    value = Valuation(gpu, replace(MODEL, rate=0.95, step_s=0.0))
+    assert value.best(CLASSES, 1, asked=True).name == "5-8"
+    assert value.expected_cost(CLASSES[3], 1) < 0.05
+    assert value.cost(CLASSES[3], 1) == pytest.approx(1 - 1 / 1.56)
+    assert value.cost(value.best(CLASSES, 1, asked=False), 1) < 0.36
+
+
+def test_the_cost_is_that_of_whoever_it_costs_most() -> None:
+    """Four that must take turns."""
+    value = Valuation(lambda _n, rows: 1.0, FREE)
+    alone = exact_class(*range(1, 18))
+    assert value.cost(alone, 1) == 0.0
+    assert value.cost(alone, 4) == pytest.approx(0.75)
 
 
 # -- what was learned of the proposers ----------------------------------------------------------

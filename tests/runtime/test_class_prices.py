@@ -69,3 +69,22 @@ def test_every_shape_is_timed_in_turns() -> None:
     class_prices(model, CLASSES, 1, budget_s=1e9, clock=model.clock)
     passes = [rows for (rows,) in model.shapes[2:]]  # a text was read before
     assert passes[: 2 * len(shapes)] == [*shapes, *shapes]
+
+
+def test_where_a_change_of_shape_costs_a_shape_is_timed_until_it_is_steady() -> None:
+    """The first pass of a shape changes it, the second is recorded; later ones tell its price."""
+
+    class Graphs(Timed):
+        steady = True
+        last, n_same = 0, 0
+
+        def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+            rows = sum(len(span.tokens) for span in spans)
+            self.n_same = self.n_same + 1 if rows == self.last else 1
+            self.last = rows
+            self.now += {1: 3.0, 2: 5.0}.get(self.n_same, 0.0)
+            return super().decode(spans)
+
+    model = Graphs()
+    steady = class_prices(model, CLASSES, 1, budget_s=1e9, clock=model.clock).curve(1, 1).steady
+    assert steady[8] / steady[1] > 7.0

@@ -109,7 +109,7 @@ class ClassCalibration:
         """Single rows of one sequence at a time agree with themselves."""
         settings = self._settings
         alone = not settings.draft and settings.context.n_sequences == 1
-        unasked = settings.exact_class is None and store.load("exact-class", self._key) is None
+        unasked = settings.exact_class is None and not self._decided()
         return settings.mode == "faithful" or settings.context.unified or (alone and unasked)
 
     def scout(self, found: ExactClass, placed: Sequence[tuple[int, int]]) -> ExactClass:
@@ -150,6 +150,11 @@ class ClassCalibration:
         )
 
     @property
+    def _choice_key(self) -> str:
+        """Who asks for exact text chooses by another measure than who only gets it."""
+        return store.fingerprint(self._key, self._settings.mode)
+
+    @property
     def _n_widths(self) -> int:
         wanted = max(self._settings.widest + 1, _MIN_WIDTHS)
         return min(wanted, self._settings.context.n_batch, self._target.max_rollback + 1)
@@ -161,7 +166,8 @@ class ClassCalibration:
 
     def _decided(self) -> dict[str, Any]:
         """What an earlier start decided; nothing, where it was busy and could only guess."""
-        record = None if self._settings.measure_again else store.load("exact-class", self._key)
+        again = self._settings.measure_again
+        record = None if again else store.load("exact-class", self._choice_key)
         return record if record is not None and record.get("firm", True) else {}
 
     def _kept(self, classes: Sequence[ExactClass]) -> ExactClass | None:
@@ -203,16 +209,17 @@ class ClassCalibration:
         n_slots, possible = self._settings.context.n_sequences, self._possible(classes)
         value = Valuation(_price_of(table), self._worth(table, learned))
         kept = self._kept(classes)
-        found = kept or value.best(possible or [SINGLE], n_slots)
+        asked = self._settings.mode == "exact"
+        found = kept or value.best(possible or [SINGLE], n_slots, asked=asked)
         cost = value.cost(found, n_slots)
         cheap = self._is_cheap(cost)
         log.info("exact class %s costs %.1f %% of the speed", found.name, 100 * cost)
-        made = Chosen(found, classes, cost, cheap, lambda n: value.rate(found, n))
+        made = Chosen(found, classes, cost, cheap, _rate(value, found, table))
         self._tell(made)
         if self._settings.draft:
             firm = kept is not None or table.stable or len(possible) < 2
             record = {"class": found.name, "exact": cheap, "firm": firm}
-            store.save("exact-class", self._key, record)
+            store.save("exact-class", self._choice_key, record)
         return made
 
     def _is_cheap(self, cost: float) -> bool:
@@ -268,6 +275,12 @@ def _read(record: dict[str, Any]) -> tuple[ExactClass, ...]:
     if record["format"] != _FORMAT or not record["classes"]:
         raise BadRequest("it was written by another version")
     return tuple(ExactClass.from_dict(each) for each in record["classes"])
+
+
+def _rate(value: Valuation, found: ExactClass, table: CostTable) -> Rate:
+    """By price where passes over several were timed; else the more in a pass the better."""
+    timed = any(n > 1 and curve.known for (_, n), curve in table.measured.items())
+    return (lambda n: value.rate(found, n)) if timed else float
 
 
 def _price_of(table: CostTable) -> Price:

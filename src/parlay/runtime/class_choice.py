@@ -49,6 +49,9 @@ class Worth:
         return sum(self.rate**i for i in range(window + 1))
 
 
+NOTHING = Worth(0.0, 0.0)  # no proposer, or no draft that pays
+
+
 @dataclass(frozen=True, slots=True)
 class Valuation:
     """How fast a machine decodes, inside a class and without one."""
@@ -61,18 +64,31 @@ class Valuation:
         return self._rate(found.rows_for(n_sequences), n_sequences)
 
     def cost(self, found: ExactClass, n_slots: int) -> float:
-        """The part of the speed that the class costs: of one stream, and of a full machine."""
-        streams = {1, n_slots}
-        ratios = [self._exact(found, n) / self._rate(_ROWS, n) for n in streams]
-        return max(0.0, 1.0 - mean(ratios))
+        """The part of the speed that the class costs whoever it costs most: one stream or a full
+        machine, with drafts or without."""
+        plain = replace(self, worth=NOTHING)
+        ratios = [*self._ratios(found, n_slots), *plain._ratios(found, n_slots)]
+        return max(0.0, 1.0 - min(ratios))
 
-    def best(self, classes: Iterable[ExactClass], n_slots: int) -> ExactClass:
-        """The class that costs least; one with wider plain passes only where it clearly does."""
+    def expected_cost(self, found: ExactClass, n_slots: int) -> float:
+        """The part of the speed that it costs where drafts are as good as expected."""
+        return max(0.0, 1.0 - mean(self._ratios(found, n_slots)))
+
+    def best(self, classes: Iterable[ExactClass], n_slots: int, *, asked: bool) -> ExactClass:
+        """The class that costs least; one with wider plain passes only where it clearly does.
+
+        Who asked for exact text wants it fast; who did not must not be slowed down by padding.
+        """
+        cost = self.expected_cost if asked else self.cost
         found, *wider = sorted(classes, key=lambda c: c.floor)
         for other in wider:
-            if self.cost(found, n_slots) - self.cost(other, n_slots) > _CLEAR:
+            if cost(found, n_slots) - cost(other, n_slots) > _CLEAR:
                 found = other
         return found
+
+    def _ratios(self, found: ExactClass, n_slots: int) -> list[float]:
+        """Its speed over that of any shapes: of one stream, and of a full machine."""
+        return [self._exact(found, n) / self._rate(_ROWS, n) for n in sorted({1, n_slots})]
 
     def _exact(self, found: ExactClass, n: int) -> float:
         """Tokens per second of n sequences, parted into passes of the class."""

@@ -18,6 +18,8 @@ from parlay.timing.shape_runs import Clock, Shape, Times, time_shapes
 
 _N_TURNS = 6
 _N_CONTEXT = 24
+# A GPU records the second pass of a new shape; from the third on passes cost what later ones will.
+_N_SAME = 4
 _ROWS = (1, 2, 4, 8, 16)  # of one sequence; and those at which classes begin and end
 _ROWS_EACH = (1, 2, 4)  # of several
 _MOST_ROWS = 17
@@ -41,6 +43,7 @@ def class_prices(
         budget_s=budget_s,
         n_context=_N_CONTEXT,
         warm=False,
+        n_same=_N_SAME,
         whole=False,
         clock=clock,
     )

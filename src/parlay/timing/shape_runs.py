@@ -109,14 +109,16 @@ def time_shapes(
     n_context: int,
     chunk: int = _SMALL_CHUNK,
     warm: bool = True,
+    n_same: int = 2,
     whole: bool = True,
     clock: Clock = time.perf_counter,
     progress: Callable[[str], None] = lambda _line: None,
 ) -> dict[Shape, Times]:
     """Round after round over all shapes, so that a slow moment does not hit one shape only.
 
-    Where a change of shape costs something, every shape runs twice in a row. The budget ends the
-    rounds; `whole`: not the first one that is timed. What does not fit the context is left out.
+    Where a change of shape costs something, every shape runs `n_same` times in a row. The budget
+    ends the rounds; `whole`: not the first one that is timed. What does not fit the context is left
+    out.
     """
     deadline = clock() + budget_s
     track = Track(passes, n_context, clock, chunk)
@@ -127,14 +129,14 @@ def time_shapes(
             for shape, times in found.items():
                 if (n > int(warm) or not whole) and clock() > deadline:
                     break
-                _one_turn(track, shape, times if timed else Times(), passes.steady)
+                _one_turn(track, shape, times if timed else Times(), n_same if passes.steady else 1)
             progress(f"context {n_context}: round {n + 1}, {len(found)} shapes")
     finally:
         track.clear()
     return found
 
 
-def _one_turn(track: Track, shape: Shape, times: Times, steady: bool) -> None:
-    for _ in range(1 + int(steady)):
+def _one_turn(track: Track, shape: Shape, times: Times, n_same: int) -> None:
+    for _ in range(n_same):
         seconds, changed = track.run(shape)
-        (times.changed if changed and steady else times.steady).append(seconds)
+        (times.changed if changed and n_same > 1 else times.steady).append(seconds)
