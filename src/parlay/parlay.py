@@ -134,6 +134,7 @@ class Parlay:
         prompt_cache_mb: int = 1024,
         snapshots: int | None = None,
         draft_ahead: DraftAheadMode = "auto",
+        follow_load: bool = True,
         measure_again: bool = False,
         progress: Progress = quietly,
     ) -> None:
@@ -147,6 +148,7 @@ class Parlay:
         recurrent target takes back without a copy; None: by price and room.
         `draft_ahead`: whether a draft model goes on while the target verifies; auto: on a GPU,
         where it pays.
+        `follow_load`: on a CPU, fewer threads or sleeping ones where other work takes the cores.
         `tensor_overrides`: PATTERN=DEVICE each; `lora`: FILE or FILE:SCALE each; `n_cpu_moe`:
         layers whose experts stay in RAM, -1 for all. `rope`: how positions are stretched.
         `context_size="auto"`: the longest that memory holds, up to the model's own;
@@ -197,6 +199,7 @@ class Parlay:
             remember_tokens=remember_tokens,
             snapshots=snapshots,
             draft_ahead=draft_ahead,
+            follow_load=follow_load,
             measure_again=measure_again,
         )
         fitted = fit_engine(settings, context=context_size == "auto", layers=gpu_layers == "auto")

@@ -24,6 +24,7 @@ from parlay.llama.library import C
 from parlay.llama.model import Model
 from parlay.llama.sample_text import SAMPLE
 from parlay.llama.settings import CACHE_TYPES, ContextSettings, RopeSettings
+from parlay.llama.threads import Threads
 from parlay.llama.undo import Rollback, SavedSequence, State, Undo, restore, save
 
 _ROPE_SCALING = {"auto": -1, "none": 0, "linear": 1, "yarn": 2}
@@ -40,6 +41,8 @@ class Context:
         self.busy_s = 0.0
         self.steady = model.on_gpu
         self.cache_types = _cache_types(model, settings)
+        self._n_threads = self._own_threads = settings.threads or model.threads
+        self.threads = Threads(self._own_threads)  # for the next pass
         self._handle: int | None = self._open()
         self._memory: int = C.llama_get_memory(self._handle)
         cells: int = C.llama_n_ctx_seq(self._handle)
@@ -106,11 +109,23 @@ class Context:
         n_outputs = self._batch.fill(spans)
         if n_outputs > self._max_outputs:
             raise BadRequest(f"a pass gives {self._max_outputs} rows of logits; ask for fewer")
+        self._set_threads()
         library.forget_errors()
         started = time.perf_counter()
         library.check(C.llama_decode(self._handle, self._batch.struct), "llama_decode")
         self.busy_s += time.perf_counter() - started
         return n_outputs
+
+    def share_threads(self, other: Context) -> None:
+        """Compute with the threads of another context, if it has as many."""
+        if self._own_threads == other._own_threads:
+            self.threads = other.threads
+
+    def _set_threads(self) -> None:
+        """Whoever makes the pass takes over what was chosen for it."""
+        if self.threads.n != self._n_threads:
+            self._n_threads = self.threads.n
+            C.llama_set_n_threads(self._handle, self._n_threads, self._n_threads)
 
     def _tell(self, spans: Sequence[Span]) -> None:
         if self._capture is not None:

@@ -114,6 +114,7 @@ class StateContext(Context):
     def read(self, fed: Sequence[Fed]) -> list[tuple[NDArray[np.float32], States]]:
         """One pass over states; per item logits and own states of its last `n_logits` rows."""
         n_outputs = self._fed.fill_states(fed)
+        self._set_threads()
         library.forget_errors()
         started = time.perf_counter()
         library.check(C.llama_decode(self._handle, self._fed.struct), "llama_decode of states")
@@ -126,6 +127,7 @@ class StateContext(Context):
     def lattice(self, spans: Sequence[Span]) -> list[States]:
         """One pass over tokens: per span and row, what a selector weighs its candidates by."""
         self._batch.fill(spans)
+        self._set_threads()
         library.forget_errors()
         started = time.perf_counter()
         library.check(C.llama_decode(self._handle, self._batch.struct), "llama_decode of a block")
@@ -151,6 +153,7 @@ class StateContext(Context):
         batch = _StateBatch(len(states), states.shape[1], with_tokens=False)
         # The encoder has no positions, but llama.cpp checks that they go on.
         batch.fill_states([Fed(0, self.length(0), states, n_logits=len(states))])
+        self._set_threads()
         library.check(C.llama_encode(self._handle, batch.struct), "llama_encode")
         C.llama_synchronize(self._handle)
         return capture.last_states(self._handle, len(states), self.model.n_embd)

@@ -6,12 +6,14 @@ The one place that joins llama.cpp to the scheduler; knows nothing of prompts as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from parlay.control.controller import Controller, FixedWindow
 from parlay.control.cost import CostTable
+from parlay.control.crew import Crew, CrewChoice, crews
 from parlay.control.cutting import Cutting
 from parlay.control.trace import Sink as TraceSink
 from parlay.control.trace import Trace
@@ -20,6 +22,8 @@ from parlay.decoding.round import Fallback
 from parlay.errors import BadRequest, PromptTooLong
 from parlay.llama.context import Context
 from parlay.llama.model import Model
+from parlay.llama.neighbours import Neighbours
+from parlay.llama.threads import can_sleep
 from parlay.llama.undo import Rollback
 from parlay.llama.vocabulary import Detokenizer
 from parlay.planning.limits import check_fits
@@ -30,6 +34,7 @@ from parlay.runtime.calibration import Calibration, drafter_cost
 from parlay.runtime.class_calibration import MAX_EXACT_ROWS, ClassCalibration
 from parlay.runtime.composition import Composition
 from parlay.runtime.copying import Copying
+from parlay.runtime.crews import Crews
 from parlay.runtime.drafter_pause import DrafterPause, bits_stay
 from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.exactness import SINGLE, ExactClass, Inexact
@@ -55,6 +60,7 @@ from parlay.runtime.snapshots import (
     room_for_prompts,
     wanted_files,
 )
+from parlay.runtime.thread_bits import ThreadBits
 from parlay.runtime.worker import Worker
 from parlay.timing.measuring import Progress, Stopwatch, quietly
 
@@ -140,27 +146,46 @@ class Engine:
         n = settings.context.n_sequences
         copying = Copying(from_device=self.target.steady)
         self.slots = Slots(self.target, n, cache, worth=chunk, step=step, copying=copying)
+        composition = Composition(
+            self.chosen.found,
+            self.target.context_size,
+            self.chosen.rate,
+            self._scout,
+            self.chosen.cost_percent,
+        )
+        self.crews = self._keep(self._make_crews(composition))
         self._scheduler = Scheduler(
             self.target,
             self.slots,
             self.bets,
-            Composition(
-                self.chosen.found,
-                self.target.context_size,
-                self.chosen.rate,
-                self._classes.scout,
-                self.chosen.cost_percent,
-            ),
+            composition,
             Padding(self.target, self.slots, self.cutting, lambda: self.prices),
             mode=self.mode,
             ends=self.model.vocabulary.ends,
             chunk=chunk,
             n_batch=n_batch,
+            ready=self.crews.ready,
         )
+        self.bets.listeners.append(self.crews)
         self._scheduler.spoiled = self._spoiled()
         self._pause_unless_paid(proposers.get(MODEL))
         self._progress(1.0, "ready")
         return self._scheduler
+
+    def _make_crews(self, composition: Composition) -> Crews:
+        """What follows other work on these cores; where one thread is the rule, nothing can."""
+        target, rule = self.target, self.threads
+        follows = self.settings.follow_load and rule > 1
+        candidates = crews(rule, can_sleep=can_sleep()) if follows else [Crew(rule)]
+        cuts = target.rollback is Rollback.PARTIAL
+        bits = ThreadBits(target, target.threads, rule, lambda: composition.found, cuts=cuts)
+        choice = CrewChoice(candidates, Neighbours())
+        return Crews(target.threads, choice, bits, lambda: self.prices)
+
+    def _scout(self, found: ExactClass, placed: Seq[tuple[int, int]]) -> ExactClass:
+        """What a class holds for is found with the threads it was probed with."""
+        self.crews.by_rule()
+        return self._classes.scout(found, placed)
 
     def _cache_bytes(self) -> int:
         """For conversations without a slot; a recurrent target's marks take the other half."""
@@ -326,6 +351,7 @@ class Engine:
             return Inexact.UNIFIED
         if not self.target.captured or self.chosen.found is SINGLE:
             return None
+        self.crews.by_rule()
         spare = self.slots.spare()
         same = spare is not None and self._classes.unchanged(self.exact, spare)
         return None if same else Inexact.STATES
@@ -349,6 +375,7 @@ class Engine:
             return False
         self.slots.keep(0, 0)
         self.slots.release(0, ())
+        self.crews.by_rule()
         return bits_stay(self.target)
 
     def __enter__(self) -> Engine:

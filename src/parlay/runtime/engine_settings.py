@@ -46,6 +46,7 @@ class EngineSettings:
     # Tokens of a draft that a recurrent target takes back without a copy; None: by price and room.
     snapshots: int | None = None
     draft_ahead: DraftAheadMode = "auto"
+    follow_load: bool = True  # fewer threads, or sleeping ones, where others use the cores
     measure_again: bool = False  # believe no measurement of an earlier run
 
     def __post_init__(self) -> None:

@@ -29,6 +29,7 @@ class Inexact(str, Enum):
     COMPACTION = "compaction"  # cells were moved: their sums have another order
     RECOVERY = "recovery"  # a pass failed, and part of the text was read again
     UNIFIED = "unified"  # one cache for all: where a text's cells lie depends on its neighbours
+    THREADS = "threads"  # another number of threads made a pass: sums may be parted by it
     STATES = "states"  # a drafter reads hidden states, and that changes the target's sums
 
 

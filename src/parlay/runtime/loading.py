@@ -86,6 +86,7 @@ class Loader:
         if reads_states:
             return self._follower(drafter, closing)
         context = Context(drafter, self._drafter_context(settings.context.n_sequences))
+        context.share_threads(self._target)
         closing.append(context.close)
         if context.rollback is Rollback.NONE:
             raise RollbackUnsupported(f"{path.name} cannot forget rejected tokens; use another")
@@ -135,6 +136,7 @@ class Loader:
         settings = self._settings.context
         n_outputs = (self._settings.widest + 1) * settings.n_sequences
         context = StateContext(drafter, self._drafter_context(n_outputs), self._target)
+        context.share_threads(self._target)
         closing.append(context.close)
         common = context, self._model.vocabulary.ends, self._target.n_vocab, settings.n_batch
         if context.kind != "dflash":

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from parlay import store
@@ -89,7 +90,14 @@ class Pricing:
         engine = self._engine
         n = engine.settings.context.n_sequences
         wanted = measuring.tasks(engine.watched, None, engine.widest, n)
-        return deque() if self.measured else deque([*(run for _, run in wanted), self._settle])
+        if self.measured:
+            return deque()
+        return deque([*(partial(self._time, run) for _, run in wanted), self._settle])
+
+    def _time(self, run: Step) -> None:
+        """With the threads that prices are kept for."""
+        self._engine.crews.by_rule()
+        run()
 
     def _settle(self) -> None:
         """Take over what was measured."""

@@ -9,7 +9,7 @@ last. It is asserted after each round. What fails for one sequence ends that one
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -86,6 +86,10 @@ class _Pass:
         return cls(rows, spans, n_rows, n_padding, not all(row.decodes for row in rows))
 
 
+# Before each pass over these spans, exact or not; why its bits may not be those of the class.
+Ready = Callable[[Seq[Span], bool], Inexact | None]
+
+
 class Scheduler:
     """Runs rounds for all sequences; one thread calls it."""
 
@@ -101,6 +105,7 @@ class Scheduler:
         ends: frozenset[int],
         chunk: int,
         n_batch: int,
+        ready: Ready = lambda _spans, _exact: None,
     ) -> None:
         self.target = target
         self.bets = bets
@@ -112,6 +117,8 @@ class Scheduler:
         self._ends = ends
         self._chunk = chunk
         self._n_batch = n_batch
+        self._ready = ready
+        self._unready: Inexact | None = None  # what it said of the last pass
         self._waiting: deque[Sequence] = deque()
         self._active: list[Sequence] = []
         self._reading = False  # whether a pass was only started
@@ -249,6 +256,8 @@ class Scheduler:
             self._reading = False
 
     def _decode(self, made: _Pass) -> list[NDArray[np.float32]]:
+        exact = self._is_exact([row.seq for row in made.rows])
+        self._unready = self._ready(made.spans, exact)
         if any(span.n_logits for span in made.spans):
             self.bets.ahead([(row.seq, row.bet) for row in made.rows if row.decodes])
             return self.target.decode(made.spans)
@@ -379,8 +388,8 @@ class Scheduler:
 
     def _lost(self, made: _Pass) -> Inexact | None:
         """Why a pass was not exact. A prompt's chunk read alone is: it is always read like that."""
-        if self.spoiled is not None:
-            return self.spoiled
+        if self.spoiled is not None or self._unready is not None:
+            return self.spoiled or self._unready
         if len(made.spans) == 1 and not made.rows[0].decodes:
             return None
         sizes, lengths = [len(s.tokens) for s in made.spans], [s.start for s in made.spans]

@@ -1,0 +1,82 @@
+"""The CPU threads that contexts share: how many compute a pass, and how they wait for each other.
+
+Knows llama.cpp's OpenMP, nothing of prices. Threads that spin at barriers are fast on cores of
+their own and ruinous where one core is taken: the others burn their time until it comes back.
+
+GNU OpenMP is told how to wait before it is loaded, and never again. But it gives spinning up while
+it manages more threads than there are cores (its manual, GOMP_SPINCOUNT). So to let them sleep, a
+team that does nothing is kept beside them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+
+from parlay.llama import cpu
+from parlay.llama.library import C
+
+
+class Threads:
+    """What every context of an engine asks before a pass. One thread changes it."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self._idle_team: _IdleTeam | None = None
+
+    def use(self, n: int, *, sleeps: bool) -> None:
+        """From the next pass on; `sleeps` instead of spinning, where that can be chosen."""
+        self.n = n
+        if sleeps and self._idle_team is None and can_sleep():
+            self._idle_team = _IdleTeam()
+        elif not sleeps and self._idle_team is not None:
+            self._idle_team.close()
+            self._idle_team = None
+
+    def close(self) -> None:
+        """End what was started; safe to call twice."""
+        self.use(self.n, sleeps=False)
+
+
+@functools.cache
+def can_sleep() -> bool:
+    """Whether this build waits by GNU OpenMP."""
+    return "OPENMP" in cpu.features() and _team_of() is not None
+
+
+@functools.cache
+def _team_of() -> ctypes._NamedFuncPointer | None:
+    """Runs a function on a team of threads. A look-up in libllama searches what it links to."""
+    try:
+        made: ctypes._NamedFuncPointer = C._lib.GOMP_parallel
+    except AttributeError:
+        return None
+    made.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    made.restype = None
+    return made
+
+
+class _IdleTeam:
+    """More threads than cores that sleep, and the thread they belong to: they end with it."""
+
+    def __init__(self) -> None:
+        self._ended, ready = threading.Event(), threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(ready,), name="parlay-idle-team", daemon=True
+        )
+        self._thread.start()
+        ready.wait()
+
+    def _run(self, ready: threading.Event) -> None:
+        team_of = _team_of()
+        nothing = ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p)
+        if team_of is not None:
+            team_of(nothing, None, (os.cpu_count() or 1) + 1, 0)
+        ready.set()
+        self._ended.wait()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()

@@ -1,0 +1,106 @@
+"""Lets the crew that is fastest now make each pass, and prices bets for it.
+
+Hears rounds; knows the target's threads, which of their numbers keep the bits, and the price table.
+How a crew waits changes no bit, how many threads it has may: in exact mode only those that were
+tried on this text's length make a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from parlay.control.cost import CostTable
+from parlay.control.crew import Crew, CrewChoice
+from parlay.decoding.round import Round
+from parlay.decoding.span import Span
+from parlay.llama.threads import Threads
+from parlay.runtime.exactness import Inexact
+from parlay.runtime.thread_bits import ThreadBits
+
+Prices = Callable[[], CostTable | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """The prices as the chosen crew left them."""
+
+    table: CostTable
+    crew: Crew
+    slowness: float
+    pace: float
+    drafter_pace: float
+
+
+class Crews:
+    """On the worker's thread."""
+
+    def __init__(
+        self, threads: Threads, choice: CrewChoice, bits: ThreadBits, prices: Prices
+    ) -> None:
+        self.choice = choice
+        self._threads = threads
+        self._bits = bits
+        self._prices = prices
+        self._used = choice.rule
+        self._tried_s = 0.0  # of the last pass: comparing bits is no part of it
+        self._settled: _Settled | None = None
+
+    def ready(self, spans: Sequence[Span], exact: bool) -> Inexact | None:
+        """Before a pass; why its bits may not be those of the rule, if they may not."""
+        crew, rule, started = self.choice.now, self.choice.rule.threads, perf_counter()
+        if exact and crew.threads != rule and not self._may(crew, spans):
+            crew = Crew(rule, crew.sleeps)
+        self._tried_s = perf_counter() - started
+        self._use(crew)
+        return None if self._bits.known(crew.threads, spans) else Inexact.THREADS
+
+    def _may(self, crew: Crew, spans: Sequence[Span]) -> bool:
+        same = self._bits.same(crew.threads, spans)
+        if not same:
+            self.choice.refuse(crew)
+        return same
+
+    def by_rule(self) -> None:
+        """Before passes that are measured or compared with others."""
+        self._use(self.choice.rule)
+
+    def close(self) -> None:
+        self._threads.close()
+
+    def _use(self, crew: Crew) -> None:
+        if crew != self._used:
+            self._used = crew
+            self._threads.use(crew.threads, sleeps=crew.sleeps)
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """The rounds of one pass."""
+        first = rounds[0]
+        if first.reads_prompt:
+            return
+        if not self.choice.trying:
+            self._note()
+        shape = (len(rounds), first.n_pass_rows, max(r.n_context for r in rounds).bit_length())
+        self.choice.observe(self._used, shape, first.timing.verify_s - self._tried_s)
+        self._reprice()
+
+    # -- prices ---------------------------------------------------------------
+
+    def _note(self) -> None:
+        table = self._prices()
+        if table is not None:
+            drafter_pace = 1.0 if table.drafter is None else table.drafter.pace
+            self._settled = _Settled(
+                table, self.choice.chosen, self.choice.slowness, table.pace, drafter_pace
+            )
+
+    def _reprice(self) -> None:
+        """A crew that is not the one prices were learned under: they follow at once."""
+        settled, table = self._settled, self._prices()
+        if settled is None or table is not settled.table or self.choice.now == self._used:
+            return
+        factor = self.choice.expected_slowness / settled.slowness
+        table.pace = settled.pace * factor
+        if table.drafter is not None:
+            table.drafter.pace = settled.drafter_pace * factor

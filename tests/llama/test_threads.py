@@ -1,0 +1,100 @@
+"""Threads that contexts share: their number follows, and sleeping changes no bit."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from parlay.decoding.span import Span
+from parlay.llama.context import Context
+from parlay.llama.library import C
+from parlay.llama.model import Model
+from parlay.llama.neighbours import Neighbours
+from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.llama.threads import Threads, can_sleep
+
+TOKENS = list(range(5, 25))
+N = min(2, os.cpu_count() or 1)
+
+
+@pytest.fixture
+def context(tiny_llama: Path) -> Iterator[Context]:
+    with Model(tiny_llama, ModelSettings()) as model:
+        made = Context(model, ContextSettings(context_size=64, n_batch=32, threads=N))
+        yield made
+        made.threads.close()
+        made.close()
+
+
+def logits(context: Context) -> bytes:
+    context.clear(0)
+    rows = context.decode([Span(0, 0, TOKENS, len(TOKENS))])[0]
+    return np.ascontiguousarray(rows).tobytes()
+
+
+def has_threads(n: int) -> bool:
+    """Soon: those that end do so on their own."""
+    deadline = time.monotonic() + 30
+    while psutil.Process().num_threads() != n and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return psutil.Process().num_threads() == n
+
+
+def test_the_next_pass_uses_what_was_chosen(context: Context) -> None:
+    context.threads.use(1, sleeps=False)
+    logits(context)
+    assert C.llama_n_threads(context._handle) == 1
+    assert C.llama_n_threads_batch(context._handle) == 1
+    context.threads.use(N, sleeps=False)
+    logits(context)
+    assert C.llama_n_threads(context._handle) == N
+
+
+def test_a_drafter_shares_the_threads_of_a_target_with_as_many(context: Context) -> None:
+    same = Context(context.model, ContextSettings(context_size=64, n_batch=32, threads=N))
+    same.share_threads(context)
+    assert same.threads is context.threads
+    same.close()
+
+
+@pytest.mark.skipif(N < 2, reason="one core has nobody to wait for")
+def test_a_drafter_with_another_number_keeps_its_own(context: Context) -> None:
+    other = Context(context.model, ContextSettings(context_size=64, n_batch=32, threads=1))
+    other.share_threads(context)
+    assert other.threads is not context.threads
+    other.close()
+
+
+def test_sleeping_threads_give_the_same_bits_and_leave_nothing_behind(context: Context) -> None:
+    before = logits(context)
+    n_before = psutil.Process().num_threads()
+    context.threads.use(N, sleeps=True)
+    if can_sleep():  # more than there are cores, so that OpenMP gives spinning up
+        assert psutil.Process().num_threads() > n_before + (os.cpu_count() or 1)
+    assert logits(context) == before
+    context.threads.use(N, sleeps=False)
+    assert has_threads(n_before)
+    assert logits(context) == before
+
+
+def test_closing_ends_the_idle_team_twice_at_no_harm() -> None:
+    n_before = psutil.Process().num_threads()
+    threads = Threads(N)
+    threads.use(N, sleeps=True)
+    threads.close()
+    threads.close()
+    assert has_threads(n_before)
+
+
+def test_our_own_work_is_not_others() -> None:
+    neighbours = Neighbours()
+    before = psutil.Process().cpu_times().user
+    while psutil.Process().cpu_times().user - before < 0.1:
+        sum(range(10_000))
+    assert 0.0 <= neighbours() <= (psutil.cpu_count() or 1)

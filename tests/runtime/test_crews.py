@@ -1,0 +1,133 @@
+"""Crews in the runtime: exact passes keep their bits, prices follow, answers do not change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from parlay import Parlay
+from parlay.control.cost import CostTable, Curve, DrafterCost
+from parlay.control.crew import Crew, CrewChoice
+from parlay.decoding.round import Round, Timing
+from parlay.decoding.span import Span
+from parlay.llama.threads import Threads
+from parlay.runtime.crews import Crews
+from parlay.runtime.exactness import Inexact
+from parlay.runtime.request import Request
+from parlay.runtime.thread_bits import ThreadBits
+from tests.runtime.rig import Rig
+
+TWO, ONE = Crew(2), Crew(1)
+SPAN = [Span(0, 10, [1], 1)]
+
+
+class Bits:
+    """Numbers of threads that were tried, and whether they held."""
+
+    def __init__(self, *, holds: bool) -> None:
+        self._holds = holds
+        self.tried: set[int] = {2}
+
+    def known(self, n: int, _spans: Sequence[Span]) -> bool:
+        return n == 2 or (n in self.tried and self._holds)
+
+    def same(self, n: int, spans: Sequence[Span]) -> bool:
+        self.tried.add(n)
+        return self.known(n, spans)
+
+
+def made(*, holds: bool, prices: CostTable | None = None) -> tuple[Crews, Threads]:
+    threads, choice = Threads(2), CrewChoice([TWO, ONE])
+    crews = Crews(threads, choice, cast(ThreadBits, Bits(holds=holds)), lambda: prices)
+    return crews, threads
+
+
+def take_one(crews: Crews) -> None:
+    crews.choice._take(ONE, 1.0)
+
+
+def test_an_exact_pass_is_made_by_other_threads_only_where_bits_agree() -> None:
+    crews, threads = made(holds=True)
+    take_one(crews)
+    assert crews.ready(SPAN, True) is None
+    assert threads.n == 1
+
+
+def test_where_bits_differ_the_rule_makes_exact_passes() -> None:
+    crews, threads = made(holds=False)
+    take_one(crews)
+    assert crews.ready(SPAN, True) is None
+    assert threads.n == 2
+    assert crews.choice.chosen == TWO
+
+
+def test_a_faithful_pass_tries_nothing_and_says_that_it_is_not_exact() -> None:
+    crews, threads = made(holds=True)
+    take_one(crews)
+    assert crews.ready(SPAN, False) is Inexact.THREADS
+    assert threads.n == 1
+
+
+def test_an_answer_whose_passes_other_threads_made_is_not_called_exact() -> None:
+    rig = Rig()
+    rig.scheduler._ready = lambda _spans, _exact: Inexact.THREADS
+    (seq,) = rig.run(Request((1, 2, 3), max_tokens=4))
+    assert seq.inexact is Inexact.THREADS
+    assert seq.n_firm == 0
+
+
+def _round(seconds: float, **others: Any) -> Round:
+    fields = dict.fromkeys(("seq_id", "window", "n_drafted", "n_accepted"), 0)
+    known: dict[str, Any] = {"n_generated": 1, "n_rows": 1, "n_sequences": 1, "n_pass_rows": 1}
+    timing = Timing(verify_s=seconds)
+    return cast(
+        Round,
+        SimpleNamespace(
+            **fields, **known, n_context=9, reads_prompt=False, timing=timing, **others
+        ),
+    )
+
+
+def test_prices_follow_a_change_of_crew_at_once_and_a_trial_leaves_none_behind() -> None:
+    prices = CostTable({(1, 1): Curve({1: 0.01}, {})}, DrafterCost(Curve({1: 0.001}, {}), False))
+    crews, _ = made(holds=True, prices=prices)
+    seconds = {TWO: 0.010, ONE: 0.017}
+    while not crews.choice.trying:
+        crews.ready(SPAN, False)
+        crews.observe([_round(seconds[crews.choice.now])])
+    assert prices.pace > 1.5  # of the trial
+    while crews.choice.trying:
+        crews.ready(SPAN, False)
+        crews.observe([_round(seconds[crews.choice.now])])
+    assert prices.pace == pytest.approx(1.0)
+    seconds = {TWO: 0.068, ONE: 0.034}  # somebody takes a core
+    while crews.choice.chosen == TWO:
+        crews.ready(SPAN, False)
+        crews.observe([_round(seconds[crews.choice.now])])
+    assert prices.drafter is not None
+    assert prices.pace == pytest.approx(1.7, rel=0.01)  # as it was known; rounds will tell more
+    assert prices.pace == pytest.approx(prices.drafter.pace)
+
+
+def test_real_answers_are_the_same_with_every_crew(tiny_llama: Path) -> None:
+    texts = []
+    with Parlay(tiny_llama, draft="suffix", mode="exact", context_size=512) as parlay:
+        crews = parlay.engine.crews
+        candidates = [Crew(2), Crew(1), Crew(2, sleeps=True)]
+        for crew in candidates if crews.choice.rule == TWO else [crews.choice.rule]:
+            crews.choice = choice = CrewChoice(candidates)
+            choice._take(crew, 1.0)
+            answer = parlay.generate("one two three one two three", max_tokens=40)
+            assert answer.exact
+            texts.append(answer.text)
+    assert len(set(texts)) == 1
+
+
+def test_without_following_the_rule_stays(tiny_llama: Path) -> None:
+    with Parlay(tiny_llama, draft="none", context_size=128, follow_load=False) as parlay:
+        parlay.generate("one", max_tokens=8)
+        assert parlay.engine.crews.choice.now == parlay.engine.crews.choice.rule
