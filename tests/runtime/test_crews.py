@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -92,22 +92,22 @@ def _round(seconds: float, **others: Any) -> Round:
     )
 
 
+def run_until(crews: Crews, seconds: dict[Crew, float], there: Callable[[], bool]) -> None:
+    while not there():
+        crews.ready(SPAN, False)
+        crews.observe([_round(seconds[crews.choice.now])])
+
+
 def test_prices_follow_a_change_of_crew_at_once_and_a_trial_leaves_none_behind() -> None:
     prices = CostTable({(1, 1): Curve({1: 0.01}, {})}, DrafterCost(Curve({1: 0.001}, {}), False))
     crews, _ = made(holds=True, prices=prices)
     seconds = {TWO: 0.010, ONE: 0.017}
-    while not crews.choice.trying:
-        crews.ready(SPAN, False)
-        crews.observe([_round(seconds[crews.choice.now])])
+    run_until(crews, seconds, lambda: crews.choice.trying)
     assert prices.pace > 1.5  # of the trial
-    while crews.choice.trying:
-        crews.ready(SPAN, False)
-        crews.observe([_round(seconds[crews.choice.now])])
+    run_until(crews, seconds, lambda: not crews.choice.trying)
     assert prices.pace == pytest.approx(1.0)
-    seconds = {TWO: 0.068, ONE: 0.034}  # somebody takes a core
-    while crews.choice.chosen == TWO:
-        crews.ready(SPAN, False)
-        crews.observe([_round(seconds[crews.choice.now])])
+    loaded = {TWO: 0.068, ONE: 0.034}  # somebody takes a core
+    run_until(crews, loaded, lambda: crews.choice.chosen == ONE)
     assert prices.drafter is not None
     assert prices.pace == pytest.approx(1.7, rel=0.01)  # as it was known; rounds will tell more
     assert prices.pace == pytest.approx(prices.drafter.pace)
