@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 _SPACE = b" \t\r\n"
 _NO_BYTE = 256  # of tokens that stand for no text
+_PROBES = (
+    b'ab01",}]{[-:tfn.e'  # of JSON; letters and digits first: most places are inside of values
+)
 _N_TEXTS = 4096  # tokenised texts that are kept: a schema's names come again and again
 
 
@@ -20,11 +23,17 @@ class Alphabet:
     """Tokens as bytes, and back."""
 
     def __init__(
-        self, pieces: Sequence[bytes], tokenize: Callable[[str], list[int]], ends: frozenset[int]
+        self,
+        pieces: Sequence[bytes],
+        tokenize: Callable[[str], list[int]],
+        ends: frozenset[int],
+        spell: Callable[[str], list[int]] | None = None,
     ) -> None:
+        """`spell`: tokens of a text in any way that is fast."""
         self.pieces = pieces
         self.ends = ends
         self._tokenize = lru_cache(_N_TEXTS)(tokenize)
+        self._spell = spell or self._tokenize
 
     @cached_property
     def first_bytes(self) -> NDArray[np.int16]:
@@ -32,9 +41,15 @@ class Alphabet:
         return np.array([piece[0] if piece else _NO_BYTE for piece in self.pieces], np.int16)
 
     @cached_property
-    def not_space(self) -> NDArray[np.bool_]:
-        """By token, whether it begins with anything but white space."""
-        return ~np.isin(self.first_bytes, [*_SPACE, _NO_BYTE])
+    def not_space(self) -> NDArray[np.uint8]:
+        """By token, whether it begins with anything but white space: eight to a byte."""
+        return np.packbits(~np.isin(self.first_bytes, [*_SPACE, _NO_BYTE]), bitorder="little")
+
+    @cached_property
+    def probes(self) -> list[tuple[int, int]]:
+        """A few bytes, each with its token, of which two may come wherever a text has a choice."""
+        single = {piece: token for token, piece in enumerate(self.pieces) if len(piece) == 1}
+        return [(byte, single[bytes([byte])]) for byte in _PROBES if bytes([byte]) in single]
 
     def text_of(self, tokens: Sequence[int]) -> bytes:
         """What a grammar has read after them; control tokens have no text, but each is another."""
@@ -42,7 +57,15 @@ class Alphabet:
 
     def tokens_of(self, text: bytes) -> Sequence[int]:
         """As the model would write it; nothing where the bytes are no text by themselves."""
-        try:
-            return self._tokenize(text.decode("utf-8"))
-        except UnicodeDecodeError:
-            return ()
+        return _of(self._tokenize, text)
+
+    def spelled(self, text: bytes) -> Sequence[int]:
+        """Tokens that have these bytes together, to move on in a grammar."""
+        return _of(self._spell, text)
+
+
+def _of(tokenize: Callable[[str], list[int]], text: bytes) -> Sequence[int]:
+    try:
+        return tokenize(text.decode("utf-8")) if text else ()
+    except UnicodeDecodeError:
+        return ()

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.sampling import Row, Sampling
 
-_FEW = 2048  # so many columns are faster picked than masked
-
 
 class Masked:
     """The rows of one draft, each given that the draft held before it."""
@@ -49,9 +47,10 @@ def masked(row: Row, allowed: NDArray[np.bool_]) -> Row:
     if n_may == len(row):
         return row
     found: Row = np.full(len(row), -np.inf, np.float32)
-    if n_may <= _FEW:
+    if n_may <= n // 2:
         may = np.flatnonzero(allowed[:n])
         found[may] = row[may]
     else:
-        np.copyto(found[:n], row[:n], where=allowed[:n])
+        found[:n] = row[:n]
+        found[:n][~allowed[:n]] = -np.inf
     return found

@@ -64,7 +64,8 @@ class Grammars:
         """The vocabulary as grammars see it."""
         vocabulary = self._vocabulary
         pieces = [vocabulary.piece(token) for token in range(vocabulary.size)]
-        return Alphabet(pieces, vocabulary.continuation, vocabulary.ends)
+        spell = self._tokenizer.greedy_tokenize
+        return Alphabet(pieces, vocabulary.continuation, vocabulary.ends, spell)
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
