@@ -10,6 +10,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer, grammar_from
 
 from parlay.decoding.alphabet import Alphabet
+from parlay.decoding.constraint import Forced
 from parlay.decoding.grammar_constraint import GrammarConstraint
 from parlay.decoding.spacing import Spacing
 from parlay.errors import BadRequest
@@ -103,7 +104,7 @@ def after(tokenizer: Any, text: str) -> tuple[GrammarConstraint, Spacing, Any]:
 
 def forced(tokenizer: Any, text: str) -> str:
     constraint, spacing, _ = after(tokenizer, text)
-    return b"".join(PIECES[t] for t in constraint.forced(spacing)).decode()
+    return b"".join(PIECES[t] for t in constraint.forced(spacing).tokens).decode()
 
 
 def test_the_skeleton_goes_up_to_the_next_choice_with_the_white_space_used_so_far(
@@ -126,8 +127,17 @@ def test_looking_for_the_skeleton_moves_nothing(tokenizer: Any) -> None:
     constraint, spacing, _ = after(tokenizer, '{\n  "first_name": "Ann",')
     first = constraint.forced(spacing)
     assert constraint.forced(spacing) == first
-    constraint.accept(first)
-    assert constraint.forced(spacing) == []
+    constraint.accept(first.tokens)
+    assert constraint.forced(spacing) == Forced()
+
+
+def test_what_had_to_come_is_told_from_white_space_by_habit(tokenizer: Any) -> None:
+    constraint, spacing, _ = after(tokenizer, '{\n  "first_name": "Ann",')
+    found = constraint.forced(spacing)
+    pieces = [PIECES[t] for t in found.tokens]
+    assert pieces == [b"\n ", b' "', b"k", b"i", b"n", b"d", b'":', b' "']
+    assert found.certain[2:5] == (True,) * 3  # a name; where it ends, a longer token might come
+    assert not any((*found.certain[:2], found.certain[-1]))
 
 
 def test_a_draft_is_followed_as_far_as_it_obeys(tokenizer: Any) -> None:
@@ -148,7 +158,7 @@ def test_what_may_follow_a_draft_is_told_and_nothing_follows_a_forbidden_one(
 
 def test_no_state_is_computed_twice_for_one_row(tokenizer: Any) -> None:
     constraint, spacing, matcher = after(tokenizer, '{\n  "first_name": "Ann",')
-    draft = constraint.forced(spacing)
+    draft = constraint.forced(spacing).tokens
     for _ in range(2):
         for j in range(len(draft) + 1):  # as a draft model asks, and a draw
             constraint.allowed(draft[:j])
@@ -194,7 +204,7 @@ def test_masks_along_a_draft_equal_those_of_a_walk_token_by_token(tokenizer: Any
 
 def test_drafts_leave_the_state_alone_in_whatever_order_they_are_tried(tokenizer: Any) -> None:
     constraint, spacing, _ = after(tokenizer, '{\n  "first_name": "Ann",')
-    forced = constraint.forced(spacing)
+    forced = constraint.forced(spacing).tokens
     assert constraint.n_obeying(tokenize('\n "kind":')) > 0
     assert constraint.permits(forced[:2], forced[2])
     assert not constraint.permits((), ord("x"))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from parlay.decoding.constraint import Forced
 from parlay.decoding.draft import Draft
 from parlay.decoding.masked import Masked, masked
 from parlay.decoding.sampling import Sampling
@@ -39,8 +40,8 @@ class Even:
     def n_obeying(self, draft: Sequence[int]) -> int:
         return len(draft)
 
-    def forced(self, spacing: Spacing) -> list[int]:
-        return []
+    def forced(self, spacing: Spacing) -> Forced:
+        return Forced()
 
 
 def rows(seed: int, n: int = 4) -> NDArray[np.float32]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from parlay.decoding.constraint import Forced
 from parlay.decoding.spacing import Spacing
 from parlay.proposers.proposer import Ask
 from parlay.proposers.skeleton import SkeletonProposer
@@ -16,8 +17,9 @@ class Forces:
 
     complete = False
 
-    def forced(self, spacing: Spacing) -> list[int]:
-        return [*(spacing.guess(ord('"')) or b""), ord('"')]
+    def forced(self, spacing: Spacing) -> Forced:
+        text = (spacing.guess(ord('"')) or b"") + b'"k'
+        return Forced(tuple(text), (*(False,) * (len(text) - 1), True))
 
     def permits(self, draft: Sequence[int], token: int) -> bool:
         return True
@@ -30,8 +32,8 @@ class Forces:
         return len(draft)
 
 
-def ask(text: str, window: int = 8) -> Ask:
-    return Ask(0, [7, 7, *text.encode()], window, n_prompt=2, constraint=Forces())
+def ask(text: str, window: int = 8, owner: str = "") -> Ask:
+    return Ask(0, [7, 7, *text.encode()], window, n_prompt=2, constraint=Forces(), owner=owner)
 
 
 def proposer() -> SkeletonProposer:
@@ -40,18 +42,43 @@ def proposer() -> SkeletonProposer:
 
 def test_the_draft_has_the_white_space_of_the_answer_so_far() -> None:
     (draft,) = proposer().propose([ask(TEXT)])
-    assert bytes(draft.tokens) == b'\n  "'
-    assert len(draft.confidence) == 4
+    assert bytes(draft.tokens) == b'\n  "k'
+    assert len(draft.confidence) == 5
+    assert draft.confidence[-1] == 1 > draft.confidence[-2]  # the name had to come
 
 
 def test_the_answer_is_read_as_it_grows_and_forgotten_when_another_begins() -> None:
     made = proposer()
     for n in range(1, len(TEXT) + 1):
         (draft,) = made.propose([ask(TEXT[:n])])
-    assert bytes(draft.tokens) == b'\n  "'
+    assert bytes(draft.tokens) == b'\n  "k'
     made.forget(0)
     (draft,) = made.propose([ask('{"a":1,')])
-    assert bytes(draft.tokens) == b'"'  # compact, as after the colon
+    assert bytes(draft.tokens) == b'"k'  # compact, as after the colon
+
+
+def test_an_answer_begins_as_the_last_one_of_its_owner_and_of_nobody_else() -> None:
+    made = proposer()
+    made.propose([ask(TEXT)])
+    made.finish(0, [])
+    (same,) = made.propose([ask("{")])
+    assert bytes(same.tokens) == b'\n  "k' and same.confidence[0] < 0.8
+    made.forget(0)
+    (another,) = made.propose([ask("{", owner="another")])
+    assert bytes(another.tokens) == b'"k'
+    made.finish(0, [])  # nothing was known of it, so nothing is kept
+    (again,) = made.propose([ask("{")])
+    assert again == same
+
+
+def test_owners_that_are_remembered_are_bounded() -> None:
+    made = proposer()
+    for n in range(1000):
+        made.propose([ask(TEXT, owner=str(n))])
+        made.finish(0, [])
+    assert bytes(made.propose([ask("{", owner="999")])[0].tokens) == b'\n  "k'
+    made.forget(0)
+    assert bytes(made.propose([ask("{", owner="0")])[0].tokens) == b'"k'
 
 
 def test_a_window_cuts_it_and_without_a_grammar_there_is_none() -> None:

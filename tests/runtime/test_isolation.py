@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from parlay.control.controller import Choice, FixedWindow, View
+from parlay.decoding.constraint import Forced
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.spacing import Spacing
@@ -42,8 +43,8 @@ class Script:
     def n_obeying(self, draft: Sequence[int]) -> int:
         return len(draft)
 
-    def forced(self, spacing: Spacing) -> list[int]:
-        return []
+    def forced(self, spacing: Spacing) -> Forced:
+        return Forced()
 
     @property
     def complete(self) -> bool:

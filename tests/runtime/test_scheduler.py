@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlay.control.controller import Choice, FixedWindow, View
+from parlay.decoding.constraint import Forced
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
@@ -466,7 +467,7 @@ def test_time_outside_of_rounds_is_told_once() -> None:
     assert sum(found.outside_s for found in seq.rounds) == pytest.approx(0.5, abs=0.1)
 
 
-class Forced:
+class Forcing:
     """A grammar that forces the next two tokens as plain decoding would choose them."""
 
     complete = True
@@ -474,8 +475,9 @@ class Forced:
     def __init__(self, tokens: Seq[int]) -> None:
         self._left = list(tokens)
 
-    def forced(self, spacing: object) -> list[int]:
-        return self._left[:2]
+    def forced(self, spacing: object) -> Forced:
+        left = tuple(self._left[:2])
+        return Forced(left, (True,) * len(left))
 
     def permits(self, draft: Seq[int], token: int) -> bool:
         return True
@@ -498,7 +500,7 @@ def test_what_a_grammar_forces_and_what_follows_it_are_drafted_together() -> Non
         "suffix": SuffixProposer(min_match=1),
     }
     rig = Rig(proposers=proposers, free=frozenset(proposers), controller=Longest(8))
-    seq = rig.add(request, Forced(said))
+    seq = rig.add(request, Forcing(said))
     rig.finish()
     assert seq.tokens[len(request.prompt) :] == said
     assert Fallback.DRAFT_ERROR not in seq.counts.fallbacks

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 _SPACE = b" \t\r\n"
 _NO_BYTE = 256  # of tokens that stand for no text
-_PROBES = (
-    b'ab01",}]{[-:tfn.e'  # of JSON; letters and digits first: most places are inside of values
-)
+# Of JSON; letters and digits first, since most places are inside of values.
+_PROBES = b'ab01",}]{[-:tfn.e'
 _N_TEXTS = 4096  # tokenised texts that are kept: a schema's names come again and again
 
 

@@ -7,12 +7,21 @@ under the assumption that the draft holds so far: a row after a rejected token i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.spacing import Spacing
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """What must come next, as far as white space goes by habit."""
+
+    tokens: tuple[int, ...] = ()
+    certain: tuple[bool, ...] = ()  # of each, whether nothing else may come after those before it
 
 
 class Constraint(Protocol):
@@ -30,7 +39,7 @@ class Constraint(Protocol):
     def n_obeying(self, draft: Sequence[int]) -> int:
         """How many leading tokens of a draft may come."""
 
-    def forced(self, spacing: Spacing) -> list[int]:
+    def forced(self, spacing: Spacing) -> Forced:
         """The tokens that must come next, white space by habit."""
 
     @property

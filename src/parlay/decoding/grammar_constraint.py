@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.alphabet import Alphabet
+from parlay.decoding.constraint import Forced
 from parlay.decoding.spacing import Spacing
 from parlay.decoding.span import common_prefix
 from parlay.errors import BadRequest
@@ -33,6 +34,7 @@ class GrammarConstraint:
         self._alphabet = alphabet
         self._ends = alphabet.ends
         self._ahead: list[int] = []  # of a draft, what the matcher has read and may unread
+        self._certain: list[bool] = []  # of each of these, whether it had to come
         # Masks after the text of a draft: a grammar reads bytes, however tokens cut them.
         self._known: dict[bytes, Bits] = {}
 
@@ -44,7 +46,7 @@ class GrammarConstraint:
         if len(self._ahead) > n and self._ahead[n] == token and self._ahead[:n] == list(draft):
             return True  # the draft went on like this, and obeyed
         self._go_to(draft)
-        return self._may(token)
+        return self._may(token, self._must())
 
     def allowed(self, draft: Sequence[int]) -> Mask | None:
         """What may follow a draft; None where the draft itself may not come."""
@@ -61,6 +63,7 @@ class GrammarConstraint:
         self._known.clear()
         self._go_to([token for token in tokens if token not in self._ends])
         self._ahead.clear()
+        self._certain.clear()
         _check(self._matcher)
 
     @property
@@ -73,14 +76,17 @@ class GrammarConstraint:
     def n_obeying(self, draft: Sequence[int]) -> int:
         """How many leading tokens of a draft may come."""
         n = self._go_back(draft)
-        while n < len(draft) and self._may(draft[n]):
-            n += 1
-            if draft[n - 1] in self._ends:
+        while n < len(draft):
+            token, must = draft[n], self._must()
+            if not self._may(token, must):
                 break
-            self._read(draft[n - 1])
+            n += 1
+            if token in self._ends:
+                break
+            self._read(token, certain=must is not None)
         return n
 
-    def forced(self, spacing: Spacing) -> list[int]:
+    def forced(self, spacing: Spacing) -> Forced:
         """The tokens that must come next, white space as this answer has put it so far; up to the
         next place where the model has a choice."""
         self._go_to(())
@@ -93,7 +99,8 @@ class GrammarConstraint:
             text += part
             habit.read(part)
         found = self._alphabet.tokens_of(text)
-        return list(found[: self.n_obeying(found)])
+        n = self.n_obeying(found)
+        return Forced(tuple(found[:n]), tuple(self._certain[:n]))
 
     def _past_space(self, ahead: Any, text: bytes, spacing: Spacing) -> bytes:
         """White space by habit and the one byte that must come behind it; nothing for a choice."""
@@ -137,21 +144,22 @@ class GrammarConstraint:
         n = common_prefix(self._ahead, draft)
         if n < len(self._ahead):
             self._matcher.rollback(len(self._ahead) - n)
-            del self._ahead[n:]
+            del self._ahead[n:], self._certain[n:]
         return n
 
-    def _read(self, token: int) -> None:
+    def _read(self, token: int, certain: bool = False) -> None:
         self._matcher.consume_token(token)
         self._ahead.append(token)
+        self._certain.append(certain)
 
-    def _may(self, token: int) -> bool:
-        """Whether it may come here."""
+    def _may(self, token: int, must: int | None) -> bool:
+        """Whether it may come here, where one that must come is the only one."""
+        if must is not None:
+            return token == must
         if token in self._ends:
             return bool(self._matcher.is_accepting())
-        if token >= len(self._alphabet.pieces):
-            return False
-        must = self._must()
-        return bool(self._matcher.validate_tokens([token])) if must is None else token == must
+        known = token < len(self._alphabet.pieces)
+        return known and bool(self._matcher.validate_tokens([token]))
 
     def _must(self) -> int | None:
         """The token that has to come here: what is forced is written as the model would write it,

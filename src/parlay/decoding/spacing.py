@@ -20,14 +20,27 @@ _Place = tuple[int, int]  # the mark before and the mark after the white space
 class Spacing:
     """Reads an answer's text; tells the white space it is likely to put before a byte."""
 
-    def __init__(self) -> None:
+    def __init__(self, last: Spacing | None = None) -> None:
+        """`last`: another answer, which this one is like for all that is known."""
         self._habits: dict[_Place, bytes | None] = {}  # None: a new line, indented by depth
-        self._unit = b""  # one level of indent
+        self._last = last._habits if last is not None else {}
+        self._unit: bytes = last._unit if last is not None else b""  # one level of indent
         self._depth = 0
         self._before: int | None = None  # the last mark outside of a string
         self._run = bytearray()  # white space since then
         self._in_string = self._escaped = False
         self._learns = True
+
+    @property
+    def has_habits(self) -> bool:
+        """Whether anything is known of this answer itself."""
+        return bool(self._habits)
+
+    def kept(self) -> Spacing:
+        """Its habits alone."""
+        made = Spacing()
+        made._habits, made._unit = self._habits, self._unit
+        return made
 
     def ahead(self) -> Spacing:
         """One that reads on from here what may come: it has the same habits and learns none."""
@@ -60,9 +73,10 @@ class Spacing:
         if self._before is None:
             return b""
         place = (self._before, mark)
-        if place not in self._habits:
+        habits = self._habits or self._last
+        if place not in habits:
             return self._by_kind(self._before, mark)
-        habit = self._habits[place]
+        habit = habits[place]
         return self._indent(mark) if habit is None else habit
 
     def _by_kind(self, before: int, after: int) -> bytes | None:

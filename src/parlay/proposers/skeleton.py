@@ -12,9 +12,11 @@ from parlay.decoding.spacing import Spacing
 from parlay.proposers.proposer import Ask
 
 SKELETON = "skeleton"
-_SURE = 0.97
-# The last token may be written as one with what follows it, and white space is only a habit.
-_LAST = 0.8
+_CERTAIN = 1.0  # nothing else may come
+_HABIT = 0.95  # white space as this answer has put it, and what stands behind it
+_LAST_TIME = 0.7  # as the last one did: nothing is known of this answer yet
+_LAST = 0.8  # may be written as one with what follows it
+_MOST_OWNERS = 256
 
 
 class SkeletonProposer:
@@ -25,6 +27,8 @@ class SkeletonProposer:
     def __init__(self, piece: Callable[[int], bytes]) -> None:
         self._piece = piece
         self._spacings: dict[int, tuple[Spacing, int]] = {}  # and the tokens it has read
+        self._owners: dict[int, str] = {}
+        self._last: dict[str, Spacing] = {}  # of each owner's last answer, the latest at the end
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """One draft per ask, in order; empty where no grammar holds."""
@@ -32,8 +36,17 @@ class SkeletonProposer:
 
     def forget(self, seq_id: int) -> None:
         self._spacings.pop(seq_id, None)
+        self._owners.pop(seq_id, None)
 
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
+        """The next answer of the same owner will be spaced like this one."""
+        spacing, _ = self._spacings.get(seq_id, (None, 0))
+        if spacing is not None and spacing.has_habits:
+            owner = self._owners[seq_id]
+            self._last.pop(owner, None)
+            self._last[owner] = spacing.kept()
+            if len(self._last) > _MOST_OWNERS:
+                del self._last[next(iter(self._last))]
         self.forget(seq_id)
 
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
@@ -44,18 +57,27 @@ class SkeletonProposer:
 
     def close(self) -> None:
         self._spacings.clear()
+        self._owners.clear()
+        self._last.clear()
 
     def _draft(self, ask: Ask) -> Draft:
         if ask.constraint is None or not ask.window:
             return NO_DRAFT
-        tokens = ask.constraint.forced(self._read(ask))[: ask.window]
-        if not tokens:
+        spacing = self._read(ask)
+        forced = ask.constraint.forced(spacing)
+        if not forced.tokens:
             return NO_DRAFT
-        return Draft(tuple(tokens), self.name, (*(_SURE,) * (len(tokens) - 1), _LAST))
+        habit = _HABIT if spacing.has_habits else _LAST_TIME
+        sure = [_CERTAIN if certain else habit for certain in forced.certain]
+        if not forced.certain[-1]:
+            sure[-1] = min(habit, _LAST)
+        return Draft(forced.tokens[: ask.window], self.name, tuple(sure[: ask.window]))
 
     def _read(self, ask: Ask) -> Spacing:
-        spacing, n_read = self._spacings.get(ask.seq_id, (Spacing(), ask.n_prompt))
+        known = self._spacings.get(ask.seq_id)
+        spacing, n_read = known or (Spacing(self._last.get(ask.owner)), ask.n_prompt)
         for token in ask.tokens[n_read:]:
             spacing.read(self._piece(token))
         self._spacings[ask.seq_id] = (spacing, len(ask.tokens))
+        self._owners[ask.seq_id] = ask.owner
         return spacing

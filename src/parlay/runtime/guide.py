@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from parlay.decoding.constraint import Forced
 from parlay.decoding.grammar_constraint import GrammarConstraint
 from parlay.decoding.reasoning import Marks
 from parlay.decoding.spacing import Spacing
@@ -97,10 +98,10 @@ class Guide:
             n += 1
         return n
 
-    def forced(self, spacing: Spacing) -> list[int]:
+    def forced(self, spacing: Spacing) -> Forced:
         """The tokens that must come next, where a grammar holds."""
         if not isinstance(self._state, Held):
-            return []
+            return Forced()
         return self._state.constraint.forced(spacing)
 
     @property
