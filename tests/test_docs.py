@@ -22,9 +22,16 @@ PAGES = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rgl
 PAGES.remove(ROOT / "CHANGELOG.md")  # it names what was
 SOURCES = "\n".join(
     path.read_text("utf-8")
-    for folder in ("src", "scripts", "tests/conftest.py", "benchmarks", "Dockerfile")
+    for folder in (
+        "src",
+        "scripts",
+        "tests/conftest.py",
+        "benchmarks",
+        "Dockerfile",
+        "compose.yaml",
+    )
     for path in ([ROOT / folder] if (ROOT / folder).is_file() else (ROOT / folder).rglob("*"))
-    if path.is_file() and path.suffix in (".py", "")
+    if path.is_file() and path.suffix in (".py", ".yaml", "")
 )
 COMMANDS = typer.main.get_command(app)
 CODE = re.compile(r"^```[a-z]*\n(.*?)^```|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
@@ -92,6 +99,31 @@ def links() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("page", "link"), [x for x in links() if "://" not in x[1]])
 def test_every_link_leads_to_a_file(page: str, link: str) -> None:
     assert (ROOT / page).parent.joinpath(link).exists()
+
+
+ANCHOR = re.compile(r"\]\(([^)#\s:]*)#([^)\s]+)\)")
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors that its headings get where Markdown is shown."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_link_into_a_page_leads_to_a_heading() -> None:
+    for page in PAGES:
+        for link, anchor in ANCHOR.findall(page.read_text("utf-8")):
+            other = page.parent.joinpath(link) if link else page
+            assert anchor in headings(other), f"{_name(page)}: {link}#{anchor}"
+
+
+def test_the_index_names_every_page_once() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = [index.parent / link for link in LINK.findall(index.read_text("utf-8"))]
+    rest = [p for p in (ROOT / "docs").rglob("*.md") if p.parent.name != "decisions"]
+    missing = {_name(page) for page in rest if page not in linked} - {"docs/README.md"}
+    assert not missing
 
 
 FILE = r"(?:^|[\s(])((?:src|tests|benchmarks|scripts|docs|examples|community)/[\w./-]*\w)"
