@@ -46,7 +46,12 @@ def test_every_number_of_streams_every_depth_and_every_answer_is_asked_for() -> 
 @pytest.mark.parametrize("text", ["chat", "edit", "extract"])
 def test_no_two_prompts_begin_alike(text: str) -> None:
     cell = Cell(4, 500, 96, text)
-    made = [prompt(cell, i, salt) for i in range(4) for salt in range(5)]
+    made = [
+        prompt(cell, i, salt, who)
+        for i in range(4)
+        for salt in range(5)
+        for who in ("plain", "controller")
+    ]
     assert len({each[:12] for each in made}) == len(made)
     assert all(1_000 < len(each) < 3_000 for each in made)
 

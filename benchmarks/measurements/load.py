@@ -192,9 +192,10 @@ def _context(depth: int, answer: int) -> int:
     return -(-(depth * 5 // 4 + answer + 128) // 256) * 256
 
 
-def prompt(cell: Cell, i: int, salt: int) -> str:
+def prompt(cell: Cell, i: int, salt: int, who: str = "") -> str:
     """A text of about so many tokens that no cache has seen, and what to do with it."""
-    head = f"[{salt:05}-{i:02}] "  # first: nothing after it is found in a cache
+    # First, so that nothing after it is found in a cache: two subjects may be one server.
+    head = f"[{who[:1]}{salt:05}-{i:02}] "
     body = _source(salt + i, int(cell.depth * CHARACTERS))
     if cell.text == "edit":
         return (
@@ -284,7 +285,7 @@ async def _measure(
 async def _pair(
     client: httpx.AsyncClient, subjects: Sequence[Subject], cell: Cell, salt: int
 ) -> list[Sample]:
-    """All subjects there and back, each pair of them with the same prompts."""
+    """All subjects there and back, with the same prompts but for their first word."""
     return [
         await _burst(client, subject, cell, 2 * salt + back)
         for back, order in enumerate((subjects, subjects[::-1]))
@@ -322,7 +323,7 @@ async def _stream(
 ) -> Stream:
     body = {
         "model": "local-model",
-        "messages": [{"role": "user", "content": prompt(cell, i, salt)}],
+        "messages": [{"role": "user", "content": prompt(cell, i, salt, subject.name)}],
         "max_tokens": cell.answer,
         "temperature": 0,
         "stream": True,
