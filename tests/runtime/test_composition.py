@@ -109,3 +109,19 @@ def test_what_fits_is_what_holds_whether_it_was_asked_before_or_not(
             made = replace(found, paged=paged, bands=bands, company=company)
             holding = [r for r in made.rows_for(n) if made.holds([r] * n, lengths)]
             assert list(made.fitting(lengths)) == holding
+
+
+@given(
+    lengths=st.lists(st.integers(0, 1200), min_size=1, max_size=6),
+    paged=st.booleans(),
+    uneven=st.frozensets(st.integers(2, 6)),
+)
+def test_the_short_way_to_what_fits_leads_where_the_parts_of_every_pass_do(
+    lengths: list[int], paged: bool, uneven: frozenset[int]
+) -> None:
+    n = len(lengths)
+    for found in (GPU, exact_class(3, 4), whole_class(8)):
+        made = replace(found, paged=paged, uneven=uneven, company=frozenset(found.company))
+        slowly = [r for r in made.rows_for(n) if made._holds_in_parts([r] * n, lengths)]
+        assert list(made.fitting(lengths)) == slowly
+        assert all(made.holds([r] * n, lengths) == (r in slowly) for r in range(1, 12))

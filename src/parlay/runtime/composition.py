@@ -73,7 +73,8 @@ class Composition:
         """Those who decode, parted into passes of the class."""
         left = sorted(placed, key=lambda one: one.seq_id)
         for one in left:
-            self._look([one])
+            if band(one.n_cached) not in self.found.bands:
+                self._look([one])
         found = []
         while left:
             n = self._n_first(left)

@@ -17,6 +17,7 @@ from parlay.errors import BadRequest
 
 # llama.cpp reads a sequence's cells in pages of so many: a pass over a cell more reads a page more.
 PAGE = 256
+_IN_ONE = Cutting().n_most  # rows that are not cut for being too many
 
 
 class Inexact(str, Enum):
@@ -78,6 +79,12 @@ class ExactClass:
 
     def holds(self, rows: Sequence[int], lengths: Sequence[int]) -> bool:
         """Whether a pass with so many rows of each sequence, after texts so long, is in it."""
+        n, each = len(rows), rows[0]
+        if n * each <= _IN_ONE and rows.count(each) == n:
+            return each in self.fitting(lengths)
+        return self._holds_in_parts(rows, lengths)
+
+    def _holds_in_parts(self, rows: Sequence[int], lengths: Sequence[int]) -> bool:
         if len(rows) == 1 and rows[0] == self.floor:
             return True  # the padded plain pass, which the others are compared with
         # llama.cpp cuts a pass with more rows for some in parts with as many for each.
@@ -121,7 +128,23 @@ class ExactClass:
 
     def _holding(self, lengths: Sequence[int]) -> Sequence[int]:
         n = len(lengths)
-        return tuple(rows for rows in self.rows_for(n) if self.holds([rows] * n, lengths))
+        possible = _rows_for(self.widths, self.together, n)
+        if not possible or n * possible[-1] > _IN_ONE:
+            return tuple(r for r in possible if self._holds_in_parts([r] * n, lengths))
+        if not self.is_probed(n, lengths):
+            return (self.floor,) if n == 1 else ()
+        if self._ignores_pages(n):
+            return possible
+        return self._on_one_page(possible, lengths)
+
+    def _on_one_page(self, possible: Sequence[int], lengths: Sequence[int]) -> Sequence[int]:
+        """The rows with which all read as many pages as a padded plain pass at their places."""
+        floor, longest = self.floor, max(lengths)
+        page = n_pages(longest + floor)
+        if n_pages(min(lengths) + floor) != page:
+            return ()
+        alone = floor if len(lengths) == 1 else 0  # what the others are compared with
+        return tuple(r for r in possible if n_pages(longest + r) == page or r == alone)
 
     def real_rows(self, lengths: Sequence[int]) -> int:
         """The most rows that may be real: each reads the pages of a plain pass at its place."""
