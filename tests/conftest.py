@@ -6,6 +6,7 @@ Knows no test: whoever asks for real weights carries the marker `weights`.
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import os
 import tempfile
@@ -124,6 +125,21 @@ def _requantise_once(src: Path, dst: Path, ftype: str) -> None:
     # Under a name of its own first: an interrupted run must leave no half a model behind.
     with tempfile.TemporaryDirectory(dir=dst.parent, prefix=".part-") as folder:
         tiny_models.requantise(src, Path(folder) / dst.name, ftype).replace(dst)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--gc-each",
+        action="store_true",
+        help="collect garbage after each test: what it left open is its own failure",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """An unclosed thing warns when it is collected: here, not in some later test."""
+    if item.config.getoption("--gc-each"):
+        gc.collect()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -25,6 +25,7 @@ from parlay.llama.context import Context
 from parlay.llama.library import C
 from parlay.llama.settings import ContextSettings
 from parlay.llama.undo import Rollback
+from parlay.llama.vocabulary import Vocabulary
 from parlay.parlay import Stream
 from parlay.runtime.class_choice import Valuation
 from parlay.runtime.class_probe import probe
@@ -33,6 +34,7 @@ from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Piece
 from parlay.runtime.sequence import Sequence as Answering
+from parlay.runtime.worker import Closed
 from tests import tiny_models
 
 SOON = 60.0
@@ -563,3 +565,43 @@ def test_a_drafter_that_drafts_through_text_has_a_price(
     )
     with Engine(settings) as engine:
         assert engine.prices is not None and engine.prices.drafter is not None
+
+
+def test_closing_waits_for_a_drafter_that_is_being_loaded(
+    tiny_llama: Path, tiny_drafter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its vocabulary is compared with the target's, whose memory must still be there."""
+    inside, go, found = threading.Event(), threading.Event(), []
+    compare = Vocabulary.first_difference
+
+    def slowly(self: Vocabulary, other: Vocabulary) -> str | None:
+        inside.set()
+        assert go.wait(SOON)
+        found.append(compare(self, other))
+        return None
+
+    def load() -> None:
+        with pytest.raises(Closed):
+            engine.load_drafter(tiny_drafter)
+        found.append("refused")
+
+    monkeypatch.setattr(Vocabulary, "first_difference", slowly)
+    engine = Engine(settings(tiny_llama, "suffix", tiny_drafter, drafter_later=True))
+    loading, closing = threading.Thread(target=load), threading.Thread(target=engine.close)
+    loading.start()
+    assert inside.wait(SOON)
+    closing.start()
+    engine._running._thread.join(SOON)
+    closing.join(0.2)
+    assert closing.is_alive()
+    go.set()
+    loading.join(SOON)
+    closing.join(SOON)
+    assert found == [None, "refused"]
+
+
+def test_a_closed_engine_loads_no_drafter(tiny_llama: Path, tiny_drafter: Path) -> None:
+    engine = Engine(settings(tiny_llama, "suffix", tiny_drafter, drafter_later=True))
+    engine.close()
+    with pytest.raises(Closed):
+        engine.load_drafter(tiny_drafter)

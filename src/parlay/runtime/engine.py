@@ -5,6 +5,7 @@ The one place that joins llama.cpp to the scheduler; knows nothing of prompts as
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
@@ -61,7 +62,7 @@ from parlay.runtime.snapshots import (
     wanted_files,
 )
 from parlay.runtime.thread_bits import ThreadBits
-from parlay.runtime.worker import Worker
+from parlay.runtime.worker import Closed, Worker
 from parlay.timing.measuring import Progress, Stopwatch, quietly
 
 
@@ -89,6 +90,7 @@ class Engine:
         self._progress = progress
         self._closing: Closing = []
         self._drafter_closing: Closing = []
+        self._loading = threading.Lock()  # held by whoever loads a drafter, on any thread
         self._worker: Worker | None = None
         self._learned: Callable[[], None] | None = None
         self._drafter_pause: DrafterPause | None = None
@@ -286,6 +288,10 @@ class Engine:
         """End unfinished answers and free everything, last made first."""
         if self._worker is not None:
             self._worker.close()
+        with self._loading:  # a drafter that is being loaded reads the target until it fails here
+            self._free()
+
+    def _free(self) -> None:
         if self._learned is not None:
             self._learned()
             self._learned = None
@@ -299,12 +305,18 @@ class Engine:
 
         Loading computes, so that thread should end: OpenMP keeps threads for it while it lives.
         """
-        closing: Closing = []
-        try:
-            made = self._loader.draft_model(path, closing)
-        except BaseException:
-            close_all(closing)
-            raise
+        with self._loading:
+            closing: Closing = []
+            try:
+                if self._running.closed:
+                    raise Closed("the engine is closed; open a new one")
+                self._hand_over(self._loader.draft_model(path, closing), closing)
+            except BaseException:
+                close_all(closing)
+                raise
+
+    def _hand_over(self, made: Proposer, closing: Closing) -> None:
+        """To the worker, which bets on it from its next round."""
 
         def take_over() -> None:
             self._free_drafter()

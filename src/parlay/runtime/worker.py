@@ -59,6 +59,10 @@ class Worker:
         """Whether it still makes answers, or was told to stop."""
         return self._thread.is_alive() or self._closed.is_set()
 
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
     def close(self) -> None:
         """Stop after the current round; unfinished answers end with an error."""
         with self._admission:

@@ -16,6 +16,7 @@ from typing import Literal
 from parlay.decoding.round import Fallback
 from parlay.errors import LoadError, ParlayError, VocabularyMismatch
 from parlay.runtime.engine import Engine
+from parlay.runtime.worker import Closed
 from parlay.web.alerts import Alerts
 
 log = logging.getLogger("parlay.server")
@@ -59,6 +60,8 @@ class DrafterCare:
             self._set("loading", Fallback.DRAFTER_LOADING)
             try:
                 await _apart(self._load, self.path)
+            except Closed:
+                self._set("none", None)  # the service closes: nobody waits for it
             except (ParlayError, MemoryError) as error:
                 self._fail(error)
             else:
