@@ -26,6 +26,7 @@ import httpx
 from benchmarks.shared.served import parlay
 from parlay.bench.suite import load_suite
 from parlay.fleet.arrivals import Arrival
+from parlay.fleet.exact_rows import ExactRows
 from parlay.fleet.machine import Shape
 from parlay.fleet.odds import Odds
 from parlay.fleet.prices import Prices
@@ -139,7 +140,9 @@ def simulated(rows: list[dict[str, Any]], prices: Prices, case: Case, seed: int)
     )
     odds = odds_of(rows)
     way = Way() if odds is None else Way(odds, lambda _n: case.window)
-    return simulate(arrivals, prices, Shape(case.slots, exact=True), way, seed=seed)[0]
+    return simulate(arrivals, prices, Shape(case.slots, exact=ExactRows.up_to(32)), way, seed=seed)[
+        0
+    ]
 
 
 def measured(rows: list[dict[str, Any]]) -> Outcome:

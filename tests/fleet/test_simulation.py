@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from statistics import mean
 
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from parlay.control.cost import CostTable, Curve, DrafterCost, load_costs
 from parlay.errors import BadRequest
 from parlay.fleet.arrivals import Arrival, busiest, denser, from_log, poisson, rate_of
-from parlay.fleet.machine import Shape, equal_parts
+from parlay.fleet.exact_rows import ExactRows
+from parlay.fleet.machine import Job, Machine, Shape, equal_parts
 from parlay.fleet.odds import Draws, Odds, recorded_odds
 from parlay.fleet.prices import Prices
 from parlay.fleet.simulation import Way, simulate
@@ -33,6 +35,8 @@ def table(fixed: float = FIXED, per_row: float = PER_ROW, drafter: bool = False)
 
 
 PRICES = Prices(table(drafter=True))
+# As on a GPU: plain passes of one sequence are padded to two rows, and up to four may share one.
+GPU = ExactRows({1: (2,), 2: (1, 2), 3: (1,), 4: (1,)})
 arrivals_ = st.lists(
     st.tuples(st.floats(0, 5), st.integers(1, 400), st.integers(1, 60)), min_size=1, max_size=25
 ).map(lambda rows: [Arrival(t, p, a) for t, p, a in sorted(rows)])
@@ -40,7 +44,7 @@ shapes_ = st.builds(
     Shape,
     slots=st.integers(1, 9),
     chunk=st.sampled_from((16, 128, 512)),
-    exact=st.booleans(),
+    exact=st.sampled_from((None, ExactRows.up_to(32), GPU)),
     splits=st.booleans(),
 )
 ways_ = st.one_of(
@@ -204,8 +208,27 @@ def test_a_row_that_costs_as_much_as_a_pass_pays_for_no_draft() -> None:
 
 def test_exact_shapes_limit_the_window_of_several_streams() -> None:
     prices = Prices(table(fixed=0.5, drafter=True))
-    (point,) = speedups(prices, Odds.flat(0.95), Shape(8, exact=True), (8,))
+    (point,) = speedups(prices, Odds.flat(0.95), Shape(8, exact=ExactRows.up_to(32)), (8,))
     assert max(point.by_window) == 3  # 32 rows over eight sequences
+
+
+def test_in_a_class_plain_passes_are_padded_and_too_many_take_turns() -> None:
+    """Passes cost by their rows alone, so that padding to two rows takes twice as long."""
+    prices = Prices(table(fixed=0.0, per_row=0.01))
+    padded, several, too_many = (
+        speedups(prices, Odds.flat(0.5), Shape(8, exact=GPU), (n,), windows=())[0]
+        for n in (1, 4, 5)
+    )
+    assert padded.plain_tps == pytest.approx(50)
+    assert several.plain_tps == pytest.approx(100)
+    assert too_many.plain_tps == pytest.approx(5 / 0.06)
+
+
+def test_only_neighbours_share_a_pass_of_the_class() -> None:
+    machine = Machine(PRICES, Shape(4, exact=GPU), None, lambda _n: 0, Random(1))
+    jobs = [replace(Job.of(Arrival(0.0, 1, 9)), slot=slot, n_made=1) for slot in (0, 2, 3)]
+    parts = machine._in(GPU, jobs)
+    assert [[job.slot for job in part] for part in parts] == [[0], [2, 3]]
 
 
 # -- prices -----------------------------------------------------------------------------------

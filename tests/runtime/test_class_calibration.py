@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from parlay.control.cost import CostTable, Curve
+from parlay.runtime.class_calibration import exact_rows_told, exactness_told
 from parlay.runtime.engine import Engine
 from tests import tiny_models
 from tests.runtime.test_engine import settings
@@ -82,3 +83,15 @@ def test_a_default_does_not_waver_with_prices_near_its_limit(
             modes.append(engine.mode)
     assert modes == ["exact", "exact", "faithful", "faithful", "exact"]
     assert prices.n_asked == 1
+
+
+def test_what_a_start_found_is_told_to_those_who_plan(target: Path, prices: Prices) -> None:
+    assert exactness_told(target) is None and exact_rows_told(target, 1) is None
+    with Engine(settings(target, "suffix", slots=2, exact_cost_pct=100)) as engine:
+        names = ", ".join(found.name for found in engine.chosen.classes)
+    told = exactness_told(target)
+    assert told is not None and told.startswith(f"class {engine.exact.name} (of {names}) costs ")
+    assert told.endswith(" % of the speed here: the default is exact")
+    rows = exact_rows_told(target, 2)
+    assert rows is not None and rows.by_number[1] == tuple(engine.exact.rows_for(1))
+    assert exact_rows_told(target, 3) is None  # there was no room for as many

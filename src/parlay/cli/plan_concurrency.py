@@ -19,6 +19,7 @@ from rich.table import Table
 from parlay.control.cost import CostTable, load_costs
 from parlay.errors import BadRequest
 from parlay.fleet.arrivals import Arrival, busiest, denser, from_log, rate_of
+from parlay.fleet.exact_rows import ExactRows
 from parlay.fleet.machine import Shape
 from parlay.fleet.odds import Odds, recorded_odds
 from parlay.fleet.prices import Prices
@@ -29,6 +30,7 @@ from parlay.fleet.tables import cost_tables
 from parlay.hub.resolving import resolve_model
 from parlay.planning.requests import read_logs
 from parlay.replay.recording import mixed_workload
+from parlay.runtime.class_calibration import exact_rows_told
 
 MAX_REQUESTS = 3000  # of a log: its busiest stretch
 _STREAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -73,7 +75,7 @@ def answer(question: Question, json_output: bool, say: Callable[[str], None]) ->
     costs = _costs(question, say)
     prices = Prices(costs)
     odds = _odds(question, prices)
-    shape = Shape(_slots(question, prices))
+    shape = Shape(_slots(question, prices), exact=_exact(question, _slots(question, prices), say))
     streams = [n for n in _STREAMS if n < shape.slots] + [shape.slots]
     arrivals = _arrivals(question.log, question.times) if question.log is not None else []
     points = speedups(prices, odds, shape, streams, n_context=_context(arrivals))
@@ -89,6 +91,16 @@ def _slots(question: Question, prices: Prices) -> int:
     if question.slots is not None:
         return question.slots
     return max(_DEFAULT_SLOTS, prices.max_sequences)
+
+
+def _exact(question: Question, n_slots: int, say: Callable[[str], None]) -> ExactRows | None:
+    """The class that passes stay in on this machine, where a start with as many slots told it."""
+    if question.costs is not None:
+        return None
+    found = exact_rows_told(resolve_model(question.target, say), n_slots)
+    if found is not None:
+        say("passes stay in the exact class of the last start")
+    return found
 
 
 # -- what it is made from ---------------------------------------------------------------------

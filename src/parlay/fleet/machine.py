@@ -7,12 +7,13 @@ llama.cpp, which splits a pass over unequal spans into several of equal ones.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from parlay.errors import BadRequest
 from parlay.fleet.arrivals import Arrival
+from parlay.fleet.exact_rows import ExactRows
 from parlay.fleet.odds import MAX_WINDOW, Draws, Odds
 from parlay.fleet.prices import Prices
 
@@ -26,8 +27,8 @@ class Shape:
     slots: int
     chunk: int = 128  # tokens of a prompt read in one pass
     batch: int = 512  # most rows in one pass
-    exact: bool = False  # prompts are read in passes of their own, drafts stay in exact shapes
-    exact_rows: int = 32  # rows over all sequences up to which passes are exact
+    # Passes stay in an exact class, and prompts are read in passes of their own; None: any shape.
+    exact: ExactRows | None = None
     splits: bool = True  # llama.cpp computes unequal spans apart; other engines do not
 
     def __post_init__(self) -> None:
@@ -115,8 +116,21 @@ class Machine:
     def _groups(self) -> list[list[Job]]:
         reading = [job for job in self._active if not job.n_made]
         decoding = [job for job in self._active if job.n_made]
-        groups = [reading[:1], decoding] if self._shape.exact else [decoding + reading]
+        exact = self._shape.exact
+        groups = (
+            [decoding + reading] if exact is None else [reading[:1], *self._in(exact, decoding)]
+        )
         return [group for group in groups if group]
+
+    def _in(self, exact: ExactRows, decoding: Sequence[Job]) -> Iterator[list[Job]]:
+        """Those who decode, parted into passes of the class: as many as decode fastest."""
+        left = sorted(decoding, key=lambda job: job.slot)
+        while left:
+            numbers = exact.numbers(_n_neighbours([job.slot for job in left]))
+            context = self._context(left)
+            n = max(numbers, key=lambda n: n / self._prices.pass_s(n, exact.floor(n), context))
+            yield left[:n]
+            left = left[n:]
 
     def _retire(self, now: float) -> None:
         done = [job for job in self._active if job.n_made >= job.arrival.n_answer]
@@ -131,7 +145,8 @@ class Machine:
     def _run(self, group: Sequence[Job], now: float) -> float:
         decoding = [job for job in group if job.n_made]
         drafted = self._draft(decoding)
-        spans = {job.slot: 1 + k for job, k in zip(decoding, drafted, strict=True)}
+        rows = self._rows(drafted)
+        spans = {job.slot: n for job, n in zip(decoding, rows, strict=True)}
         chunks = self._chunks(group, self._shape.batch - sum(spans.values()))
         reading = {job.slot: n for job, n in chunks}
         seconds = self._pass_s(spans, reading, self._context(group))
@@ -147,14 +162,21 @@ class Machine:
         if self._draws is None or n == 0:
             return [0] * n
         most = min(self._windows(n), MAX_WINDOW)
-        if self._shape.exact and n > 1:
-            most = min(most, max(0, self._shape.exact_rows // n - 1))
+        if self._shape.exact is not None:
+            most = min(most, self._shape.exact.widest(n))
         most = min(most, self._shape.batch // n - 1)
         offered = self._draws.offered
         return [
             min(most, job.arrival.n_answer - job.n_made - 1) if most and offered() else 0
             for job in decoding
         ]
+
+    def _rows(self, drafted: Sequence[int]) -> list[int]:
+        """Of each sequence; in a class all have as many, and padding where that is not enough."""
+        exact = self._shape.exact
+        if exact is None or not drafted:
+            return [1 + k for k in drafted]
+        return [exact.padded(len(drafted), 1 + max(drafted))] * len(drafted)
 
     def _draft_s(self, drafted: Sequence[int]) -> float:
         if self._odds is None or not self._odds.drafts_by_model:
@@ -210,6 +232,14 @@ class Machine:
             job.n_made = 1
             job.first_s = now
             self.n_tokens += 1
+
+
+def _n_neighbours(slots: Sequence[int]) -> int:
+    """Of slots in order, how many of the first follow each other: llama.cpp joins no others."""
+    n = 1
+    while n < len(slots) and slots[n] == slots[n - 1] + 1:
+        n += 1
+    return n
 
 
 def equal_parts(spans: dict[int, int], batch: int) -> list[tuple[int, int, list[int]]]:

@@ -6,7 +6,7 @@ Arithmetic where every round has the same shape, rounds played one by one where 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -62,7 +62,7 @@ def speedups(
 def _point(
     prices: Prices, odds: Odds, shape: Shape, n: int, n_context: int, windows: Sequence[int]
 ) -> Point:
-    plain = n / prices.pass_s(n, 1, n_context)
+    plain = _rate(prices, odds, shape, n, 0, n_context)
     allowed = [k for k in windows if k <= _widest(shape, n)]
     rates = {k: _rate(prices, odds, shape, n, k, n_context) for k in allowed}
     window = max(rates, key=lambda k: rates[k], default=0)
@@ -74,23 +74,25 @@ def _point(
 
 def _widest(shape: Shape, n: int) -> int:
     """The largest window that the batch, or exactness, allows so many sequences."""
-    rows = min(shape.batch, shape.exact_rows) if shape.exact and n > 1 else shape.batch
-    return max(0, rows // n - 1)
+    widest = max(0, shape.batch // n - 1)
+    if shape.exact is None:
+        return widest
+    return min(widest, shape.exact.widest(shape.exact.numbers(n)[-1]))
 
 
 def _rate(prices: Prices, odds: Odds, shape: Shape, n: int, window: int, n_context: int) -> float:
     """Tokens per second with a window."""
-    if odds.offered < 1.0:
+    if (window and odds.offered < 1.0) or shape.exact is not None:
         return _played(prices, odds, shape, n, window, n_context)
     seconds = prices.pass_s(n, window + 1, n_context)
-    if odds.drafts_by_model:
+    if window and odds.drafts_by_model:
         seconds += prices.draft_s(window, n)
     return n * odds.expected(window) / seconds
 
 
 def _played(prices: Prices, odds: Odds, shape: Shape, n: int, window: int, n_context: int) -> float:
     """Some draft and some do not, so that rounds are unequal: play them."""
-    full = Shape(n, shape.chunk, shape.batch, shape.exact, shape.exact_rows, shape.splits)
+    full = replace(shape, slots=n)
     machine = Machine(prices, full, odds, lambda _n: window, Random(n * 1000 + window))
     jobs = [Job.of(Arrival(0.0, n_context + 1, _ENDLESS, n_context)) for _ in range(n)]
     for job in jobs:

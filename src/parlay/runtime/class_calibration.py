@@ -17,6 +17,7 @@ from parlay.control.cost import CostTable
 from parlay.control.survival import Survival
 from parlay.decoding.span import Passes
 from parlay.errors import BadRequest
+from parlay.fleet.exact_rows import ExactRows
 from parlay.llama import library
 from parlay.llama.context import Context
 from parlay.llama.undo import Rollback
@@ -62,6 +63,18 @@ class Chosen:
 def exactness_told(target: Path) -> str | None:
     """What the last start with this file found exactness to cost here; None: there was none."""
     return store.read(_TOLD, store.file_identity(target), _tell)
+
+
+def exact_rows_told(target: Path, n_sequences: int) -> ExactRows | None:
+    """The rows of the class that the last start with this file ran in; None: it was not exact by
+    default, had room for fewer sequences, or there was none."""
+    rows = store.read(_TOLD, store.file_identity(target), _rows_told)
+    return None if rows is None or n_sequences not in rows.by_number else rows
+
+
+def _rows_told(record: dict[str, Any]) -> ExactRows | None:
+    rows = {int(n): tuple(map(int, each)) for n, each in record["rows"].items()}
+    return ExactRows(rows) if record["exact"] else None
 
 
 def _tell(record: dict[str, Any]) -> str:
@@ -227,11 +240,13 @@ class ClassCalibration:
         return 100 * cost <= slack * self._settings.exact_cost_pct
 
     def _tell(self, chosen: Chosen) -> None:
+        n_slots = self._settings.context.n_sequences
         told = {
             "class": chosen.found.name,
             "classes": [found.name for found in chosen.classes],
             "cost_percent": chosen.cost_percent,
             "exact": chosen.cheap,
+            "rows": {n: chosen.found.rows_for(n) for n in range(1, n_slots + 1)},
         }
         store.save(_TOLD, store.file_identity(self._settings.target), told)
 
