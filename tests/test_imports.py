@@ -106,6 +106,18 @@ def test_every_part_has_its_place() -> None:
     assert known >= PARTS, "a new part: say here and in docs/explanation/architecture.md where"
 
 
+def test_the_page_on_architecture_lists_every_part_and_this_order() -> None:
+    page = (SRC.parents[1] / "docs/explanation/architecture.md").read_text("utf-8")
+    order = [", ".join(map(_shown, parts)) for parts in LEVELS]
+    assert "\n".join(order) in page
+    for part in PARTS - {"__main__", *LEVELS[-1], "deployment", "routing", "upstreams"}:
+        assert f"\n  {part}/ " in page or f"\n  {part}.py " in page, part
+
+
+def _shown(part: str) -> str:
+    return part if (SRC / part).is_dir() else f"{part}.py"
+
+
 def test_no_import_points_upwards() -> None:
     wrong = [
         f"{found.where} imports {found.module}"
