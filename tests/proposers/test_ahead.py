@@ -173,7 +173,7 @@ def test_it_goes_no_further_than_the_next_draft_may_be_long(
     model.let_pass()
     text += draft
     ahead.forget(1)  # comes after the last pass
-    assert ahead.n_ready(0, text) == 4  # the guess, and a whole draft
+    assert ahead.ready(0, text).n_tokens == 4  # the guess, and a whole draft
 
 
 def test_a_text_that_goes_another_way_is_drafted_no_further(
@@ -255,7 +255,7 @@ def test_drawn_text_is_guessed_with_the_noise_of_its_place(model: Gated, ahead: 
     alone = DraftModel(ScriptedModel(LOGITS, N_VOCAB), frozenset(), N_VOCAB, 32)
     (long,) = alone.propose([Ask(0, list(text), 7, sampling=drawn, position=5)])
     ahead.forget(1)
-    while ahead.n_ready(0, text) < 7:
+    while ahead.ready(0, text).n_tokens < 7:
         ahead.ahead([Further(0, text, 3, 3)])
     text += long.tokens[:4]
     (found,) = ahead.propose([Ask(0, text, 3, sampling=drawn, position=9)])

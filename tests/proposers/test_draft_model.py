@@ -102,7 +102,9 @@ def check_draft(
     model: ScriptedModel, proposer: DraftModel, seq_id: int, text: Text, window: int
 ) -> None:
     known = common(model.cache.get(seq_id, []), text.tokens[:-1])
-    n_ready = proposer.n_ready(seq_id, text.tokens)  # drafted before, and the text went that way
+    n_ready = proposer.ready(
+        seq_id, text.tokens
+    ).n_tokens  # drafted before, and the text went that way
     model.shapes.clear()
     (draft,) = proposer.propose([Ask(seq_id, text.tokens, window)])
     drafted = greedy(LOGITS, text.tokens, max(window, n_ready))

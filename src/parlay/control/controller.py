@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from parlay.control.cost import CostTable
-from parlay.decoding.draft import Draft
+from parlay.decoding.draft import NOTHING_READY, Draft, Ready
 from parlay.decoding.round import Fallback, Round
 from parlay.proposers.proposer import KeepGoing
 
@@ -32,6 +32,7 @@ class View:
     fallback: Fallback | None = None  # the request may not speculate now, and why
     n_remaining: int = 256  # tokens the request may still generate
     searched: bool = True  # whether the free proposers were asked at all
+    ready: Ready = NOTHING_READY  # what its draft model has drafted already
     floor: int = 1  # rows of each sequence that the pass is padded to at least
 
 

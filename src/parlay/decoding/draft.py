@@ -51,4 +51,14 @@ class Draft:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a proposer has for a text before it is asked."""
+
+    n_tokens: int = 0  # of a draft
+    n_ahead: int = 0  # drafted ahead since it was last looked at, of use or not
+    ahead_s: float = 0.0  # what those took
+
+
 NO_DRAFT = Draft((), "none")
+NOTHING_READY = Ready()

@@ -14,7 +14,7 @@ from functools import partial
 from threading import Lock
 from typing import TypeVar
 
-from parlay.decoding.draft import Draft
+from parlay.decoding.draft import Draft, Ready
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import Drafting
 from parlay.proposers.proposer import Ask, Further
@@ -65,8 +65,10 @@ class DraftAhead:
 
     continues = True
 
-    def __init__(self, drafter: DraftModel) -> None:
+    def __init__(self, drafter: DraftModel, *, always: bool = False) -> None:
+        """`always`: whatever a controller thinks of it."""
         self.name = drafter.name
+        self.always = always
         self.drafter = drafter
         self._thread: ThreadPoolExecutor | None = None
         self._walk = _Walk((), ended=True)
@@ -100,9 +102,9 @@ class DraftAhead:
         n_most = chain.n_past + further.n_verified + 1 + further.window
         return _Way(chain, further.tokens, n_most)
 
-    def n_ready(self, seq_id: int, tokens: Sequence[int]) -> int:
-        """How many tokens are drafted already for a text."""
-        return self.drafter.n_ready(seq_id, tokens)
+    def ready(self, seq_id: int, tokens: Sequence[int]) -> Ready:
+        """What is drafted already for a text; what was drafted ahead is told once."""
+        return self.drafter.ready(seq_id, tokens)
 
     def forget(self, seq_id: int) -> None:
         self._call(lambda: self.drafter.forget(seq_id))

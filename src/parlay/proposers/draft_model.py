@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from parlay.decoding.draft import Draft
+from parlay.decoding.draft import NOTHING_READY, Draft, Ready
 from parlay.decoding.sampling import Row
 from parlay.decoding.span import Passes, Span
 from parlay.proposers.drafting import Drafting
@@ -84,11 +84,10 @@ class DraftModel:
             return None
         return chain.draft(self.name)
 
-    def n_ready(self, seq_id: int, tokens: Sequence[int]) -> int:
-        """How many tokens are drafted already for a text."""
+    def ready(self, seq_id: int, tokens: Sequence[int]) -> Ready:
+        """What is drafted already for a text; what was drafted ahead is told once."""
         chain = self._chains.get(seq_id)
-        n = None if chain is None else chain.n_agreed(tokens)
-        return 0 if chain is None or n is None else len(chain.tokens) - n
+        return NOTHING_READY if chain is None else chain.ready(tokens)
 
     def go_on(self, chains: Sequence[Drafting]) -> None:
         """One more token for each, whether anybody has asked for it or not."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parlay.decoding.draft import NO_DRAFT, Distribution, Draft
+from parlay.decoding.draft import NO_DRAFT, Distribution, Draft, Ready
 from parlay.decoding.masked import masked
 from parlay.decoding.sampling import Row, distribution, draw
 from parlay.decoding.verification import DRAFT_STREAM, draw_from
@@ -33,6 +33,7 @@ class Drafting:
     confidence: list[float] = field(default_factory=list)
     q: list[Distribution] = field(default_factory=list)
     hidden_s: list[float] = field(default_factory=list)  # by token: what it took, if ahead
+    n_told: int = 0  # tokens whose drafting has been told of
     n_past: int = 0  # leading tokens that are committed by now
     begins: int = field(init=False)  # tokens of the text before its first one
     position: int = field(init=False)  # the place of that one in the answer
@@ -74,6 +75,13 @@ class Drafting:
         if not 0 <= n <= len(self.tokens):
             return None
         return n if self.tokens[:n] == list(tokens[self.begins :]) else None
+
+    def ready(self, tokens: Sequence[int]) -> Ready:
+        """How much of it is a draft for a text, and what was drafted ahead since the last look."""
+        n, first = self.n_agreed(tokens), self.n_told
+        self.n_told = len(self.tokens)
+        new = [seconds for seconds in self.hidden_s[first : self.n_told] if seconds]
+        return Ready(0 if n is None else self.n_told - n, len(new), sum(new))
 
     def take_up(self, ask: Ask) -> bool:
         """Go on for a later ask; whether anything of this is a draft for it."""

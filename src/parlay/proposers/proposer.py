@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeGuard, runtime_checkable
 
 from parlay.decoding.constraint import Constraint
-from parlay.decoding.draft import Draft
+from parlay.decoding.draft import Draft, Ready
 from parlay.decoding.sampling import Sampling
 
 # Given the confidences drafted so far: is the next token worth its cost?
@@ -58,14 +58,21 @@ class Further:
 
 
 @runtime_checkable
+class Provident(Protocol):
+    """A proposer that may have drafted more than was verified."""
+
+    def ready(self, seq_id: int, tokens: Sequence[int]) -> Ready:
+        """What is drafted already for a text; what was drafted ahead is told once."""
+
+
+@runtime_checkable
 class Foresighted(Protocol):
     """A proposer that can go on while the target verifies what it drafted."""
 
+    always: bool  # whatever a controller thinks of it
+
     def ahead(self, further: Sequence[Further]) -> None:
         """Draft on for these sequences, until asked for something else. Comes back at once."""
-
-    def n_ready(self, seq_id: int, tokens: Sequence[int]) -> int:
-        """How many tokens are drafted already for a text."""
 
 
 class Proposer(Protocol):
@@ -123,6 +130,11 @@ def goes_on(proposer: object) -> TypeGuard[Continuing]:
 def looks_ahead(proposer: object) -> TypeGuard[Foresighted]:
     """Whether it can go on while the target verifies."""
     return _follows(proposer, Foresighted)
+
+
+def provides(proposer: object) -> TypeGuard[Provident]:
+    """Whether it may have drafted something already."""
+    return _follows(proposer, Provident)
 
 
 def indexes(proposer: object) -> TypeGuard[Indexing]:

@@ -11,11 +11,19 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from parlay.control.controller import Choice, Controller, Listener, View, plain
-from parlay.decoding.draft import NO_DRAFT, Draft
+from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Ready
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.span import common_prefix
 from parlay.proposers.prediction import PREDICTION
-from parlay.proposers.proposer import Ask, Further, Proposer, goes_on, indexes, looks_ahead
+from parlay.proposers.proposer import (
+    Ask,
+    Further,
+    Proposer,
+    goes_on,
+    indexes,
+    looks_ahead,
+    provides,
+)
 from parlay.proposers.skeleton import SKELETON
 from parlay.runtime.composition import ANY_SHAPE, Frame
 from parlay.runtime.faults import Faults
@@ -33,6 +41,7 @@ class Bet:
     draft: Draft
     n_dropped: int = 0  # drafted, but not worth a row in the pass
     offers: Mapping[str, Draft] = field(default_factory=dict)  # all that could have been chosen
+    ready: Ready = NOTHING_READY  # before anything was asked for
 
     def agreed(self, tokens: Seq[int]) -> dict[str, int]:
         """How many leading tokens of every offer, taken or not, the round generated."""
@@ -110,21 +119,24 @@ class Bets:
         ]
         drafts = self._drafts(sequences, views, choices)
         return [
-            _bet(choice, draft, view.offers)
+            replace(_bet(choice, draft, view.offers), ready=view.ready)
             for choice, draft, view in zip(choices, drafts, views, strict=True)
         ]
 
-    def ahead(self, placed: Seq[tuple[Sequence, Bet]]) -> None:
-        """The target is about to verify these bets: drafters that can go on meanwhile."""
+    def ahead(self, placed: Seq[tuple[Sequence, Bet]]) -> bool:
+        """The target is about to verify these bets: let drafters that can go on meanwhile; whether
+        any does."""
+        going = False
         for name, proposer in self.proposers.items():
             if looks_ahead(proposer):
-                proposer.ahead(
-                    [
-                        Further(seq.seq_id, seq.tokens, len(bet.draft.tokens), bet.choice.window)
-                        for seq, bet in placed
-                        if bet.choice.ahead and bet.choice.proposer == name
-                    ]
-                )
+                further = [
+                    Further(seq.seq_id, seq.tokens, len(bet.draft.tokens), bet.choice.window)
+                    for seq, bet in placed
+                    if bet.choice.proposer == name and (bet.choice.ahead or proposer.always)
+                ]
+                proposer.ahead(further)
+                going = going or bool(further)
+        return going
 
     def begin(self, seq: Sequence) -> None:
         """A sequence has got its slot: those who index texts keep what it shares with the slot's
@@ -188,8 +200,17 @@ class Bets:
             fallback=request.fallback or (None if proposers else self._absence(seq)),
             n_remaining=seq.n_remaining,
             searched=searched,
+            ready=self._ready(proposers, seq),
             floor=frame.floor,
         )
+
+    def _ready(self, names: Seq[str], seq: Sequence) -> Ready:
+        """What the draft model, the one there may be, has for this text already."""
+        for name in names:
+            proposer = self.proposers[name]
+            if name not in self._free and provides(proposer):
+                return proposer.ready(seq.seq_id, seq.tokens)
+        return NOTHING_READY
 
     def _absence(self, seq: Sequence) -> Fallback:
         """Why none of a request's proposers can draft."""

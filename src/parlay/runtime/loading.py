@@ -105,7 +105,7 @@ class Loader:
         wanted = self._settings.draft_ahead
         if wanted == "off" or (wanted == "auto" and not self._target.steady):
             return drafter
-        made = DraftAhead(drafter)
+        made = DraftAhead(drafter, always=wanted == "on")
         closing.append(made.close)  # the thread ends before what it owns is freed
         return made
 

@@ -122,6 +122,7 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._active: list[Sequence] = []
         self._reading = False  # whether a pass was only started
+        self._beside = False  # whether a drafter went on beside the last pass
         self._faults = Faults()
 
     # -- what comes and goes --------------------------------------------------
@@ -259,7 +260,8 @@ class Scheduler:
         exact = self._is_exact([row.seq for row in made.rows])
         self._unready = self._ready(made.spans, exact)
         if any(span.n_logits for span in made.spans):
-            self.bets.ahead([(row.seq, row.bet) for row in made.rows if row.decodes])
+            placed = [(row.seq, row.bet) for row in made.rows if row.decodes]
+            self._beside = self.bets.ahead(placed)
             return self.target.decode(made.spans)
         self.target.start(made.spans)
         self._reading = True
@@ -428,6 +430,11 @@ class Scheduler:
             timing=timing if row.decodes else Timing(),
             fallback=bet.fallback if row.decodes else None,
             n_dropped=bet.n_dropped,
+            n_drafted_ahead=bet.ready.n_ahead,
+            drafted_ahead_s=bet.ready.ahead_s,
+            n_ahead=bet.draft.n_ahead,
+            hidden_s=bet.draft.hidden_s,
+            beside=self._beside,
             agreed=bet.agreed(verdict.tokens),
             exact=exact,
             expected_gain=bet.choice.expected_gain,
