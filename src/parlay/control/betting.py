@@ -16,6 +16,7 @@ from parlay.control.account import Account
 from parlay.control.controller import View
 from parlay.control.cost import DrafterCost
 from parlay.control.evidence import Evidence
+from parlay.control.foresight import Foresight
 from parlay.control.survival import Difficulty, Survival
 from parlay.control.undoing import FOR_NOTHING, Undoing
 from parlay.control.valuation import gains, position_rates, worth
@@ -321,14 +322,20 @@ class DraftPlan:
     allowance: float
     catch_up_s: float
     step_s: float
+    n_ready: int = 0  # tokens that every request has already, drafted ahead
     window: int = 0  # expected to save most; 0: more may be lost than is allowed
     rows: int = 0  # of the pass then
     value: float = 0.0  # seconds saved
     gain: float = 0.0  # tokens expected to be accepted
+    ahead: bool = False  # whether the drafter should go on beside the pass
 
     @property
     def draft_s(self) -> float:
-        return self.catch_up_s + (self.window - 1) * self.step_s
+        return self.catch_up_s + self.steps_s(self.window)
+
+    def steps_s(self, window: int) -> float:
+        """So long a draft takes once the drafter has caught up; what is ready takes nothing."""
+        return max(0, window - max(1, self.n_ready)) * self.step_s
 
     def pays_at_best(self, market: Market) -> bool:
         """Whether it would pay if every token were accepted."""
@@ -345,7 +352,7 @@ class DraftPlan:
         while k > self.window:
             rows = min(self.rows + (k - self.window) * n, widest)
             undo_s = len(self.requests) * market.undoing.worst_s(k)
-            if market.full[rows] + undo_s + (k - 1) * self.step_s <= most:
+            if market.full[rows] + undo_s + self.steps_s(k) <= most:
                 break
             k -= 1
         return k
@@ -363,26 +370,32 @@ def draft_plan(
 
     Its time is shared: every step is one pass over all of them.
     """
-    n, n_missing = len(requests), sum([request.n_missing for request in requests])
+    n, n_ready = len(requests), min([request.view.ready.n_tokens for request in requests])
+    n_missing = 0 if n_ready else sum([request.n_missing for request in requests])
     plan = DraftPlan(
         proposer,
         requests,
         [_rates(proposer, request, survival) for request in requests],
         _allowance(proposer, requests, market, account),
-        drafter.catch_up_s(n_missing, n),
+        drafter.catch_up_s(n_missing, n) if n_missing else 0.0,
         drafter.step_s(n),
+        n_ready,
     )
     invested = 0.0
     if n_missing > _CATCH_UP * n:
         invested = max(0.0, plan.catch_up_s - 2 * plan.step_s)
         plan.allowance -= _RESERVE * market.plain_s
-    _choose_window(plan, market, invested)
+    both = drafter.both
+    foresight = None if both is None else Foresight(both, drafter, plan.rates, n_ready)
+    _choose_window(plan, market, invested, foresight)
     return plan
 
 
-def _choose_window(plan: DraftPlan, market: Market, invested: float) -> None:
+def _choose_window(
+    plan: DraftPlan, market: Market, invested: float, foresight: Foresight | None
+) -> None:
     """Set the window that saves most, among those whose loss is allowed."""
-    prices, step_s, each = market.prices, plan.step_s, 1.0 / market.rate
+    prices, each = market.prices, 1.0 / market.rate
     rows_at, gained = _together(plan.rates, market.rows)
     if market.step > 1 or market.n_sequences == 1:
         gained = gained[: market.most_window]
@@ -392,19 +405,23 @@ def _choose_window(plan: DraftPlan, market: Market, invested: float) -> None:
     most -= plan.catch_up_s
     while n_allowed and (
         market.full[rows_at[n_allowed - 1]]
-        + (n_allowed - 1) * step_s
+        + plan.steps_s(n_allowed)
         + n_requests * undoing.worst_s(n_allowed)
         > most
     ):
         n_allowed -= 1
     if n_allowed == 0:
         return
-    steps = range(n_allowed)
+    windows = range(1, n_allowed + 1)
     apart = [gain / n_requests for gain in gained]
     values = [
-        each * gain - prices[rows] - step_s * i - n_requests * undoing.expected_s(apart, i + 1)
-        for i, rows, gain in zip(steps, rows_at, gained, strict=False)
+        each * gain - prices[rows] - plan.steps_s(k) - n_requests * undoing.expected_s(apart, k)
+        for k, rows, gain in zip(windows, rows_at, gained, strict=False)
     ]
+    saved = [0.0] * n_allowed
+    if foresight is not None:
+        saved = foresight.values(rows_at[:n_allowed], market.steady)
+        values = [v + s if s > 0.0 else v for v, s in zip(values, saved, strict=True)]
     begin = [invested + market.change_s(rows) for rows in rows_at]
     if any(begin):  # the rest of the answer pays it back, a part each round
         n_left = plan.requests[0].view.n_remaining * _LIKELY
@@ -413,7 +430,7 @@ def _choose_window(plan: DraftPlan, market: Market, invested: float) -> None:
     best = max(values)
     at = values.index(best)
     plan.window, plan.rows, plan.gain = at + 1, rows_at[at], gained[at]
-    plan.value = best + prices[market.rows] - plan.catch_up_s
+    plan.value, plan.ahead = best + prices[market.rows] - plan.catch_up_s, saved[at] > 0.0
 
 
 def _together(rates: Sequence[Sequence[float]], rows: int) -> tuple[Sequence[int], list[float]]:

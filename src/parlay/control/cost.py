@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from parlay.control.both import Both
 from parlay.control.undoing import Undoing
 from parlay.errors import BadRequest
 
@@ -152,6 +153,7 @@ class DrafterCost:
     pace: float = 1.0
     # Of a drafter that drafts whole blocks: a block by its rows. The curve is of catching up then.
     block: Curve | None = None
+    both: Both | None = None  # at work while the target is; None: nobody measured that
 
     def step_s(self, n_sequences: int = 1) -> float:
         """One more token for each of so many sequences."""
@@ -232,16 +234,28 @@ class CostTable:
         return self.pace * self.curve(n_context, n_sequences).steady[n_sequences]
 
     def observe(
-        self, rows: int, n_context: int, n_sequences: int, changed: bool, seconds: float
+        self,
+        rows: int,
+        n_context: int,
+        n_sequences: int,
+        changed: bool,
+        seconds: float,
+        beside: bool = False,
     ) -> None:
-        """A pass without prompt rows took `seconds`, all but drafting included."""
+        """A pass without prompt rows took `seconds`, all but drafting included; `beside`: while a
+        drafter was at work."""
         curve = self.curve(n_context, n_sequences)
+        both = self.drafter.both if beside and self.drafter is not None else None
+        slowdown = 1.0 if both is None else both.slowdown[rows]
         if rows in curve.young or rows > curve.last_known:
-            curve.learn(rows, changed, seconds / self.pace)
+            curve.learn(rows, changed, seconds / self.pace / slowdown)
             return
         cells = curve.changed if changed else curve.steady
-        surprise = _surprise(seconds, cells[rows] * self.pace) - 1.0
-        cells[rows] *= 1.0 + _CELL_RATE * surprise
+        surprise = _surprise(seconds, cells[rows] * self.pace * slowdown) - 1.0
+        if both is None:
+            cells[rows] *= 1.0 + _CELL_RATE * surprise
+        else:
+            both.observe_pass(rows, surprise)
         self.pace *= 1.0 + _PACE_RATE * surprise
         curve.known.add(rows)
 
@@ -351,6 +365,7 @@ class CostTable:
                 **_write_curve(drafter.curve, drafter.pace),
                 "single_steps": drafter.single_steps,
                 **_write_block(drafter),
+                **({"both": drafter.both.to_dict()} if drafter.both else {}),
             },
         }
 
@@ -360,8 +375,9 @@ def _bucket(n_context: int) -> int:
 
 
 def _read_drafter(record: Mapping[str, Any]) -> DrafterCost:
-    block = record.get("block")
+    block, both = record.get("block"), record.get("both")
     made = DrafterCost(_read_curve(record), record["single_steps"])
+    made.both = Both.from_dict(both) if both else None
     made.block = _read_curve(block) if block else None
     return made
 

@@ -261,6 +261,7 @@ class ProfitController:
             verify=stopping.verify,
             expected_gain=gain,
             reason="profit" if plan.value > 0 else "probe",
+            ahead=plan.ahead,
         )
 
     # -- after it -------------------------------------------------------------
@@ -325,7 +326,8 @@ class ProfitController:
             request.n_missing += r.n_generated
             return
         # It never read its own last token; if any was rejected, only the target's is new to it.
-        request.n_missing = 2 if r.n_accepted == n_made else 1
+        # Drafting ahead it has.
+        request.n_missing = 2 if r.n_accepted == n_made and not r.beside else 1
         if r.n_drafted:
             proposer = request.asked
             known = self.survival.of(proposer, view.greedy, view.thinking)
@@ -364,9 +366,18 @@ class ProfitController:
         if settling_s:
             self.costs.observe_settling(rows, n_context, n_shape, pass_s)
         else:
-            self.costs.observe(rows, n_context, n_shape, changed, pass_s)
+            self.costs.observe(rows, n_context, n_shape, changed, pass_s, first.beside)
+        self._observe_ahead(rounds)
         if draft_s and self.costs.drafter is not None:
             self.costs.drafter.observe(draft_s * pace, first.timing.draft_s)
+
+    def _observe_ahead(self, rounds: Sequence[Round]) -> None:
+        """What was drafted for these rounds was drafted beside the pass before them."""
+        both = None if self.costs.drafter is None else self.costs.drafter.both
+        made = next((r for r in rounds if r.n_drafted_ahead), None)
+        if both is not None and made is not None:
+            each_s = made.drafted_ahead_s / made.n_drafted_ahead
+            both.observe_token(self._shapes.last, each_s / self.costs.pace)
 
     def _observe_undoing(
         self, rounds: Sequence[Round], seconds: float, curve: Curve, changed: bool
@@ -427,7 +438,8 @@ class ProfitController:
             and request.asked not in request.view.offers
             and r.n_drafted + r.n_dropped
         ]
-        if not drafted or self.costs.drafter is None:
+        ready = any(r.n_ahead for r in rounds)  # then it began somewhere in the middle
+        if not drafted or ready or self.costs.drafter is None:
             return 0.0
         n_steps, n_missing = max(n for n, _ in drafted), sum(missing for _, missing in drafted)
         return self.costs.drafter.draft_s(n_steps, n_missing, len(drafted))

@@ -11,15 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from parlay import store
+from parlay.control.both import Both
 from parlay.control.cost import CostTable, DrafterCost
+from parlay.decoding.span import Passes
 from parlay.llama import library
 from parlay.llama.context import Context
 from parlay.llama.model import Model
+from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.loading import behind
+from parlay.timing.both import measure_both
 from parlay.timing.measuring import (
     Progress,
     Stopwatch,
@@ -64,7 +68,7 @@ class Calibration:
         """Measured once per machine, build, pair and settings; a busy machine is not believed."""
         known = self.known_costs(key)
         if known is not None:
-            return known
+            return self._with_both(known, drafter, key)
         inner = behind(drafter)
         passes = inner.passes if isinstance(inner, DraftModel) else None
         settings = self._settings
@@ -77,11 +81,20 @@ class Calibration:
         )
         if isinstance(drafter, Follower):
             found.drafter = measure_follower(drafter)
-        if found.stable:
-            store.save("costs", key, found.to_dict())
-        else:
+        if not found.stable:
             log.info("the machine is busy: what passes cost here will be measured again")
-        return found
+        else:
+            store.save("costs", key, found.to_dict())
+        return self._with_both(found, drafter, key)
+
+    def _with_both(self, costs: CostTable, drafter: Proposer | None, key: str) -> CostTable:
+        """And what both cost at once, where the drafter may go on while the target verifies."""
+        if costs.drafter is not None and costs.drafter.both is None:
+            self._progress(1.0, "both at once")
+            costs.drafter.both = both_costs(drafter, self._target, self._widest)
+            if costs.drafter.both is not None and costs.stable:
+                store.save("costs", key, costs.to_dict())
+        return costs
 
     def known_costs(self, key: str) -> CostTable | None:
         """What an earlier run measured."""
@@ -97,6 +110,15 @@ class Calibration:
     @property
     def _threads(self) -> int:
         return self._settings.context.threads or self._model.threads
+
+
+def both_costs(
+    drafter: Proposer | None, target: Passes, max_window: int, seq_id: int = 0
+) -> Both | None:
+    """What a drafter and its target cost at once; None for one that is never at work then."""
+    if not isinstance(drafter, DraftAhead):
+        return None
+    return measure_both(target, drafter.drafter.passes, max_window, seq_id)
 
 
 def drafter_cost(drafter: Proposer) -> DrafterCost | None:

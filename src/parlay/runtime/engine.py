@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from parlay.control.controller import Controller, FixedWindow
-from parlay.control.cost import CostTable
+from parlay.control.cost import CostTable, DrafterCost
 from parlay.control.crew import Crew, CrewChoice, crews
 from parlay.control.cutting import Cutting
 from parlay.control.trace import Sink as TraceSink
@@ -28,10 +28,11 @@ from parlay.llama.threads import can_sleep
 from parlay.llama.undo import Rollback
 from parlay.llama.vocabulary import Detokenizer
 from parlay.planning.limits import check_fits
+from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
-from parlay.runtime.calibration import Calibration, drafter_cost
+from parlay.runtime.calibration import Calibration, both_costs, drafter_cost
 from parlay.runtime.class_calibration import MAX_EXACT_ROWS, ClassCalibration
 from parlay.runtime.composition import Composition
 from parlay.runtime.copying import Copying
@@ -327,11 +328,19 @@ class Engine:
             self.bets.proposers[MODEL] = made
             self._pause_unless_paid(made)
             if self.prices is not None:
-                self.prices.drafter = drafter_cost(made)
+                self.prices.drafter = self._drafter_cost(made)
 
         if MODEL not in self.bets.proposers:  # a request that names it may come before the worker
             self.bets.absent.setdefault(MODEL, Fallback.DRAFTER_LOADING)
         self.call(take_over)
+
+    def _drafter_cost(self, drafter: Proposer) -> DrafterCost | None:
+        """Its prices; those of both at once need a free slot."""
+        found = drafter_cost(drafter)
+        spare = self.slots.spare() if isinstance(drafter, DraftAhead) else None
+        if found is not None and spare is not None:
+            found.both = both_costs(drafter, self.target, self.widest, spare)
+        return found
 
     def drop_drafter(self, reason: Fallback) -> None:
         """Give the draft model up before the next round; its rounds will say why."""

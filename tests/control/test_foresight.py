@@ -1,0 +1,149 @@
+"""Drafting ahead is chosen where hidden drafting saves more than it costs, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from parlay.control.account import Account
+from parlay.control.both import Both
+from parlay.control.controller import View
+from parlay.control.cost import CostTable, Curve, DrafterCost
+from parlay.control.foresight import Foresight
+from parlay.control.profit import ProfitController
+from parlay.decoding.draft import NOTHING_READY, Ready
+from parlay.decoding.round import Round, Timing
+
+PASS_S = 0.012
+
+
+def drafter(step_s: float = 0.0012, both: Both | None = None) -> DrafterCost:
+    return DrafterCost(Curve({1: step_s}, {}), single_steps=True, both=both)
+
+
+def foresight(
+    rate: float, *, token_s: float = 0.0017, slowdown: float = 1.05, n_ready: int = 0
+) -> Foresight:
+    both = Both({2: slowdown}, {2: token_s})
+    return Foresight(both, drafter(both=both), [[rate] * 16], n_ready)
+
+
+def values(found: Foresight, windows: int = 8) -> Sequence[float]:
+    return found.values(range(2, windows + 2), [PASS_S] * (windows + 3))
+
+
+def test_it_pays_where_drafts_hold_and_the_drafter_is_dear() -> None:
+    assert values(foresight(0.95))[7] > 0.002
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        foresight(0.3),  # drafts hardly ever hold
+        foresight(0.95, token_s=0.02),  # nothing is ready when the pass ends
+        foresight(0.9, slowdown=1.6),  # the pass pays more than drafting takes
+    ],
+)
+def test_it_does_not_pay_where_nothing_is_hidden(found: Foresight) -> None:
+    assert max(values(found)) < 0
+
+
+def test_a_cheap_drafter_has_little_to_hide() -> None:
+    both = Both({2: 1.05}, {2: 0.0002})
+    cheap = Foresight(both, drafter(0.0001, both), [[0.6] * 16], 0)
+    assert max(values(cheap)) < 0
+
+
+def test_what_is_ready_beyond_the_window_counts() -> None:
+    few, many = foresight(0.9, token_s=0.008), foresight(0.9, token_s=0.008, n_ready=8)
+    assert values(many)[1] > values(few)[1]
+
+
+def test_all_sequences_have_to_hold() -> None:
+    one = foresight(0.9)
+    two = Foresight(one.both, one.drafter, [[0.9] * 16] * 2, 0)
+    assert values(two)[7] < values(one)[7]
+
+
+# -- the controller ---------------------------------------------------------------------------
+
+
+def controller(both: Both | None) -> ProfitController:
+    curve = Curve({1: 0.0087, 2: 0.012, 17: 0.0125}, {})
+    made = ProfitController(CostTable({(1, 1): curve}, drafter(both=both)))
+    made.account = Account({"model": 10.0})  # it has won before
+    return made
+
+
+def view(n_generated: int, ready: Ready = NOTHING_READY) -> View:
+    return View(
+        seq_id=0,
+        n_context=100 + n_generated,
+        n_prompt=100,
+        n_generated=n_generated,
+        max_window=16,
+        proposers=("model",),
+        offers={},
+        ready=ready,
+    )
+
+
+def learn(made: ProfitController, accepted: int, n_rounds: int = 60) -> int:
+    """So many rounds of eight drafted tokens; returns how many tokens there are then."""
+    n = 1
+    for _ in range(n_rounds):
+        made.choose([view(n)])
+        made._requests[0].asked, made._requests[0].n_missing = "model", 1
+        timing = Timing(draft_s=8 * 0.0012, verify_s=0.0124)
+        made.observe(
+            [Round(0, "model", 8, 8, accepted, accepted + 1, (0.9,) * 8, 9, 1, 9, 100 + n, timing)]
+        )
+        n += accepted + 1
+    return n
+
+
+def test_the_controller_drafts_ahead_where_drafts_hold() -> None:
+    made = controller(Both({2: 1.05}, {2: 0.0017}))
+    n = learn(made, accepted=8)
+    (choice,) = made.choose([view(n)])
+    assert choice.window and choice.ahead
+
+
+def test_without_prices_of_both_at_once_it_does_not() -> None:
+    made = controller(None)
+    n = learn(made, accepted=8)
+    (choice,) = made.choose([view(n)])
+    assert choice.window and not choice.ahead
+
+
+def test_what_is_ready_costs_nothing_so_windows_are_wider_and_worth_more() -> None:
+    made = controller(Both({2: 1.05}, {2: 0.0017}))
+    n = learn(made, accepted=5)
+    market = made._market([made._follow(view(n), 1)], [view(n)], [])
+    without = made._plan("model", market.requests, market)
+    market.requests[0].view = view(n, Ready(12))
+    ready = made._plan("model", market.requests, market)
+    assert ready.window > without.window and ready.value > without.value
+    assert ready.draft_s == max(0, ready.window - 12) * ready.step_s
+
+
+def test_a_draft_that_began_in_the_middle_teaches_no_price_of_drafting() -> None:
+    made = controller(Both({2: 1.05}, {2: 0.0017}))
+    n = learn(made, accepted=8)
+    assert made.costs.drafter is not None
+    pace = made.costs.drafter.pace
+    made.choose([view(n, Ready(8))])
+    made._requests[0].asked = "model"
+    timing = Timing(draft_s=1e-5, verify_s=0.0124)
+    made.observe(
+        [
+            Round(
+                0, "model", 8, 8, 8, 9, (0.9,) * 8, 9, 1, 9, 100 + n, timing, n_ahead=8,
+                n_drafted_ahead=9, drafted_ahead_s=9 * 0.0030, beside=True,
+            )
+        ]
+    )  # fmt: skip
+    assert made.costs.drafter.pace == pace
+    assert made.costs.drafter.both is not None
+    assert made.costs.drafter.both.token_s[9] > 0.0017  # but of a token beside a pass
