@@ -130,7 +130,7 @@ class Kept:
                 self._reach("headed")
             elif not message.get("more_body", False):
                 self.done()  # first: what the client asks next must not be taken for this
-            elif self._stage == "headed" and message.get("body"):
+            elif self._stage == "headed" and not _says_nothing(message.get("body", b"")):
                 self._reach("begun")
             await send(message)
 
@@ -143,6 +143,11 @@ class Kept:
     def _reach(self, stage: str) -> None:
         self._stage = stage
         self._supervisor_link.tell(Note(stage, self.key))
+
+
+def _says_nothing(body: bytes) -> bool:
+    """Comments of a stream, such as that its prompt is being read: it can still be begun anew."""
+    return all(part.startswith(b":") for part in body.split(b"\n\n") if part)
 
 
 def written(scope: Scope, body: bytes) -> bytes:
