@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from parlay.control.account import Account
-from parlay.control.cost import CostTable, load_costs, shipped_costs
+from parlay.control.cost import CostTable, shipped_tables
 from parlay.control.profit import ProfitController
 from parlay.replay.contest import Comparison, MakeController, compare, controller_named
 from parlay.replay.hindsight import oracle_seconds
@@ -55,16 +55,6 @@ def replaced(page: str, name: str, table: str) -> str:
 
 
 @cache
-def workload() -> list[Recording]:
-    return mixed_workload()
-
-
-@cache
-def tables() -> list[CostTable]:
-    return [load_costs(path) for path in shipped_costs()]
-
-
-@cache
 def profit(label: str, fresh: bool = False) -> list[Comparison]:
     return run(SETS[label], ProfitController, fresh=fresh)
 
@@ -72,7 +62,9 @@ def profit(label: str, fresh: bool = False) -> list[Comparison]:
 def run(
     proposers: tuple[str, ...], make: MakeController, *, fresh: bool = False
 ) -> list[Comparison]:
-    return [compare(workload(), costs, proposers, make, fresh=fresh) for costs in tables()]
+    return [
+        compare(mixed_workload(), costs, proposers, make, fresh=fresh) for costs in shipped_tables()
+    ]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -87,7 +79,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def by_costs() -> str:
     """One line per cost table: speed-ups over plain decoding, and the ratios."""
     rows = []
-    for i, costs in enumerate(tables()):
+    for i, costs in enumerate(shipped_tables()):
         row = [costs.name]
         for label in SETS:
             c = profit(label)[i]
@@ -143,9 +135,11 @@ def by_drafter() -> str:
     """Drafters of other prices."""
     rows = []
     for share in SHARES:
-        priced = [costs.with_drafter(share) for costs in tables()]
+        priced = [costs.with_drafter(share) for costs in shipped_tables()]
         for label, proposers in list(SETS.items())[1:]:
-            found = [compare(workload(), costs, proposers, ProfitController) for costs in priced]
+            found = [
+                compare(mixed_workload(), costs, proposers, ProfitController) for costs in priced
+            ]
             rows.append(
                 [
                     f"{share:g}",
@@ -213,8 +207,8 @@ def oracle() -> str:
         reached = [r.oracle_s / r.seconds for c in found for r in c.recordings]
         known = [
             oracle_seconds(r, costs, SETS[label]) / seconds_when_known(r, costs, SETS[label])
-            for costs in tables()
-            for r in workload()
+            for costs in shipped_tables()
+            for r in mixed_workload()
         ]
         rows.append([label, *(f"{mean(x):.3f}" for x in (best, reached, known))])
         print(f"oracle {i + 1} of {len(SETS)}", file=sys.stderr)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from openai import OpenAI
 
@@ -17,6 +17,14 @@ from parlay.web.hosting import Host, Ready, Served
 
 # Far more than anything here takes, even on a busy machine: who waits that long, has hung.
 PATIENCE_S = 60.0
+# An answer that goes on until somebody ends it.
+ENDLESS: dict[str, Any] = {
+    "prompt": "hello",
+    "max_tokens": 10**6,
+    "temperature": 0,
+    "context_full": "slide",
+    "stream": True,
+}
 
 S = TypeVar("S", bound=Served)
 

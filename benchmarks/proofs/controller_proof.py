@@ -16,7 +16,7 @@ from functools import cache
 import pytest
 
 from parlay.control.account import Account
-from parlay.control.cost import CostTable, load_costs, shipped_costs
+from parlay.control.cost import CostTable, shipped_tables
 from parlay.control.profit import ProfitController
 from parlay.replay.contest import Comparison, compare, controller_named
 from parlay.replay.hindsight import best_fixed, oracle_seconds, plain_seconds
@@ -34,27 +34,17 @@ SOME = ("cpu-q4_0", "cpu-q4_1-other", "gpu-27b-q5_0", "gpu-8b-q5_0", "public-27b
 LONG_ENOUGH = 100
 
 
-@cache
-def workload() -> list[Recording]:
-    return mixed_workload()
-
-
-@cache
-def tables() -> list[CostTable]:
-    return [load_costs(path) for path in shipped_costs()]
-
-
 def some_tables() -> list[CostTable]:
-    return [costs for costs in tables() if costs.name in SOME]
+    return [costs for costs in shipped_tables() if costs.name in SOME]
 
 
 @cache
 def kept() -> list[Comparison]:
     """Every cost table and set of proposers; some tables also with drafters of other prices."""
     make = controller_named("profit", "model")
-    found = [compare(workload(), costs, s, make) for s in SETS for costs in tables()]
+    found = [compare(mixed_workload(), costs, s, make) for s in SETS for costs in shipped_tables()]
     priced = [costs.with_drafter(share) for costs in some_tables()[::2] for share in SHARES]
-    found += [compare(workload(), costs, REAL, make) for costs in priced]
+    found += [compare(mixed_workload(), costs, REAL, make) for costs in priced]
     return found
 
 
@@ -108,7 +98,7 @@ def test_the_oracle_is_out_of_reach_and_how_much_of_the_rest_is_reached(
     below 0.90 of the oracle. The controller reaches at least 0.92 of what that one does.
     """
     reached, informed = [], []
-    recordings = workload()[::2]
+    recordings = mixed_workload()[::2]
     for costs in some_tables():
         for recording, taken in zip(
             recordings, seconds_of(recordings, costs, proposers, fresh=False), strict=True
@@ -160,9 +150,11 @@ def test_from_nothing_hardly_any_recording_is_slower_by_more_than_2_percent(
 ) -> None:
     """A text may show a proposer to be right and then mislead it: one bet, and no more."""
     ratios = []
-    for costs in tables():
-        found = seconds_of(workload(), costs, proposers, fresh=True)
-        ratios += [plain_seconds(r, costs) / s for r, s in zip(workload(), found, strict=True)]
+    for costs in shipped_tables():
+        found = seconds_of(mixed_workload(), costs, proposers, fresh=True)
+        ratios += [
+            plain_seconds(r, costs) / s for r, s in zip(mixed_workload(), found, strict=True)
+        ]
     assert mean([ratio < 0.98 for ratio in ratios]) < 0.01
     assert min(ratios) >= 0.96
 
@@ -190,7 +182,7 @@ WORST: dict[str, tuple[tuple[str, ...], list[str], float | None, Callable[..., C
 @pytest.mark.parametrize("case", WORST)
 def test_the_worst_proposers_cost_2_percent_at_most(case: str, fresh: bool) -> None:
     proposers, useless, confidence, price = WORST[case]
-    recordings = [dead(r, *useless, confidence=confidence) for r in workload()[:24]]
+    recordings = [dead(r, *useless, confidence=confidence) for r in mixed_workload()[:24]]
     for costs in map(price, some_tables()):
         taken = seconds_of(recordings, costs, proposers, fresh)
         plain = [plain_seconds(r, costs) for r in recordings]
@@ -212,12 +204,12 @@ def test_after_a_switch_of_the_text_less_than_5_percent_is_lost_to_hindsight(
     proposers: tuple[str, ...],
 ) -> None:
     """Copying, then prose, then code: against the best window for each part, known beforehand."""
-    known = {r.id: r for r in workload()}
+    known = {r.id: r for r in mixed_workload()}
     streams = [[known[i] for i in ids] for ids in zip(COPYING, PROSE, CODE, strict=True)]
     whole, by_part = [], []
     for costs in some_tables():
         controller = ProfitController(costs.copy())
-        Replay(workload(), proposers).run(controller, costs)
+        Replay(mixed_workload(), proposers).run(controller, costs)
         kept_state = controller.to_dict()
         for parts in streams:
             stream = joined(parts)
@@ -237,8 +229,8 @@ def test_several_sequences_together_are_not_slower_than_plain_nor_than_fixed_win
     n_slots: int,
 ) -> None:
     """With the prices of many sequences, passes cut and padded as in the runtime."""
-    (costs,) = (c for c in tables() if c.name == "gpu-8b-q5_0-streams")
-    replay = Replay(workload(), REAL)
+    (costs,) = (c for c in shipped_tables() if c.name == "gpu-8b-q5_0-streams")
+    replay = Replay(mixed_workload(), REAL)
     taken = replay.run_together(ProfitController(costs.copy()), costs, n_slots).seconds
     plain = replay.run_together(controller_named("none", "")(costs), costs, n_slots).seconds
     assert plain / taken >= 0.985

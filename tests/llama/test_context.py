@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from parlay.decoding.span import Span
 from parlay.errors import BadRequest, DecodeError, LoadError
@@ -21,9 +20,8 @@ from parlay.llama.model import Model
 from parlay.llama.settings import CACHE_TYPES, ContextSettings, ModelSettings
 from parlay.llama.undo import Rollback
 from tests import tiny_models
+from tests.llama.contexts import Open, cold, feed, opening
 
-Row = NDArray[np.float32]
-Open = Callable[..., Context]
 ARCHITECTURES = ["llama", "gemma3", "mamba", "lfm2"]
 RECURRENT = ["mamba", "lfm2"]
 # Other shapes round differently, and keys are kept in bf16; a wrong token or position is off by
@@ -49,28 +47,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Model
 
 @pytest.fixture
 def open_context(models: dict[str, Model]) -> Iterator[Open]:
-    with ExitStack() as stack:
-
-        def make(architecture: str = "llama", **settings: Any) -> Context:
-            wanted = {"context_size": 256, "n_sequences": 3, "n_batch": 64, "threads": 1} | settings
-            context = Context(models[architecture], ContextSettings(**wanted))
-            stack.callback(context.close)
-            return context
-
-        yield make
-
-
-def feed(context: Context, seq_id: int, tokens: Sequence[int], n_logits: int = 1) -> Row:
-    """Append to a sequence; its last rows, copied."""
-    span = Span(seq_id, context.length(seq_id), list(tokens), n_logits)
-    return np.array(context.decode([span])[0])
-
-
-def fresh(context: Context, tokens: Sequence[int]) -> Row:
-    """The row after a text read from the start, in a slot of its own."""
-    context.clear(2)
-    last: Row = feed(context, 2, tokens)[-1]
-    return last
+    with opening(models) as found:
+        yield found
 
 
 # -- passes ------------------------------------------------------------------------------------
@@ -114,8 +92,8 @@ def test_padding_changes_no_row_that_is_read_and_is_taken_back(
     rows = [np.array(found) for found in context.decode(spans)]
     context.truncate(1, 9)
     assert [len(found) for found in rows] == [3, 1]
-    assert np.allclose(rows[0][2], fresh(context, TEXTS[0][:11]), atol=NEAR)
-    assert np.allclose(feed(context, 1, [5])[-1], fresh(context, [*TEXTS[1][:9], 5]), atol=NEAR)
+    assert np.allclose(rows[0][2], cold(context, TEXTS[0][:11]), atol=NEAR)
+    assert np.allclose(feed(context, 1, [5])[-1], cold(context, [*TEXTS[1][:9], 5]), atol=NEAR)
 
 
 def test_one_cache_for_all_says_what_caches_apart_say(open_context: Open) -> None:
@@ -125,8 +103,8 @@ def test_one_cache_for_all_says_what_caches_apart_say(open_context: Open) -> Non
         feed(context, seq_id, text[:8])
     rows = context.decode([Span(0, 8, TEXTS[0][8:11], 1), Span(1, 8, TEXTS[1][8:9], 1)])
     found = [np.array(row[-1]) for row in rows]
-    assert np.allclose(found[0], fresh(context, TEXTS[0][:11]), atol=NEAR)
-    assert np.allclose(found[1], fresh(context, TEXTS[1][:9]), atol=NEAR)
+    assert np.allclose(found[0], cold(context, TEXTS[0][:11]), atol=NEAR)
+    assert np.allclose(found[1], cold(context, TEXTS[1][:9]), atol=NEAR)
 
 
 def test_a_pass_that_is_only_started_is_done_once_it_settles(open_context: Open) -> None:
@@ -134,7 +112,7 @@ def test_a_pass_that_is_only_started_is_done_once_it_settles(open_context: Open)
     context.start([Span(0, 0, TEXTS[0][:8], 0)])
     context.settle()
     assert context.length(0) == 8
-    assert np.allclose(feed(context, 0, TEXTS[0][8:9])[-1], fresh(context, TEXTS[0][:9]), atol=NEAR)
+    assert np.allclose(feed(context, 0, TEXTS[0][8:9])[-1], cold(context, TEXTS[0][:9]), atol=NEAR)
 
 
 def test_logits_are_a_view_of_llama_cpps_own_memory(open_context: Open) -> None:
@@ -172,7 +150,7 @@ def test_a_pass_without_logits_still_fills_the_cache(open_context: Open) -> None
     (nothing,) = context.decode([Span(0, 0, TEXTS[0], 0)])
     assert nothing.shape == (0, context.n_vocab)
     assert context.length(0) == len(TEXTS[0])
-    np.testing.assert_allclose(feed(context, 0, [5])[0], fresh(context, [*TEXTS[0], 5]), atol=NEAR)
+    np.testing.assert_allclose(feed(context, 0, [5])[0], cold(context, [*TEXTS[0], 5]), atol=NEAR)
 
 
 def test_time_inside_the_model_adds_up(open_context: Open) -> None:
@@ -193,7 +171,7 @@ def test_truncated_tokens_leave_no_trace(architecture: str, open_context: Open) 
     context.truncate(0, 7)
     assert context.length(0) == 7
     np.testing.assert_allclose(
-        feed(context, 0, [9, 9])[0], fresh(context, [*text[:7], 9, 9]), atol=NEAR
+        feed(context, 0, [9, 9])[0], cold(context, [*text[:7], 9, 9]), atol=NEAR
     )
 
 
@@ -203,7 +181,7 @@ def test_clearing_one_sequence_leaves_the_others(open_context: Open) -> None:
     feed(context, 1, TEXTS[1])
     context.clear(0)
     assert (context.length(0), context.length(1)) == (0, len(TEXTS[1]))
-    np.testing.assert_allclose(feed(context, 1, [5])[0], fresh(context, [*TEXTS[1], 5]), atol=NEAR)
+    np.testing.assert_allclose(feed(context, 1, [5])[0], cold(context, [*TEXTS[1], 5]), atol=NEAR)
 
 
 def test_all_of_a_cached_prefix_can_be_reused_where_positions_can_be_removed(
@@ -239,7 +217,7 @@ def test_a_shifted_cache_goes_on_from_the_moved_positions(
     # What follows the gap was read with the gap's tokens before it, so it is near, not equal.
     assert np.isfinite(row).all()
     context.truncate(0, 4)
-    np.testing.assert_allclose(feed(context, 0, [8])[0], fresh(context, [*text[:4], 8]), atol=NEAR)
+    np.testing.assert_allclose(feed(context, 0, [8])[0], cold(context, [*text[:4], 8]), atol=NEAR)
 
 
 def test_without_history_in_between_a_shift_is_the_same_as_reading_at_the_new_place(
@@ -254,7 +232,7 @@ def test_without_history_in_between_a_shift_is_the_same_as_reading_at_the_new_pl
         feed(context, 0, text)
         context.shift(0, keep=4, discard=6)
         left = [*text[:4], *text[10:]]
-        np.testing.assert_allclose(feed(context, 0, [5])[0], fresh(context, [*left, 5]), atol=1e-3)
+        np.testing.assert_allclose(feed(context, 0, [5])[0], cold(context, [*left, 5]), atol=1e-3)
         context.close()
 
 
@@ -309,7 +287,7 @@ def test_after_a_rejected_draft_the_next_row_is_that_of_a_fresh_decode(
     context.truncate(0, 10 + n_kept)
     assert context.length(0) == 10 + n_kept
     np.testing.assert_allclose(
-        feed(context, 0, [77])[0], fresh(context, [*text, *draft[:n_kept], 77]), atol=NEAR
+        feed(context, 0, [77])[0], cold(context, [*text, *draft[:n_kept], 77]), atol=NEAR
     )
 
 
@@ -323,7 +301,7 @@ def test_draft_after_draft_can_be_taken_back(architecture: str, open_context: Op
         feed(context, 0, draft, n_logits=4)
         context.truncate(0, len(text) + n_kept)
         text += draft[:n_kept]
-    np.testing.assert_allclose(feed(context, 0, [77])[0], fresh(context, [*text, 77]), atol=NEAR)
+    np.testing.assert_allclose(feed(context, 0, [77])[0], cold(context, [*text, 77]), atol=NEAR)
 
 
 @pytest.mark.parametrize("architecture", RECURRENT)
@@ -339,7 +317,7 @@ def test_taking_back_one_sequences_draft_leaves_the_others_state_and_logits(
     np.testing.assert_array_equal(rows, before)  # the scheduler still reads them
     context.truncate(1, 11)
     for i, n in ((0, 12), (1, 11)):
-        expected = fresh(context, [*TEXTS[i][:n], 77])
+        expected = cold(context, [*TEXTS[i][:n], 77])
         np.testing.assert_allclose(feed(context, i, [77])[0], expected, atol=NEAR)
 
 

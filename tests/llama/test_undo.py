@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from parlay.decoding.span import Span
 from parlay.errors import BadRequest, DecodeError
@@ -20,9 +18,8 @@ from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.llama.undo import Rollback
 from tests import tiny_models
+from tests.llama.contexts import Open, cold, feed, opening
 
-Row = NDArray[np.float32]
-Open = Callable[..., Context]
 BOUNDED = ["lfm2", "qwen35", "qwen35moe", "nemotron_h"]
 RECURRENT = [*BOUNDED, "mamba"]
 TEXT = [int(t) for t in np.random.default_rng(0).integers(3, 250, 48)]
@@ -43,34 +40,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Model
 
 @pytest.fixture
 def open_context(models: dict[str, Model]) -> Iterator[Open]:
-    with ExitStack() as stack:
-
-        def make(architecture: str, **wanted: Any) -> Context:
-            asked = {
-                "context_size": 256,
-                "n_sequences": 3,
-                "n_batch": 64,
-                "threads": 1,
-                "prompt_cache_bytes": 1 << 24,
-            } | wanted
-            context = Context(models[architecture], ContextSettings(**asked))
-            stack.callback(context.close)
-            return context
-
-        yield make
-
-
-def feed(context: Context, seq_id: int, tokens: Sequence[int], n_logits: int = 1) -> Row:
-    """Append to a sequence; its last rows, copied."""
-    span = Span(seq_id, context.length(seq_id), list(tokens), n_logits)
-    return np.array(context.decode([span])[0])
-
-
-def cold(context: Context, tokens: Sequence[int]) -> Row:
-    """The row after a text read from its start."""
-    context.clear(2)
-    last: Row = feed(context, 2, tokens)[-1]
-    return last
+    with opening(models, prompt_cache_bytes=1 << 24) as found:
+        yield found
 
 
 # -- what kind a model is ----------------------------------------------------------------------

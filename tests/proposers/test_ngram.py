@@ -94,25 +94,6 @@ def test_window_of_zero_gives_no_draft_and_misses_nothing() -> None:
     assert draft(proposer, tokens, 0) == NO_DRAFT
     tokens.extend([4, 1, 2])
     assert draft(proposer, tokens, 2).tokens == (3, 4)
-
-
-def test_batch_answers_in_order_and_keeps_sequences_apart() -> None:
-    asks = [Ask(4, [1, 2, 3, 1, 2], 1), Ask(2, [1, 2], 1), Ask(7, [1, 2, 9, 1, 2], 1)]
-    proposer = NgramProposer()
-    for _ in range(2):
-        assert [answer.tokens for answer in proposer.propose(asks)] == [(3,), (), (9,)]
-
-
-@pytest.mark.parametrize("end", ["forget", "close"])
-def test_slot_that_starts_over_remembers_nothing(end: str) -> None:
-    proposer = NgramProposer()
-    old = [1, 2, 3, 4, 1, 2]
-    assert draft(proposer, old, 1).tokens == (3,)
-    {
-        "forget": lambda: proposer.forget(0),
-        "close": proposer.close,
-    }[end]()
-    assert draft(proposer, [8, 9, 8, 9, 7, 8, 9, 1, 2], 2) == NO_DRAFT
     assert draft(proposer, [8, 9, 8, 9, 7, 8, 9, 1, 2, 8, 9], 2).tokens == (1, 2)
 
 

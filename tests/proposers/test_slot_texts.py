@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parlay.decoding.draft import NO_DRAFT
 from parlay.proposers import slot_texts
+from parlay.proposers.ngram import NgramProposer
 from parlay.proposers.occurrences import Occurrences
+from parlay.proposers.proposer import Ask
 from parlay.proposers.slot_texts import SlotTexts
+from parlay.proposers.suffix import SuffixProposer
 
 texts = st.lists(st.integers(0, 2), max_size=60)
 
@@ -57,3 +62,29 @@ def test_oldest_ended_texts_go_when_they_are_too_many() -> None:
             kept.end(slot)
     kept_now = [kept.of(slot, [1, 2, 3]) is made[slot] for slot in range(3)]
     assert kept_now == [True, False, True]
+
+
+# -- the proposers that read them -----------------------------------------------------------------
+
+READERS = [NgramProposer, SuffixProposer]
+
+
+@pytest.mark.parametrize("make", READERS)
+def test_batch_answers_in_order_and_keeps_sequences_apart(
+    make: type[NgramProposer | SuffixProposer],
+) -> None:
+    asks = [Ask(4, [1, 2, 3, 1, 2], 1), Ask(2, [1, 2], 1), Ask(7, [1, 2, 9, 1, 2], 1)]
+    proposer = make()
+    for _ in range(2):
+        assert [answer.tokens for answer in proposer.propose(asks)] == [(3,), (), (9,)]
+
+
+@pytest.mark.parametrize("make", READERS)
+@pytest.mark.parametrize("end", ["forget", "close"])
+def test_slot_that_starts_over_remembers_nothing(
+    make: type[NgramProposer | SuffixProposer], end: str
+) -> None:
+    proposer = make()
+    assert [d.tokens for d in proposer.propose([Ask(0, [1, 2, 3, 4, 1, 2], 1)])] == [(3,)]
+    {"forget": lambda: proposer.forget(0), "close": proposer.close}[end]()
+    assert proposer.propose([Ask(0, [8, 9, 8, 9, 7, 8, 9, 1, 2], 2)]) == [NO_DRAFT]

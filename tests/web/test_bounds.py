@@ -21,15 +21,7 @@ from parlay.web.unknown import MAX_TOLD, tell
 from tests.gateway.fakes import Engine, engines
 from tests.gateway.running import gateway
 from tests.server.running import Running, running
-from tests.serving import PATIENCE_S, Answering, wait_for
-
-ENDLESS: dict[str, Any] = {
-    "prompt": "hello",
-    "max_tokens": 10**6,
-    "temperature": 0,
-    "context_full": "slide",
-    "stream": True,
-}
+from tests.serving import ENDLESS, PATIENCE_S, Answering, wait_for
 
 
 def connect(server: Answering, **options: int) -> socket.socket:

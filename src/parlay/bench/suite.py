@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from importlib import resources
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, Literal, cast
+from typing import Annotated, Any, BinaryIO, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -28,17 +28,17 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from parlay.errors import BadRequest
 
 # name -> version; any edit of a prompt raises it
-BUILT_IN: Final = {"core-12": 1, "core-60": 1, "structured-24": 1, "edits-16": 1}
-TEMPERATURE: Final = 0.0
-N_CONTEXT: Final = 4096
-MAX_TOKENS: Final = 256
+BUILT_IN = {"core-12": 1, "core-60": 1, "structured-24": 1, "edits-16": 1}
+TEMPERATURE = 0.0
+N_CONTEXT = 4096
+MAX_TOKENS = 256
 
-MAX_PROMPTS: Final = 10_000
-MAX_LINE_BYTES: Final = 1_000_000
-MAX_FILE_BYTES: Final = 64_000_000
-MAX_LABEL: Final = 64
+MAX_PROMPTS = 10_000
+MAX_LINE_BYTES = 1_000_000
+MAX_FILE_BYTES = 64_000_000
+MAX_LABEL = 64
 
-EXAMPLE: Final = '{"prompt": "..."}'
+EXAMPLE = '{"prompt": "..."}'
 
 
 @dataclass(frozen=True)

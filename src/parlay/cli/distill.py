@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -210,14 +211,11 @@ def _shares(prompts: Path | None) -> Any:
 def _make(
     place: _Place, job: Any, preset_name: str, recipe: Any, passes: float, types: tuple[str, ...]
 ) -> tuple[list[Path], Any]:
-    from dataclasses import replace
-
-    from parlay.training.corpus import Corpus
     from parlay.training.distill import export_all, save_report, train
 
     shape, begin = _shape(place, preset_name, job.settings.context_size)
     _write(job)
-    steps = math.ceil(passes * Corpus(job.folder).n_tokens / recipe.batch_tokens)
+    recipe = _for_passes(recipe, passes, job.folder)
     with _bar() as bar:
         task = bar.add_task("train", total=1.0)
 
@@ -230,16 +228,30 @@ def _make(
             place.target,
             job.folder,
             shape,
-            replace(recipe, steps=steps),
+            recipe,
             _device(),
             place.work / _checkpoint(place, preset_name),
             watch,
-            lambda text: bar.console.print(text, highlight=False, soft_wrap=True),
+            _say(bar),
             begin,
         )
     files = export_all(trainer, trained, place.target, place.out, types)
     save_report(trained, place.work / "report.json")
     return files, trained
+
+
+def _for_passes(recipe: Any, passes: float, folder: Path) -> Any:
+    """So many steps that the whole text is read so often."""
+    from dataclasses import replace
+
+    from parlay.training.corpus import Corpus
+
+    steps = math.ceil(passes * Corpus(folder).n_tokens / recipe.batch_tokens)
+    return replace(recipe, steps=steps)
+
+
+def _say(bar: Any) -> Callable[[str], None]:
+    return lambda text: bar.console.print(text, highlight=False, soft_wrap=True)
 
 
 def _shape(place: _Place, preset_name: str, n_ctx: int) -> tuple[Any, Any]:
@@ -266,16 +278,13 @@ def _checkpoint(place: _Place, preset_name: str) -> str:
 def _make_blocks(
     place: _Place, job: Any, preset_name: str, recipe: Any, passes: float, types: tuple[str, ...]
 ) -> tuple[list[Path], Any]:
-    from dataclasses import replace
-
     from parlay.training.block.block_distill import BlockSettings, export_all_blocks, train_blocks
     from parlay.training.block.block_shape import block_preset
-    from parlay.training.corpus import Corpus
 
     preset_name = preset_name or _PRESET
     shape = block_preset(preset_name)
     _write(job)
-    steps = math.ceil(passes * Corpus(job.folder).n_tokens / recipe.batch_tokens)
+    recipe = _for_passes(recipe, passes, job.folder)
     settings = BlockSettings(shape, job.n_tokens, _device(), job.gpu_layers, job.threads)
     with _bar() as bar:
         task = bar.add_task("capture the target's states", total=1.0)
@@ -287,10 +296,10 @@ def _make_blocks(
             place.target,
             job.folder,
             settings,
-            replace(recipe, steps=steps),
+            recipe,
             place.work / f"dflash-{preset_name}.pt",
             watch,
-            lambda text: bar.console.print(text, highlight=False, soft_wrap=True),
+            _say(bar),
         )
     files = export_all_blocks(student, trained, place.target, place.out, types)
     (place.work / "report.json").write_text(json.dumps(trained.as_dict(), indent=1), "utf-8")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
@@ -430,6 +431,12 @@ def load_costs(path: Path) -> CostTable:
         return CostTable.from_dict(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError) as error:
         raise BadRequest(f"cannot read {path}: {error}; name a cost table") from None
+
+
+@cache
+def shipped_tables() -> list[CostTable]:
+    """Those that come with the package."""
+    return [load_costs(path) for path in shipped_costs()]
 
 
 def shipped_costs() -> list[Path]:

@@ -17,7 +17,8 @@ from parlay import store
 from parlay.proposers.match import Match
 from parlay.proposers.occurrences import SEPARATOR, Occurrences
 
-_VERSION, MAX_OWNERS = 1, 256
+_VERSION = 1
+MAX_OWNERS = 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import gzip
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from itertools import zip_longest
 from pathlib import Path
@@ -78,6 +79,7 @@ def shipped_recordings() -> list[Path]:
     return sorted(folder.glob("*.jsonl.gz"))
 
 
+@cache
 def mixed_workload() -> list[Recording]:
     """Everything that comes with the package, one answer of each category in turn."""
     turns = zip_longest(*(load_recordings(path) for path in shipped_recordings()))

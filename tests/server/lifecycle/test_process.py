@@ -21,16 +21,9 @@ import yaml
 from typer.testing import CliRunner
 
 from parlay.cli.main import app
-from tests.serving import PATIENCE_S, wait_for
+from tests.serving import ENDLESS, PATIENCE_S, wait_for
 
 SCRIPT = Path(__file__).parents[1] / "serve_once.py"
-ENDLESS: dict[str, Any] = {
-    "prompt": "hello",
-    "max_tokens": 10**6,
-    "temperature": 0,
-    "context_full": "slide",
-    "stream": True,
-}
 SHORT: dict[str, Any] = {"prompt": "hello", "max_tokens": 20, "temperature": 0}
 
 

@@ -17,9 +17,9 @@ import pytest
 
 from parlay.runtime.worker import Worker
 from parlay.web.supervisor_link import Note, receive, send, written
-from tests.server.lifecycle.test_process import ENDLESS, SHORT, Served, served, streaming, write
+from tests.server.lifecycle.test_process import SHORT, Served, served, streaming, write
 from tests.server.running import running
-from tests.serving import PATIENCE_S, wait_for
+from tests.serving import ENDLESS, PATIENCE_S, wait_for
 
 
 def engine_of(server: Served) -> psutil.Process:

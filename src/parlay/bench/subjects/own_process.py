@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +65,13 @@ class OwnProcess:
         self._process.wait(30)
 
 
+@dataclass(frozen=True, slots=True)
 class ProcessArm:
     """One way of asking such a process."""
 
-    def __init__(self, process: OwnProcess, info: ArmInfo, draft: str | None) -> None:
-        self._process = process
-        self._info = info
-        self._draft = draft
-
-    @property
-    def info(self) -> ArmInfo:
-        return self._info
+    process: OwnProcess
+    info: ArmInfo
+    draft: str | None
 
     def warm_up(self, ask: Ask) -> list[int]:
         return [int(k) for k in self._call("warm_up", ask)["windows"]]
@@ -93,8 +89,8 @@ class ProcessArm:
         """The process belongs to whoever made it; several arms share it."""
 
     def _call(self, verb: str, ask: Ask) -> dict[str, Any]:
-        request = {"info": self._info.model_dump(), "draft": self._draft, "ask": asdict(ask)}
-        return self._process.call({verb: request})
+        request = {"info": self.info.model_dump(), "draft": self.draft, "ask": asdict(ask)}
+        return self.process.call({verb: request})
 
 
 # -- the far side ---------------------------------------------------------------------------
