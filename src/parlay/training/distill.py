@@ -26,7 +26,8 @@ from parlay.training.start import Start
 from parlay.training.trainer import Progress, Recipe, Trainer, Watch, in_time
 
 # Looked at in training; more would only cost time.
-HELD_OUT_TOKENS, SEEN_TOKENS = 100_000, 50_000
+HELD_OUT_TOKENS = 100_000
+SEEN_TOKENS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
