@@ -5,6 +5,7 @@ Knows HTTP and the service; bodies and events are translated in `web/formats`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -47,7 +48,8 @@ async def messages(request: Request, body: MessagesRequest) -> Response:
 @router.post("/v1/messages/count_tokens", summary="How many tokens a conversation has")
 async def count_tokens(request: Request, body: CountRequest) -> dict[str, int]:
     chat = chat_of(messages_body.to_chat(body).chat)
-    return {"input_tokens": await service_of(request).count_prompt(chat)}
+    prompt = await asyncio.to_thread(service_of(request).planner.prompt, chat)
+    return {"input_tokens": len(prompt.tokens)}
 
 
 @router.post("/v1/responses", summary="OpenAI's responses", response_model=None)
@@ -99,9 +101,9 @@ class Asked:
 
     async def plan(self) -> Plan:
         """Understood as chat is; what the format left out is told with the rest."""
-        headers = dict(self._request.headers)
-        plan = await self._service.plan_chat(self.chat, headers, self._endpoint)
-        told = self._service.told(self._translated.unknown)
+        planner, headers = self._service.planner, dict(self._request.headers)
+        plan = await asyncio.to_thread(planner.chat, self.chat, headers, self._endpoint)
+        told = planner.unknown(self._translated.unknown)
         return replace(plan, told=(*self._translated.told, *told, *plan.told))
 
     async def answer(

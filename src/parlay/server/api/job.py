@@ -6,16 +6,20 @@ The bridge between the worker's thread and the event loop; knows nothing of Open
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Generic, Protocol, TypeVar
 
 from parlay.decoding.constraint import Constraint
 from parlay.runtime.engine import Engine
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Piece, Sequence
-from parlay.server.api.mailbox import Mailbox
+
+Item = TypeVar("Item")
+Item_contra = TypeVar("Item_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +116,41 @@ class _Sink:
 
     def __call__(self, seq: Sequence, pieces: Seq[Piece]) -> None:
         self.job.take(Event(self.index, tuple(pieces), seq.retired, perf_counter()))
+
+
+class Receiver(Protocol[Item_contra]):
+    """Somebody on the event loop who waits."""
+
+    def arrive(self, item: Item_contra) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class Mailbox(Generic[Item]):
+    """Filled by the worker's thread, emptied on the loop, which is woken once for all that came.
+
+    On a CPU whose cores all compute, each wake-up takes one of them away from the pass, so eight
+    streams of one pass must not cost eight of them.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._items: deque[tuple[Receiver[Item], Item]] = deque()
+        self._woken = False
+
+    def put(self, receiver: Receiver[Item], item: Item) -> None:
+        """Called on the worker's thread."""
+        self._items.append((receiver, item))
+        if self._woken:
+            return
+        self._woken = True
+        try:
+            self._loop.call_soon_threadsafe(self._deliver)
+        except RuntimeError:  # the event loop has ended: nobody waits for this any more
+            receiver.cancel()
+
+    def _deliver(self) -> None:
+        self._woken = False  # first: what comes from now on wakes the loop again
+        while self._items:
+            receiver, item = self._items.popleft()
+            receiver.arrive(item)

@@ -5,6 +5,7 @@ Knows HTTP and the service; what a chunk looks like is the reply's business.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from parlay.server.api.chat import ChatChoice
 from parlay.server.api.completion import CompletionChoice
 from parlay.server.api.exchange import Exchange
 from parlay.server.api.infill_reply import InfillReply
-from parlay.server.api.reply import Choice, Reply
+from parlay.server.api.reply import Reply
 from parlay.server.lifecycle.service import Service
 from parlay.web import failures
 from parlay.web.schema import ChatRequest, CompletionRequest, InfillRequest, TemplateRequest
@@ -30,28 +31,27 @@ def service_of(request: Request) -> Service:
 
 @router.post("/v1/chat/completions", summary="Answer a conversation", response_model=None)
 async def chat_completions(request: Request, body: ChatRequest) -> Response:
-    service = service_of(request)
-    plan = await service.plan_chat(body, dict(request.headers))
-    choices: list[Choice] = [ChatChoice.of(service, plan, body) for _ in plan.requests]
+    service, headers = service_of(request), dict(request.headers)
+    plan = await asyncio.to_thread(service.planner.chat, body, headers)
+    choices = [ChatChoice.of(service, plan, body) for _ in plan.requests]
     reply = partial(Reply, service, plan, choices, body, "chatcmpl", "chat.completion.chunk")
     return await Exchange(service, plan, body.model, body.stream, reply).respond(request)
 
 
 @router.post("/v1/completions", summary="Continue a text", response_model=None)
 async def completions(request: Request, body: CompletionRequest) -> Response:
-    service = service_of(request)
-    plan = await service.plan_completion(body, dict(request.headers))
-    vocabulary = service.engine.model.vocabulary
-    wants = body.logprobs is not None
-    choices: list[Choice] = [CompletionChoice(vocabulary, logprobs=wants) for _ in plan.requests]
+    service, headers = service_of(request), dict(request.headers)
+    plan = await asyncio.to_thread(service.planner.completion, body, headers)
+    vocabulary, wants = service.engine.model.vocabulary, body.logprobs is not None
+    choices = [CompletionChoice(vocabulary, logprobs=wants) for _ in plan.requests]
     reply = partial(Reply, service, plan, choices, body, "cmpl", "text_completion")
     return await Exchange(service, plan, body.model, body.stream, reply).respond(request)
 
 
 @router.post("/infill", summary="Fill a gap, with llama.cpp's names", response_model=None)
 async def infill(request: Request, body: InfillRequest) -> Response:
-    service = service_of(request)
-    plan = await service.plan_infill(body, dict(request.headers))
+    service, headers = service_of(request), dict(request.headers)
+    plan = await asyncio.to_thread(service.planner.infill, body, headers)
     reply = partial(InfillReply, service, plan)
     return await Exchange(service, plan, body.model, body.stream, reply).respond(request)
 
@@ -59,7 +59,7 @@ async def infill(request: Request, body: InfillRequest) -> Response:
 @router.post("/apply-template", summary="A conversation as the model reads it")
 async def apply_template(request: Request, body: TemplateRequest) -> dict[str, str]:
     chat = ChatRequest.model_validate(body.model_dump(include=set(TemplateRequest.model_fields)))
-    return {"prompt": await service_of(request).render(chat)}
+    return {"prompt": await asyncio.to_thread(service_of(request).planner.text, chat)}
 
 
 @router.get("/v1/models", summary="The one model that is served")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 from parlay.decoding.constraint import Constraint
@@ -73,24 +74,24 @@ class Planner:
         mode: Mode,
         context_size: int,
         adaptive: bool,
+        pressed: Callable[[], bool],
     ) -> None:
+        """`pressed`: whether memory is short now."""
         self._deployment = deployment
         self._conversation = conversation
         self._grammars = grammars
         self._guiding = Guiding(conversation.style, conversation.vocabulary, grammars)
         self._mode: Mode = mode
         self._context_size = context_size
+        self._pressed = pressed
         self._adaptive = adaptive  # the controller measures, so `auto` rules are only its advice
 
+    # A template or a grammar may take its time: whoever asks does so in a thread.
+
     def chat(
-        self,
-        body: ChatRequest,
-        headers: Mapping[str, str],
-        pressed: bool,
-        endpoint: Endpoint = "chat",
+        self, body: ChatRequest, headers: Mapping[str, str], endpoint: Endpoint = "chat"
     ) -> Plan:
-        special = self._deployment.server.parse_special_in_messages
-        prompt = self._conversation.prompt(body, parse_special=special)
+        prompt = self.prompt(body)
         forced = isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required"
         grammar = self._grammar(body)
         if forced and grammar is not None:
@@ -98,7 +99,7 @@ class Planner:
         functions, told = self._guiding.usable(functions_of(body), forced)
         budget = body.reasoning_budget if (body.reasoning_budget or -1) >= 0 else None
         wish = Wish(grammar, functions, forced, body.parallel_tool_calls, budget, prompt.thinking)
-        facts = self._facts(endpoint, body, prompt, headers, grammar, pressed)
+        facts = self._facts(endpoint, body, prompt, headers, grammar)
         facts = replace(
             facts, grammar=facts.grammar or forced, tools=bool(body.tools), code=_has_code(body)
         )
@@ -112,9 +113,16 @@ class Planner:
             told=(*self.told(body), *self._conversation.told(body), *told),
         )
 
-    def completion(
-        self, body: CompletionRequest, headers: Mapping[str, str], pressed: bool
-    ) -> Plan:
+    def prompt(self, body: ChatRequest) -> Prompt:
+        """What the model is to read; it may be longer than fits."""
+        special = self._deployment.server.parse_special_in_messages
+        return self._conversation.prompt(body, parse_special=special)
+
+    def text(self, body: ChatRequest) -> str:
+        """A conversation as the model would read it."""
+        return self._conversation.text(body)
+
+    def completion(self, body: CompletionRequest, headers: Mapping[str, str]) -> Plan:
         """One prompt or several; each is answered as if it came alone."""
         grammar = self._grammar(body)
         constraint = self._guiding.constraints(Wish(grammar))
@@ -122,7 +130,7 @@ class Planner:
         plans = []
         for given in _prompts(body.prompt):
             prompt = self._completed(given, body.suffix)
-            facts = self._facts("completions", body, prompt, headers, grammar, pressed)
+            facts = self._facts("completions", body, prompt, headers, grammar)
             plans.append(self._plan(body, facts, prompt, constraint, body.logprobs))
         return replace(
             plans[0],
@@ -136,12 +144,12 @@ class Planner:
             return self._conversation.plain(given)
         return self._conversation.gap(given, suffix)
 
-    def infill(self, body: InfillRequest, headers: Mapping[str, str], pressed: bool) -> Plan:
+    def infill(self, body: InfillRequest, headers: Mapping[str, str]) -> Plan:
         gap = self._conversation.gap(body.input_prefix, body.input_suffix, body.input_extra or ())
         begun = self._conversation.vocabulary.tokenize(body.prompt, bos=False, special=False)
         prompt = Prompt((*gap.tokens, *begun))
         grammar = self._grammar(body)
-        facts = self._facts("infill", body, prompt, headers, grammar, pressed)
+        facts = self._facts("infill", body, prompt, headers, grammar)
         facts = replace(facts, code=True)
         constraint = self._guiding.constraints(Wish(grammar))
         return replace(self._plan(body, facts, prompt, constraint, None), told=self.told(body))
@@ -149,8 +157,12 @@ class Planner:
     def told(self, body: Options) -> tuple[Told, ...]:
         """What of a body is not followed; some of it is refused instead."""
         refuse_unfollowed(body.model_extra or {})
+        return self.unknown(unknown_fields(body), type(body))
+
+    def unknown(self, names: Seq[str], kind: type[Options] = ChatRequest) -> tuple[Told, ...]:
+        """What is said about unknown fields, where they are not refused."""
         refuse = self._deployment.server.unknown_fields == "refuse"
-        return tell(unknown_fields(body), sorted(type(body).model_fields), refuse=refuse)
+        return tell(names, sorted(kind.model_fields), refuse=refuse)
 
     def _facts(
         self,
@@ -159,7 +171,6 @@ class Planner:
         prompt: Prompt,
         headers: Mapping[str, str],
         grammar: str | None,
-        pressed: bool,
     ) -> Facts:
         return Facts(
             endpoint=endpoint,
@@ -168,7 +179,7 @@ class Planner:
             n_answer=self._n_answer(body.n_answer, len(prompt.tokens)),
             grammar=grammar is not None,
             reasoning=prompt.reasoning,
-            memory_pressure=pressed,
+            memory_pressure=self._pressed(),
             headers=headers,
             tag=headers.get("x-parlay-tag") or (body.metadata or {}).get("tag"),
         )

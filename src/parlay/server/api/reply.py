@@ -47,7 +47,7 @@ class Reply:
         self,
         service: Service,
         plan: Plan,
-        choices: list[Choice],
+        choices: Seq[Choice],
         body: Options,
         prefix: str,
         kind: str,

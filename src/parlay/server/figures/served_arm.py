@@ -93,7 +93,8 @@ class ServedArm:
             }
         )
         began = time.perf_counter()
-        plan = replace(await self._service.plan_chat(body, {}), policy=ROUTE)
+        plan = await asyncio.to_thread(self._service.planner.chat, body, {})
+        plan = replace(plan, policy=ROUTE)
         self._job = job = self._service.begin(plan)
         self.n_asked += 1
         seq, text = job.sequences[0], ""

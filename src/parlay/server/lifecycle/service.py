@@ -9,7 +9,6 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,15 +17,13 @@ from typing import Any
 from parlay.control import guard
 from parlay.deployment import Deployment
 from parlay.errors import BadRequest
-from parlay.routing import Endpoint
 from parlay.runtime.engine import Engine
 from parlay.runtime.grammar import Grammars
 from parlay.runtime.pricing import Pricing
 from parlay.runtime.request import Request
 from parlay.server.api import answer_statistics as statistics
 from parlay.server.api.conversation import Conversation
-from parlay.server.api.job import Event, Job
-from parlay.server.api.mailbox import Mailbox
+from parlay.server.api.job import Event, Job, Mailbox
 from parlay.server.api.planner import Plan, Planner
 from parlay.server.api.response_memory import ResponseMemory
 from parlay.server.figures.metrics import Gauges, Metrics
@@ -42,10 +39,8 @@ from parlay.web import admission, failures
 from parlay.web.alerts import Alerts
 from parlay.web.memory import Memory, process_bytes
 from parlay.web.request_log import RequestLog, timestamp
-from parlay.web.schema import ChatRequest, CompletionRequest, InfillRequest
 from parlay.web.security import checked_keys
 from parlay.web.supervisor_link import SupervisorLink
-from parlay.web.unknown import Told, tell
 
 _MAX_RETRY_S = 60
 _BETS = {
@@ -107,13 +102,14 @@ class Service:
         self.alerts.webhook = deployment.monitoring.alert_webhook
         self.memory.limit_pct = deployment.monitoring.memory_pressure_pct
         self._control(deployment)
-        self._planner = Planner(
+        self.planner = Planner(
             deployment,
             self._conversation,
             self._grammars,
             mode=self.engine.mode,
             context_size=self.engine.target.context_size,
             adaptive=self.pricing is not None,
+            pressed=lambda: self.memory.pressed,
         )
         old, self._log = self._log, log
         if old is not None:
@@ -158,35 +154,6 @@ class Service:
         return alias[0] if alias else self.engine.settings.target.stem
 
     # -- requests -------------------------------------------------------------
-
-    async def plan_chat(
-        self, body: ChatRequest, headers: Mapping[str, str], endpoint: Endpoint = "chat"
-    ) -> Plan:
-        """In a thread: a template or a grammar may take its time."""
-        pressed = self.memory.pressed
-        return await asyncio.to_thread(self._planner.chat, body, headers, pressed, endpoint)
-
-    async def plan_completion(self, body: CompletionRequest, headers: Mapping[str, str]) -> Plan:
-        return await asyncio.to_thread(self._planner.completion, body, headers, self.memory.pressed)
-
-    async def plan_infill(self, body: InfillRequest, headers: Mapping[str, str]) -> Plan:
-        return await asyncio.to_thread(self._planner.infill, body, headers, self.memory.pressed)
-
-    async def render(self, body: ChatRequest) -> str:
-        """A conversation as the model would read it."""
-        return await asyncio.to_thread(self._conversation.text, body)
-
-    async def count_prompt(self, body: ChatRequest) -> int:
-        """The tokens a conversation has, also where it would not fit."""
-        special = self.deployment.server.parse_special_in_messages
-        read = partial(self._conversation.prompt, body, parse_special=special)
-        prompt = await asyncio.to_thread(read)
-        return len(prompt.tokens)
-
-    def told(self, names: Sequence[str]) -> tuple[Told, ...]:
-        """What is said about unknown fields, where they are not refused."""
-        refuse = self.deployment.server.unknown_fields == "refuse"
-        return tell(names, sorted(ChatRequest.model_fields), refuse=refuse)
 
     def begin(self, plan: Plan, model: str = "") -> Job:
         """Let a request in, or say when to come back. `model`: the name it was asked for by."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from parlay.server.api.mailbox import Mailbox
+from parlay.server.api.job import Mailbox
 
 
 class Reader:
