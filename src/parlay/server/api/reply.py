@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, Any, Protocol
 
 from parlay.errors import ParlayError
