@@ -138,7 +138,7 @@ def test_a_chat_request_passes_few_modules(walked: dict[str, list[Stack]]) -> No
 
 
 def test_the_page_names_them_in_their_order(walked: dict[str, list[Stack]]) -> None:
-    page = (Path(ROOT).parents[1] / "docs/architecture.md").read_text("utf-8")
+    page = (Path(ROOT).parents[1] / "docs/explanation/architecture.md").read_text("utf-8")
     section = page.partition("## The walk of one chat request")[2].partition("\n## ")[0]
     told = re.findall(r"^\| `([a-z_/]+)` \|", section, re.MULTILINE)
     met = dict.fromkeys(name for way in ("in", "out") for each in walked[way] for name in each)
