@@ -83,6 +83,9 @@ def test_neighbours_with_texts_of_other_pages_are_left_apart_until_that_was_trie
     found = ExactClass(frozenset({1}), shapes, company=company)
     assert found.is_tried(2, [40, 200]) and found.fitting([40, 200]) == (1,)
     assert not found.is_tried(2, [40, 300]) and not found.fitting([40, 300])
+    whole = replace(whole_class(8), uneven=frozenset())
+    assert whole.holds([2, 1], [40, 200]) and not whole.holds([2, 1], [40, 300])
+    assert not replace(whole, paged=True).holds([2, 1], [40, 200])
     found = replace(found, uneven=frozenset({2}))
     assert found.is_tried(2, [40, 300]) and found.fitting([40, 300]) == (1,)
 

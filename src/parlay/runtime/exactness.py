@@ -89,8 +89,8 @@ class ExactClass:
             return True  # the padded plain pass, which the others are compared with
         # llama.cpp cuts a pass with more rows for some in parts with as many for each.
         parts = [(p.n_sequences, p.n_rows) for p in Cutting().parts(dict(enumerate(rows)))]
-        if not all(self._ignores_pages(n) for n in (len(rows), *(n for n, _ in parts))) and not (
-            len(parts) == 1 and self._same_pages(rows[0], lengths)
+        if not all(self._ignores_pages(n) for n, _ in parts) and (
+            (self.paged and len(parts) > 1) or not self._same_pages(max(rows), lengths)
         ):
             return False
         return all(
