@@ -12,7 +12,7 @@ import httpx
 import pytest
 from anthropic import Anthropic
 from anthropic import BadRequestError as AnthropicBadRequest
-from openai import BadRequestError, OpenAI
+from openai import BadRequestError, NotFoundError, OpenAI
 
 from tests.server.running import Running, running
 from tests.serving import PATIENCE_S
@@ -249,6 +249,31 @@ def test_a_response_goes_on_from_an_earlier_one_of_the_same_key(remembering: Run
         responded(two)
         with pytest.raises(BadRequestError, match="is not known here"):  # two are kept, no more
             responded(one, previous_response_id=first.id)
+
+
+def test_a_response_that_was_kept_can_be_read_again_and_forgotten(remembering: Running) -> None:
+    with remembering.client("one") as one, remembering.client("two") as two:
+        made = responded(one)
+        assert one.responses.retrieve(made.id).to_dict() == made.to_dict()
+        with pytest.raises(NotFoundError, match="is not known here"):
+            two.responses.retrieve(made.id)
+        with pytest.raises(NotFoundError):
+            two.responses.delete(made.id)
+        one.responses.delete(made.id)
+        for again in (one.responses.retrieve, one.responses.delete):
+            with pytest.raises(NotFoundError, match="is not known here"):
+                again(made.id)
+
+
+def test_a_streamed_response_is_kept_as_its_last_event_told_it(remembering: Running) -> None:
+    with remembering.client("one") as one:
+        *_, last = responded(one, stream=True)
+        assert one.responses.retrieve(last.response.id).to_dict() == last.response.to_dict()
+
+
+def test_where_nothing_is_kept_reading_says_how_to_keep(openai: OpenAI) -> None:
+    with pytest.raises(NotFoundError, match=r"server\.stored_responses"):
+        openai.responses.retrieve("resp_1")
 
 
 @pytest.fixture(scope="module")

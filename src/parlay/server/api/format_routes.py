@@ -67,16 +67,40 @@ async def responses(request: Request, body: ResponsesRequest) -> Response:
 
     def keep() -> None:
         turns = [*before, *responses_body.messages_of(body.input), writer.message()]
-        service.responses.put(key, writer.id, turns)
+        service.responses.put(key, turns, writer.response)
 
     return await asked.answer(plan, writer, keep if stored else None)
+
+
+@router.get("/v1/responses/{response_id}", summary="A response that was kept")
+async def stored_response(request: Request, response_id: str) -> dict[str, Any]:
+    service, key = service_of(request), given_key(dict(request.scope["headers"]))
+    found = service.responses.response(key, response_id)
+    if found is None:
+        raise _not_kept(service, response_id)
+    return found
+
+
+@router.delete("/v1/responses/{response_id}", summary="Forget a response that was kept")
+async def forget_response(request: Request, response_id: str) -> dict[str, Any]:
+    service, key = service_of(request), given_key(dict(request.scope["headers"]))
+    if not service.responses.drop(key, response_id):
+        raise _not_kept(service, response_id)
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+def _not_kept(service: Service, response_id: str) -> failures.Failure:
+    message = f"the response {response_id[:60]!r} is not known here"
+    if not service.responses.size:
+        message = "no response is kept here; set server.stored_responses"
+    return failures.Failure(404, message, code="response_not_found")
 
 
 def _before(service: Service, key: str, response_id: str | None) -> list[dict[str, Any]]:
     """The conversation that a response goes on from."""
     if response_id is None:
         return []
-    found = service.responses.get(key, response_id)
+    found = service.responses.turns(key, response_id)
     if found is not None:
         return found
     message = f"the response {response_id[:60]!r} is not known here; send the whole conversation"

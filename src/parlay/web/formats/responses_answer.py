@@ -42,6 +42,7 @@ class ResponseWriter:
     ) -> None:
         self.id = f"resp_{secrets.token_hex(12)}"
         self.output: list[dict[str, Any]] = []
+        self.response: dict[str, Any] = {}  # all of it, once it has ended
         self._custom = custom_tools
         self._base = _echo(body) | {
             "id": self.id,
@@ -232,6 +233,7 @@ class ResponseWriter:
         }
         if cut:
             found["incomplete_details"] = {"reason": "max_output_tokens"}
+        self.response = found
         return found
 
 
