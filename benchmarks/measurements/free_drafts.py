@@ -1,0 +1,219 @@
+"""What drafts that cost nothing bring: structured output, and edits with a prediction.
+
+    python -m benchmarks.measurements.free_drafts --json free_drafts.json
+
+Structured output (structured-24) is what the model says by itself; plain decoding obeys the same
+grammar. Edits (edits-16) are told: a small model paraphrases where it was asked to copy, so after
+each of its own passes the logit of the wanted token is raised. What a pass, a draft and a rejection
+cost is true, the text is the edit that was asked for, and proposers know nothing of it.
+
+Arms, interleaved and each over plain decoding: `free` (the skeleton or the prediction alone),
+`all` (what is loaded beside it), `others` (what is loaded, without it), `wrong` (edits only: the
+prediction is another prompt's file). Texts must be equal in all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.shared.ratios import ratio, recorded
+from benchmarks.shared.wanted_edits import wanted
+from parlay import Parlay
+from parlay.bench.suite import Prompt, load_suite
+from parlay.decoding.span import Span
+from parlay.proposers.prediction import PREDICTION
+from parlay.proposers.skeleton import SKELETON
+from parlay.runtime.answer import Answer
+
+ARMS: Final = {
+    "structured-24": ("plain", "free", "all", "others"),
+    "edits-16": ("plain", "free", "all", "others", "wrong"),
+}
+COUNTED: Final = ("generated", "rounds", "drafted", "accepted")
+_RAISED: Final = 1e4  # added to a logit: nothing comes near it
+
+
+@dataclass(slots=True)
+class Rates:
+    """Tokens per second by arm and prompt, and what came with them."""
+
+    by_arm: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    tokens: dict[str, list[int]] = field(default_factory=dict)  # in the order of COUNTED
+    different: list[str] = field(default_factory=list)
+
+    def add(self, arm: str, prompt: str, answer: Answer) -> None:
+        self.by_arm.setdefault(arm, {}).setdefault(prompt, []).append(answer.tokens_per_second)
+        counts = answer.speculation
+        found = (counts.n_generated, counts.n_rounds, counts.n_drafted, counts.n_accepted)
+        known = self.tokens.setdefault(arm, [0] * len(found))
+        self.tokens[arm] = [a + b for a, b in zip(known, found, strict=True)]
+
+    def summary(self) -> dict[str, Any]:
+        plain = self.by_arm["plain"]
+        return {
+            "over_plain": {
+                arm: recorded(ratio(rates, plain))
+                for arm, rates in self.by_arm.items()
+                if arm != "plain"
+            },
+            "counts": {
+                arm: dict(zip(COUNTED, found, strict=True)) for arm, found in self.tokens.items()
+            },
+            "tokens_per_second": self.by_arm,
+            "different_texts": self.different,
+        }
+
+
+def main() -> None:
+    args = _arguments()
+    until = time.monotonic() + args.minutes * 60
+    found: dict[str, Any] = {"model": args.model, "draft": args.draft, "suites": {}}
+    with Parlay(
+        args.model, draft=args.draft, mode=args.mode, gpu_layers=args.gpu_layers, context_size=4096
+    ) as parlay:
+        for suite in args.suites:
+            rates = Rates()
+            prompts = _some(load_suite(suite).prompts, args.prompts)
+            for prompt in prompts * args.pairs:
+                if time.monotonic() > until:
+                    break
+                arms = [a for a in ARMS[suite] if a == "plain" or a in (args.arms or ARMS[suite])]
+                _measure(parlay, arms, prompt, prompts, args.tokens, rates)
+                found["suites"][suite] = rates.summary()
+                _keep(args.json, found)  # whatever comes next, this is measured
+    print(json.dumps({suite: _short(one) for suite, one in found["suites"].items()}, indent=1))
+    if any(one["different_texts"] for one in found["suites"].values()):
+        raise SystemExit("texts differ")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--draft", default="suffix", help="loaded beside what is free")
+    parser.add_argument("--suites", nargs="+", choices=sorted(ARMS), default=sorted(ARMS))
+    parser.add_argument("--prompts", type=int, default=8, help="of each suite, evenly chosen")
+    parser.add_argument("--tokens", type=int, default=192, help="of each answer, at most")
+    parser.add_argument("--pairs", type=int, default=1, help="repeats of each prompt")
+    parser.add_argument("--minutes", type=float, default=30.0, help="begin no prompt after so many")
+    parser.add_argument("--arms", nargs="+", choices=ARMS["edits-16"][1:], help="all, if not given")
+    parser.add_argument(
+        "--mode", choices=("exact", "faithful"), help="as a deployment, if not given"
+    )
+    parser.add_argument("--gpu-layers", type=int, default=-1)
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+def _some(prompts: Sequence[Prompt], n: int) -> list[Prompt]:
+    """So many of them, of all kinds."""
+    step = max(1.0, len(prompts) / max(1, n))
+    return [prompts[int(i * step)] for i in range(min(n, len(prompts)))]
+
+
+def _measure(
+    parlay: Parlay,
+    arms: Sequence[str],
+    prompt: Prompt,
+    prompts: Sequence[Prompt],
+    tokens: int,
+    rates: Rates,
+) -> None:
+    """One answer of every arm, next to each other in time; the first of a prompt reads it."""
+    edit = None if prompt.prediction is None else wanted(prompt.id, prompt.prediction)
+    texts: dict[str, str] = {}
+    _answer(parlay, prompt, "plain", edit, "", 2)
+    for arm in arms:
+        expected = _expected(arm, prompt, prompts)
+        answer = _answer(parlay, prompt, arm, edit, expected, tokens)
+        texts[arm] = answer.text
+        rates.add(arm, prompt.id, answer)
+    if len(set(texts.values())) > 1 or (edit is not None and not edit.startswith(texts["plain"])):
+        rates.different.append(prompt.id)
+    speeds = {arm: rates.by_arm[arm][prompt.id][-1] for arm in texts}
+    line = ", ".join(f"{arm} {speed / speeds['plain']:.2f}" for arm, speed in speeds.items())
+    print(f"{prompt.id:18} {speeds['plain']:6.1f} tokens/s, {line}", file=sys.stderr, flush=True)
+
+
+def _expected(arm: str, prompt: Prompt, prompts: Sequence[Prompt]) -> str:
+    if prompt.prediction is None or arm in ("plain", "others"):
+        return ""
+    if arm != "wrong":
+        return prompt.prediction
+    others = [p.prediction for p in prompts if p.prediction not in (None, prompt.prediction)]
+    return others[0] or "" if others else prompt.prediction[::-1]
+
+
+def _answer(
+    parlay: Parlay, prompt: Prompt, arm: str, edit: str | None, expected: str, tokens: int
+) -> Answer:
+    vocabulary = parlay.engine.model.vocabulary
+    said = None if edit is None else vocabulary.continuation(edit)
+    n_prompt = len(parlay.tokens(prompt.messages))
+    with _told(parlay, said, n_prompt):
+        return parlay.generate(
+            prompt.messages,
+            json_schema=prompt.json_schema,
+            prediction=expected,
+            draft=_proposers(parlay, arm, prompt),
+            max_tokens=min(tokens, prompt.max_tokens or tokens),
+            temperature=0.0,
+        )
+
+
+def _proposers(parlay: Parlay, arm: str, prompt: Prompt) -> str:
+    free = SKELETON if prompt.json_schema is not None else PREDICTION
+    loaded = parlay.engine.bets.named
+    if arm == "plain":
+        return "none"
+    if arm in ("free", "wrong"):
+        return free
+    return ",".join([*loaded, free] if arm == "all" else loaded)
+
+
+@contextmanager
+def _told(parlay: Parlay, said: Sequence[int] | None, n_prompt: int) -> Iterator[None]:
+    """The target says these tokens after its prompt, then ends; passes are its own."""
+    if said is None:
+        yield
+        return
+    target, end = parlay.engine.target, parlay.engine.model.vocabulary.eos
+    script, own = [*said, end], target.decode
+
+    def decode(spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        rows = own(spans)
+        for span, p in zip(spans, rows, strict=True):
+            first = span.start + span.read.start + 1 - n_prompt
+            for j in range(len(p)):
+                if 0 <= first + j < len(script):
+                    p[j, script[first + j]] += _RAISED
+        return rows
+
+    setattr(target, "decode", decode)  # noqa: B010 - of this one target, for one answer
+    try:
+        yield
+    finally:
+        delattr(target, "decode")
+
+
+def _short(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one[name] for name in ("over_plain", "counts", "different_texts")}
+
+
+def _keep(path: Path | None, found: Mapping[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(found, indent=1), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
