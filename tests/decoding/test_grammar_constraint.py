@@ -118,6 +118,22 @@ def test_an_enum_value_is_forced_as_soon_as_it_is_decided(tokenizer: Any) -> Non
     assert forced(tokenizer, '{"first_name":"Ann","kind":"o') == 'rganisation","age":'
 
 
+def test_a_choice_between_values_is_left_to_the_model_whatever_they_begin_with(
+    tokenizer: Any,
+) -> None:
+    """`email` begins with a letter that is tried for, the others do not."""
+    schema = {**SCHEMA, "properties": {"by": {"enum": ["paper", "email"]}}, "required": ["by"]}
+    grammar = grammar_from("json_schema", json.dumps(schema))
+    alphabet = Alphabet([*PIECES, b""], tokenize, frozenset({END}))
+    constraint = GrammarConstraint(LLMatcher(tokenizer, grammar, log_level=0), alphabet)
+    constraint.accept(tokenize('{"by":"'))
+    spacing = Spacing()
+    spacing.read(b'{"by":"')
+    assert constraint.forced(spacing) == Forced()
+    constraint.accept(tokenize("e"))
+    assert constraint.forced(spacing).tokens == tuple(tokenize('mail"}'))
+
+
 def test_where_the_model_has_a_choice_nothing_is_forced(tokenizer: Any) -> None:
     assert forced(tokenizer, '{"first_name":"An') == ""
     assert forced(tokenizer, "{") == ""  # white space: no habit is known yet

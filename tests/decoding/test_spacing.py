@@ -38,6 +38,11 @@ def test_deeper_objects_are_indented_by_their_depth() -> None:
     assert spacing.guess(ord("}")) == b"\n  "
 
 
+def test_after_a_colon_every_value_is_spaced_as_the_last_one() -> None:
+    assert after('{"a":"x","b":').guess(ord("[")) == b""
+    assert after('{"a": "x", "b":').guess(ord("[")) == b" "
+
+
 def test_white_space_that_has_begun_is_completed() -> None:
     assert after('{\n  "a": "x",\n ').guess(ord('"')) == b" "
 

@@ -23,6 +23,7 @@ from parlay.errors import BadRequest
 Mask = NDArray[np.bool_]
 Bits = NDArray[np.uint8]  # a mask, eight tokens to a byte
 
+_LETTERS = frozenset(b"abefnt01-.")
 _MOST_BYTES = 512  # of a skeleton: what is longer waits for its next round
 
 
@@ -106,7 +107,9 @@ class GrammarConstraint:
         """White space by habit and the one byte that must come behind it; nothing for a choice."""
         if ahead.is_accepting():
             return b""
-        firsts = self._probed(ahead) or self._firsts(ahead, text)
+        firsts = self._probed(ahead)
+        if not firsts or firsts < _LETTERS:  # other letters were not tried
+            firsts = self._firsts(ahead, text)
         if len(firsts) != 1:
             return b""
         byte = firsts.pop()
@@ -114,8 +117,8 @@ class GrammarConstraint:
         return b"" if space is None else space + bytes([byte])
 
     def _probed(self, matcher: Any) -> set[int]:
-        """Of a few bytes, those that may come; two are enough to know of a choice. One is all but
-        sure to be forced, and a draft may err: that takes a tenth of a mask's time."""
+        """Of a few bytes, those that may come; two are enough to know of a choice. One mark is all
+        but sure to be forced, and a draft may err: that takes a tenth of a mask's time."""
         found: set[int] = set()
         for byte, token in self._alphabet.probes:
             if matcher.validate_tokens([token]):

@@ -84,7 +84,8 @@ class Spacing:
         if after in (_COMMA, _COLON) or (before in _OPENING and after in _CLOSING):
             return b""
         if before == _COLON:
-            return b" "
+            seen = (habit for place, habit in self._habits.items() if place[0] == _COLON)
+            return next(seen, b" ") or b""
         opened = next(
             (self._habits[p] for p in self._habits if p[0] in _OPENING and p[1] == _VALUE), b"?"
         )

@@ -19,7 +19,7 @@ from parlay.runtime.grammar_check import one_line, read_apart, read_here
 MAX_GRAMMAR = 1 << 20
 _SMALL = 1 << 13  # characters: from three times as many on, some have ended the process
 _N_TEXTS = 4096  # what grammars force, tokenised: names of schemas come again and again
-WHITESPACE = r"(\n {0,8}| ?)"  # a line with its indent, or one space
+WHITESPACE = r"(\n {0,20}| ?)"  # a line with its indent, or one space
 
 
 class Grammars:
