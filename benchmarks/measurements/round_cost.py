@@ -111,6 +111,7 @@ class Rows(ScriptedModel):
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         began = self._clock()
         found = self._rows(spans)
+        self.meanwhile()
         price = self._price(len(spans), sum(len(span.tokens) for span in spans))
         self._clock.spend(max(0.0, price - (self._clock() - began)))
         self.busy_s += self._clock() - began

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.draft import Draft
-from parlay.decoding.span import Span
+from parlay.decoding.span import Span, nothing
 from parlay.errors import DecodeError
 from parlay.proposers.proposer import Ask
 
@@ -61,6 +61,7 @@ class ScriptedModel:
         self.shapes: list[tuple[int, ...]] = []  # rows per sequence of every pass
         self.fail_next = 0  # so many passes will fail
         self.closed = False
+        self.meanwhile: Callable[[], None] = nothing
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         if self.fail_next:

@@ -251,6 +251,9 @@ class AlwaysPlain:
     def due(self) -> bool:
         return True
 
+    def rests(self) -> bool:
+        return False
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return [Choice("none", 0, Fallback.REQUEST) for _ in views]
 

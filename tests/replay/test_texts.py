@@ -43,6 +43,9 @@ class Watched:
     def due(self) -> bool:
         return True
 
+    def rests(self) -> bool:
+        return False
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return self.controller.choose(views)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from parlay.control.controller import Choice, FixedWindow, View
 from parlay.decoding.constraint import Forced
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
+from parlay.decoding.span import Span
 from parlay.decoding.verdict import Origin
 from parlay.errors import BadRequest, DecodeError
 from parlay.proposers.draft_model import DraftModel
@@ -20,9 +23,9 @@ from parlay.proposers.proposer import Ask, Proposer
 from parlay.proposers.skeleton import SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime.request import Request
-from parlay.runtime.sequence import KEPT_ROUNDS, Sequence
+from parlay.runtime.sequence import KEPT_ROUNDS, Piece, Sequence
 from parlay.testing import ScriptedModel, ScriptedProposer
-from tests.runtime.rig import LOGITS, N_VOCAB, Rig, exact_class, plain, whole_class
+from tests.runtime.rig import LOGITS, N_VOCAB, Letters, Rig, exact_class, plain, whole_class
 
 PROMPT = (1, 2, 3, 4, 5)
 SAMPLINGS = st.sampled_from(
@@ -514,3 +517,63 @@ class Longest(FixedWindow):
         offers = [sorted(v.offers.values(), key=lambda d: len(d.tokens)) for v in views]
         longest = [found[-1] if found else NO_DRAFT for found in offers]
         return [Choice(draft.proposer, len(draft.tokens)) for draft in longest]
+
+
+def overlapping(rig: Rig) -> list[str]:
+    """Let the rig's target compute as a GPU does; what happens then, in order."""
+    said: list[str] = []
+    decode, model = rig.target.decode, rig.target
+
+    def meanwhile(spans: Seq[Span]) -> list[NDArray[np.float32]]:
+        said.append("pass")
+        model.meanwhile()
+        return decode(spans)
+
+    model.steady = True
+    model.decode = meanwhile  # type: ignore[method-assign]
+    return said
+
+
+def telling(rig: Rig, request: Request, said: list[str]) -> Sequence:
+    """Its answer's pieces, among the passes."""
+
+    def sink(_seq: Sequence, pieces: Seq[Piece]) -> None:
+        said.extend(piece.text for piece in pieces)
+
+    seq = Sequence(request, Letters(), frozenset(), sink)
+    rig.scheduler.add(seq)
+    return seq
+
+
+def test_where_nothing_is_bet_a_token_is_told_while_a_gpu_computes_the_next_one() -> None:
+    rig = Rig(proposers={})
+    said = overlapping(rig)
+    seq = telling(rig, Request((1, 2, 3), max_tokens=4), said)
+    rig.finish()
+    text = plain(Request((1, 2, 3), max_tokens=4))
+    assert said == ["pass", "pass", text[0], "pass", text[1], "pass", text[2], text[3]]
+    assert seq.counts.n_generated == 4
+    assert [r.position for r in seq.rounds] == [1, 2, 3]
+    assert seq.retired
+
+
+def test_before_a_bet_everything_of_the_last_round_is_told_and_learned() -> None:
+    rig = Rig(window=2, script=[False] * 99)
+    said = overlapping(rig)
+    telling(rig, Request((1, 2, 3), max_tokens=3), said)
+    rig.finish()
+    text = plain(Request((1, 2, 3), max_tokens=3))
+    assert said == ["pass", text[0], "pass", text[1], "pass", text[2]]
+
+
+def test_an_answer_that_is_cancelled_tells_first_what_it_has_said() -> None:
+    rig = Rig(proposers={})
+    said = overlapping(rig)
+    seq = telling(rig, Request((1, 2, 3), max_tokens=40), said)
+    for _ in range(4):
+        rig.scheduler.step()
+    seq.cancelled = True
+    rig.finish()
+    text = plain(Request((1, 2, 3), max_tokens=40))
+    assert "".join(each for each in said if each != "pass") == text[: seq.n_generated]
+    assert seq.counts.n_generated == seq.n_generated

@@ -60,6 +60,9 @@ class Controller(Protocol):
     def due(self) -> bool:
         """Whether the proposers should be asked in the coming round; called once for each."""
 
+    def rests(self) -> bool:
+        """Whether `due` will say no: the coming round is plain, whatever the last one showed."""
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         """One choice per sequence of the coming pass; the cost is shared, so they come together."""
 
@@ -115,6 +118,9 @@ class FixedWindow:
 
     def due(self) -> bool:
         return True
+
+    def rests(self) -> bool:
+        return False
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return [given(view) or self._choose(view) for view in views]

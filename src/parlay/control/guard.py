@@ -78,6 +78,9 @@ class Guarded:
     def due(self) -> bool:
         return not self.cooling and self.controller.due()
 
+    def rests(self) -> bool:
+        return not self.cooling and self.controller.rests()
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         if self.cooling:
             return [plain(view.fallback or Fallback.LOW_ACCEPTANCE) for view in views]

@@ -87,6 +87,9 @@ class ProfitController:
     def due(self) -> bool:
         return self._search_pace.due()
 
+    def rests(self) -> bool:
+        return self._search_pace.rests
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         n, self._skipped = len(views), False
         requests = [self._follow(view, n) for view in views]

@@ -33,6 +33,11 @@ class SearchPace:
             return 1
         return min(_LONGEST, math.ceil(share / _AIM))
 
+    @property
+    def rests(self) -> bool:
+        """Whether `due` will say no."""
+        return self._n_waited + 1 < self.interval
+
     def due(self) -> bool:
         """Whether to search in the coming round; called once for each."""
         self._n_waited += 1

@@ -5,7 +5,7 @@ Knows neither drafts nor llama.cpp; `Passes` is what a target or a drafter must 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -117,8 +117,14 @@ class Passes(Cached, Protocol):
         """Put what `save` gave into a place, whatever was there before."""
 
 
+def nothing() -> None:
+    """What there is to do meanwhile, unless somebody has something."""
+
+
 class Target(Passes, Protocol):
     """The model whose text is made. What its passes read of prompts need not be waited for."""
+
+    meanwhile: Callable[[], None]  # called while a device computes a pass, before it is waited for
 
     def start(self, spans: Sequence[Span]) -> None:
         """One pass without logits, maybe still running when this comes back."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
-from parlay.decoding.span import Span
+from parlay.decoding.span import Span, nothing
 from parlay.decoding.states import Listener
 from parlay.errors import BadRequest, DecodeError, LoadError
 from parlay.llama import adapters, library
@@ -39,6 +39,7 @@ class Context:
         self.settings = settings
         self.n_vocab = model.vocabulary.size
         self.busy_s = 0.0
+        self.meanwhile: Callable[[], None] = nothing
         self.steady = model.on_gpu
         self.cache_types = _cache_types(model, settings)
         self._n_threads = self._own_threads = settings.threads or model.threads
@@ -97,6 +98,8 @@ class Context:
         """One pass over all spans. Returns every row of logits in one view, in order of spans."""
         n_outputs = self._launch(spans)
         started = time.perf_counter()
+        if self.steady:  # a GPU computes: what is done meanwhile takes no time of its own
+            self.meanwhile()
         rows = self._logits(n_outputs)
         self.busy_s += time.perf_counter() - started
         self._tell(spans)

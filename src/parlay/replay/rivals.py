@@ -35,6 +35,9 @@ class Rival:
     def due(self) -> bool:
         return True
 
+    def rests(self) -> bool:
+        return False
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return [self._choose(view) for view in views]
 
@@ -170,6 +173,9 @@ class OneProposer:
 
     def due(self) -> bool:
         return self._controller.due()
+
+    def rests(self) -> bool:
+        return self._controller.rests()
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return self._controller.choose([self._only(view) for view in views])

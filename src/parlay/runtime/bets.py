@@ -138,6 +138,13 @@ class Bets:
                 going = going or bool(further)
         return going
 
+    def is_quiet(self, sequences: Seq[Sequence]) -> bool:
+        """Whether the coming round is plain, whatever the last one showed."""
+        if not self.proposers:
+            return True
+        rests = self.controller.rests()
+        return all((rests and seq.request.window is None) or seq.request.plain for seq in sequences)
+
     def begin(self, seq: Sequence) -> None:
         """A sequence has got its slot: those who index texts keep what it shares with the slot's
         last one, the others forget that."""

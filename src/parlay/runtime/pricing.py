@@ -49,6 +49,9 @@ class Pricing:
     def due(self) -> bool:
         return self._trials is not None or self.controller.due()
 
+    def rests(self) -> bool:
+        return self._trials is None and self.controller.rests()
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         trial = None if self._trials is None else self._trials.next(views)
         if trial is None:

@@ -41,6 +41,11 @@ class Request:
     memory: str = ""  # earlier answers that drafts may come from: those of the same name
     owner: str = ""  # cached prompts are reused among requests of one owner only
 
+    @property
+    def plain(self) -> bool:
+        """Whether nothing may be drafted for it."""
+        return self.fallback is not None or self.proposers == () or self.window == 0
+
     def __post_init__(self) -> None:
         if not self.prompt:
             raise BadRequest("the prompt is empty; give at least one token")

@@ -108,6 +108,7 @@ class Scheduler:
         ready: Ready = lambda _spans, _exact: None,
     ) -> None:
         self.target = target
+        target.meanwhile = self._catch_up
         self.bets = bets
         self.composition = composition
         self.spoiled: Inexact | None = None  # why no pass is exact now
@@ -123,6 +124,7 @@ class Scheduler:
         self._active: list[Sequence] = []
         self._reading = False  # whether a pass was only started
         self._beside = False  # whether a drafter went on beside the last pass
+        self._untold: tuple[_Pass, Seq[tuple[_Row, Verdict]], Timing] | None = None
         self._faults = Faults()
 
     # -- what comes and goes --------------------------------------------------
@@ -189,7 +191,10 @@ class Scheduler:
             seq.retire()
 
     def _retire(self) -> None:
-        for seq in [seq for seq in self._active if seq.done]:
+        done = [seq for seq in self._active if seq.done]
+        if done:
+            self._catch_up()
+        for seq in done:
             self._active.remove(seq)
             self._slots.release(seq.seq_id, seq.tokens[: seq.n_cached], seq.n_firm)
             n_read = len(seq.request.prompt) - seq.n_reused
@@ -221,11 +226,15 @@ class Scheduler:
         if not sequences:
             return
         self._wait_for_prompts(sequences)
+        quiet = betting and self.bets.is_quiet(sequences)
+        if not quiet:
+            self._catch_up()
         started = perf_counter()
         made = self._propose(sequences, betting)
         drafted, busy = perf_counter(), self.target.busy_s
         try:
             logits = self._decode(made)
+            self._catch_up()
         except Exception as error:
             self._recover(made.rows, error)
             return
@@ -248,7 +257,22 @@ class Scheduler:
             verify_s=verify_s,
             overhead_s=verified - drafted - verify_s + perf_counter() - verified,
         )
-        self._observe(made, rounds, timing)
+        self._untold = (made, rounds, timing)
+        if not quiet or not self.target.steady:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Tell what the last pass said, and learn from it. Where the next one does not depend on
+        that, a GPU computes it meanwhile."""
+        if self._untold is None:
+            return
+        (made, rounds, timing), self._untold = self._untold, None
+        try:
+            for row in made.rows:
+                row.seq.tell()
+            self._observe(made, rounds, timing)
+        except Exception as error:
+            self._faults.tell("a round could not be counted", error)
 
     def _wait_for_prompts(self, sequences: Seq[Sequence]) -> None:
         """A round must not be charged with what is still being read."""
@@ -264,6 +288,7 @@ class Scheduler:
             self._beside = self.bets.ahead(placed)
             return self.target.decode(made.spans)
         self.target.start(made.spans)
+        self._catch_up()
         self._reading = True
         for row in made.rows:  # while a GPU reads the prompt, so do those who index it
             self.bets.read(row.seq, meanwhile=self.target.steady)

@@ -98,6 +98,7 @@ class Sequence:
         if request.thinking is not None:
             self._reasoning = Reasoning(thinking=request.thinking, marks=request.marks)
         self._sink = sink
+        self._untold: list[Piece] = []
 
     @property
     def n_pending(self) -> int:
@@ -143,7 +144,7 @@ class Sequence:
         logprobs: Seq[TokenLogprob] = (),
         rejected: tuple[int, ...] = (),
     ) -> int:
-        """Take a verdict's tokens up to a stop rule; returns how many were taken.
+        """Take a verdict's tokens up to a stop rule, to be told; returns how many were taken.
 
         `rejected`: the draft tokens it turned down, told with the token that took their place.
         """
@@ -157,8 +158,14 @@ class Sequence:
             pieces.append(Piece(token, text, origin, proposer, next(scored, None), lost))
             if self.done:
                 break
-        self._send(pieces)
+        self._untold += pieces
         return len(pieces)
+
+    def tell(self) -> None:
+        """Send what was taken since the last time."""
+        if self._untold:
+            pieces, self._untold = self._untold, []
+            self._send(pieces)
 
     def _send(self, pieces: Seq[Piece]) -> None:
         try:
@@ -198,12 +205,14 @@ class Sequence:
 
     def retire(self) -> None:
         """Its last round has been counted: tell whoever waits for the whole of it."""
+        self.tell()
         self.retired = True
         self._send(())
 
     def finish_early(self, reason: str, error: ParlayError | None = None) -> None:
         """End it between rounds and let go of the text held back."""
         if not self.done:
+            self.tell()
             rest = self._rest() if error is None else ""
             self.finish(reason, error)
             pieces = [Piece(self.tokens[-1], rest, Origin.PLAIN, "none")] if rest else []
