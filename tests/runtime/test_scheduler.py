@@ -22,6 +22,7 @@ from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.proposers.skeleton import SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
+from parlay.runtime.exactness import Inexact
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import KEPT_ROUNDS, Piece, Sequence
 from parlay.testing import ScriptedModel, ScriptedProposer
@@ -577,3 +578,16 @@ def test_an_answer_that_is_cancelled_tells_first_what_it_has_said() -> None:
     text = plain(Request((1, 2, 3), max_tokens=40))
     assert "".join(each for each in said if each != "pass") == text[: seq.n_generated]
     assert seq.counts.n_generated == seq.n_generated
+
+
+def test_what_made_a_pass_inexact_is_told_of_that_pass_and_of_no_other() -> None:
+    rig = Rig(proposers={}, exact=exact_class(1, 2))
+    overlapping(rig)
+    seq = rig.add(Request((1, 2, 3), max_tokens=6))
+    for _ in range(3):
+        rig.scheduler.step()
+    rig.scheduler.spoiled = Inexact.STATES  # from the next pass on
+    rig.scheduler.step()
+    rig.scheduler.spoiled = None
+    rig.finish()
+    assert [r.exact for r in seq.rounds] == [True, True, False, True, True]

@@ -90,6 +90,17 @@ class _Pass:
 Ready = Callable[[Seq[Span], bool], Inexact | None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of a pass."""
+
+    made: _Pass
+    settled: Seq[tuple[_Row, Verdict]]
+    timing: Timing
+    lost: Inexact | None  # why it was not exact
+    beside: bool  # a drafter went on beside it
+
+
 class Scheduler:
     """Runs rounds for all sequences; one thread calls it."""
 
@@ -124,7 +135,7 @@ class Scheduler:
         self._active: list[Sequence] = []
         self._reading = False  # whether a pass was only started
         self._beside = False  # whether a drafter went on beside the last pass
-        self._untold: tuple[_Pass, Seq[tuple[_Row, Verdict]], Timing] | None = None
+        self._untold: _Outcome | None = None
         self._faults = Faults()
 
     # -- what comes and goes --------------------------------------------------
@@ -257,7 +268,7 @@ class Scheduler:
             verify_s=verify_s,
             overhead_s=verified - drafted - verify_s + perf_counter() - verified,
         )
-        self._untold = (made, rounds, timing)
+        self._untold = _Outcome(made, rounds, timing, self._lost(made), self._beside)
         if not quiet or not self.target.steady:
             self._catch_up()
 
@@ -266,11 +277,11 @@ class Scheduler:
         that, a GPU computes it meanwhile."""
         if self._untold is None:
             return
-        (made, rounds, timing), self._untold = self._untold, None
+        outcome, self._untold = self._untold, None
         try:
-            for row in made.rows:
+            for row in outcome.made.rows:
                 row.seq.tell()
-            self._observe(made, rounds, timing)
+            self._observe(outcome)
         except Exception as error:
             self._faults.tell("a round could not be counted", error)
 
@@ -396,15 +407,15 @@ class Scheduler:
             return []
         return [token_logprob(p[j], token, n_top) for j, token in enumerate(verdict.tokens)]
 
-    def _observe(self, made: _Pass, settled: Seq[tuple[_Row, Verdict]], timing: Timing) -> None:
-        lost = self._lost(made)
-        for row in made.rows:
+    def _observe(self, outcome: _Outcome) -> None:
+        lost = outcome.lost
+        for row in outcome.made.rows:
             self._firm_up(row, exact=lost is None)
             if lost is not None:
                 row.seq.spoil(lost)
         rounds = []
-        for row, verdict in settled:
-            found = self._round(row, verdict, made, timing, lost is None)
+        for row, verdict in outcome.settled:
+            found = self._round(row, verdict, outcome)
             row.seq.counts.observe(found)
             if row.decodes:
                 row.seq.rounds.append(found)
@@ -433,10 +444,8 @@ class Scheduler:
             seq.n_firm = seq.n_cached
         seq.n_firm = min(seq.n_firm, seq.n_cached)
 
-    def _round(
-        self, row: _Row, verdict: Verdict, made: _Pass, timing: Timing, exact: bool
-    ) -> Round:
-        bet = row.bet
+    def _round(self, row: _Row, verdict: Verdict, outcome: _Outcome) -> Round:
+        bet, made = row.bet, outcome.made
         return Round(
             seq_id=row.seq.seq_id,
             proposer=bet.draft.proposer,
@@ -452,16 +461,16 @@ class Scheduler:
             outside_s=row.seq.outside_s,
             n_context=row.span.start,
             # The prompt's time is not a round's: time to first token tells it.
-            timing=timing if row.decodes else Timing(),
+            timing=outcome.timing if row.decodes else Timing(),
             fallback=bet.fallback if row.decodes else None,
             n_dropped=bet.n_dropped,
             n_drafted_ahead=bet.ready.n_ahead,
             drafted_ahead_s=bet.ready.ahead_s,
             n_ahead=bet.draft.n_ahead,
             hidden_s=bet.draft.hidden_s,
-            beside=self._beside,
+            beside=outcome.beside,
             agreed=bet.agreed(verdict.tokens),
-            exact=exact,
+            exact=outcome.lost is None,
             expected_gain=bet.choice.expected_gain,
             reason=bet.choice.reason,
             position=row.seq.n_generated - len(verdict.tokens),
