@@ -15,7 +15,7 @@ from pathlib import Path
 from parlay.control.account import Account
 from parlay.control.cost import CostTable, shipped_tables
 from parlay.control.profit import ProfitController
-from parlay.replay.contest import Comparison, MakeController, compare, controller_named
+from parlay.replay.contest import Contest, MakeController, compare, controller_named
 from parlay.replay.hindsight import oracle_seconds
 from parlay.replay.recording import Recording, mixed_workload
 from parlay.replay.replay import Replay
@@ -55,13 +55,11 @@ def replaced(page: str, name: str, table: str) -> str:
 
 
 @cache
-def profit(label: str, fresh: bool = False) -> list[Comparison]:
+def profit(label: str, fresh: bool = False) -> list[Contest]:
     return run(SETS[label], ProfitController, fresh=fresh)
 
 
-def run(
-    proposers: tuple[str, ...], make: MakeController, *, fresh: bool = False
-) -> list[Comparison]:
+def run(proposers: tuple[str, ...], make: MakeController, *, fresh: bool = False) -> list[Contest]:
     return [
         compare(mixed_workload(), costs, proposers, make, fresh=fresh) for costs in shipped_tables()
     ]
@@ -178,7 +176,7 @@ def rivals() -> str:
     )
 
 
-def rival_row(name: str, found: Sequence[Comparison]) -> list[str]:
+def rival_row(name: str, found: Sequence[Contest]) -> list[str]:
     ratios = [r.plain_s / r.seconds for c in found for r in c.recordings]
     return [
         name,

@@ -28,7 +28,7 @@ from parlay.proposers.drafting import confidence
 from parlay.proposers.ngram import NgramProposer
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.proposers.suffix import SuffixProposer
-from parlay.replay.recording import Offer, Recording, save_recordings
+from parlay.replay.recording import RecordedOffer, Recording, save_recordings
 
 SUITE = "core-60"
 DEPTH = 16
@@ -160,20 +160,20 @@ def greedy_answer(target: Context, asked: list[int], n: int, ends: frozenset[int
 
 def free_offers(
     proposer: Proposer, asked: Sequence[int], answer: Sequence[int]
-) -> tuple[Offer, ...]:
+) -> tuple[RecordedOffer, ...]:
     """What a proposer without a model drafts after each token of the answer but the last."""
     tokens = list(asked)
     offers = []
     for i, token in enumerate(answer[:-1]):
         tokens.append(token)
         (draft,) = proposer.propose([Ask(0, tokens, DEPTH)])
-        offers.append(Offer(n_equal(draft.tokens, answer[i + 1 :]), draft.confidence))
+        offers.append(RecordedOffer(n_equal(draft.tokens, answer[i + 1 :]), draft.confidence))
     return tuple(offers)
 
 
 def model_offers(
     drafter: Context, asked: list[int], answer: list[int], ends: frozenset[int]
-) -> tuple[Offer, ...]:
+) -> tuple[RecordedOffer, ...]:
     """A draft model's drafts.
 
     While a draft agrees with the answer, its next token is what the drafter says after the answer
@@ -225,7 +225,7 @@ def model_offer(
     tails: dict[int, list[float]],
     answer: list[int],
     ends: frozenset[int],
-) -> Offer:
+) -> RecordedOffer:
     drafted: list[float] = []
     n_accepted = 0
     for at in range(i, len(guesses)):
@@ -237,7 +237,7 @@ def model_offer(
         if guesses[at] in ends:
             break
     drafted = drafted[:DEPTH]
-    return Offer(min(n_accepted, len(drafted)), tuple(drafted))
+    return RecordedOffer(min(n_accepted, len(drafted)), tuple(drafted))
 
 
 def n_equal(draft: Sequence[int], answer: Sequence[int]) -> int:

@@ -15,10 +15,10 @@ from xml.sax.saxutils import escape
 
 from parlay.control.cost import load_costs
 from parlay.fleet.arrivals import poisson
-from parlay.fleet.machine import Shape
+from parlay.fleet.machine import PassShape
 from parlay.fleet.odds import Odds, recorded_odds
 from parlay.fleet.prices import Prices
-from parlay.fleet.simulation import Outcome, Way, simulate
+from parlay.fleet.simulation import SimulationOutcome, Way, simulate
 from parlay.fleet.sizing import Goals
 from parlay.fleet.streams import best_windows, speedups
 from parlay.fleet.tables import cost_tables
@@ -128,7 +128,7 @@ def streams_figure(names: Sequence[str]) -> None:
         for what, odds in odds_for(prices).items():
             most = min(256, max(16, prices.max_sequences))
             streams = [n for n in STREAMS if n <= most]
-            points = speedups(prices, odds, Shape(most), streams)
+            points = speedups(prices, odds, PassShape(most), streams)
             lines.append(
                 Line(f"{name}, {what.split(',')[0]}", [(p.n_streams, p.speedup) for p in points])
             )
@@ -149,12 +149,12 @@ def lengths() -> list[tuple[int, int]]:
 
 
 def most_traffic(
-    prices: Prices, shape: Shape, way: Way, goals: Goals, n: int
-) -> tuple[float, Outcome]:
+    prices: Prices, shape: PassShape, way: Way, goals: Goals, n: int
+) -> tuple[float, SimulationOutcome]:
     """Requests a second for each of n machines at which the goals are just kept."""
     n_requests = max(400, 12 * n)
 
-    def run(rate: float) -> Outcome:
+    def run(rate: float) -> SimulationOutcome:
         arrivals = poisson(lengths(), rate * n, n_requests, seed=n)
         return simulate(arrivals, prices, shape, way, n_machines=n, seed=n)[0]
 
@@ -177,7 +177,7 @@ def most_traffic(
 def fleet_figure(name: str, proposer: str, slots: int, goals: Goals, sizes: Sequence[int]) -> None:
     prices = Prices(load_costs(cost_tables()[name]))
     odds = odds_for(prices)[proposer]
-    shape = Shape(slots, chunk=512)
+    shape = PassShape(slots, chunk=512)
     windows = best_windows(speedups(prices, odds, shape, [n for n in STREAMS if n <= slots]))
     ways = {"plain": Way(), "speculative": Way(odds, lambda k: windows.get(k, 0))}
     lines: list[Line] = []

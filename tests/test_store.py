@@ -101,7 +101,7 @@ def test_two_processes_lose_nothing_of_each_other(script: str) -> None:
 def test_a_torn_line_costs_one_comparison(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "history.jsonl"
     wall = Interval(ratio=1.0, low=0.9, high=1.1, n_prompts=2, n_pairs=4, scope="tasks")
-    entry = history.Entry(
+    entry = history.HistoryEntry(
         at="now",
         suite="0" * 64,
         verdict="no difference",

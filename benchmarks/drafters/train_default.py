@@ -43,8 +43,8 @@ from parlay.training.distill import export_all, save_report, train
 from parlay.training.prompts import Shares
 from parlay.training.shape import Shape, preset
 from parlay.training.start import Start, read_start
-from parlay.training.trainer import LEARNING_RATE, START_LEARNING_RATE, Progress, Recipe
-from parlay.training.writers import Job, write
+from parlay.training.trainer import LEARNING_RATE, START_LEARNING_RATE, Recipe, TrainingProgress
+from parlay.training.writers import WritingJob, write
 from parlay.training.writing import WritingSettings
 
 MAX_FILES = 8
@@ -68,7 +68,7 @@ def _write(args: argparse.Namespace) -> int:
         shares=_sources(args),
         device=trainings.device(),
     )
-    job = Job(
+    job = WritingJob(
         args.target,
         args.work / "corpus",
         n_tokens=args.tokens,
@@ -109,7 +109,7 @@ def _train_one(args: argparse.Namespace) -> int:
     name, shape, recipe, begin = _configuration(args)
     shown = [0.0]
 
-    def watch(progress: Progress, done: float, loss: float) -> None:
+    def watch(progress: TrainingProgress, done: float, loss: float) -> None:
         if time.monotonic() - shown[0] > args.every:
             shown[0] = time.monotonic()
             rate = progress.tokens_seen / max(progress.seconds, 1e-9)

@@ -26,7 +26,7 @@ import torch
 from benchmarks.drafters import trainings
 from parlay.training.block.block_distill import BlockSettings, export_blocks, train_blocks
 from parlay.training.block.block_shape import BlockPreset, block_preset
-from parlay.training.trainer import Progress, Recipe
+from parlay.training.trainer import Recipe, TrainingProgress
 
 
 def main() -> int:
@@ -45,7 +45,7 @@ def _train_one(args: argparse.Namespace) -> int:
     def say(text: str) -> None:
         print(f"{time.monotonic() - started:6.1f} s  {text}", flush=True)
 
-    def watch(progress: Progress, done: float, loss: float) -> None:
+    def watch(progress: TrainingProgress, done: float, loss: float) -> None:
         nonlocal shown
         if time.monotonic() - shown > args.every:
             shown = time.monotonic()

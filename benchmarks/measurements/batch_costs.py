@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from parlay.hub.resolving import resolve_model
-from parlay.timing.batch_table import Wanted, measure_table
+from parlay.timing.batch_table import WantedTable, measure_table
 
 
 def arguments() -> argparse.Namespace:
@@ -42,7 +42,7 @@ def say(line: str) -> None:
 
 def main() -> None:
     given = arguments()
-    wanted = Wanted(
+    wanted = WantedTable(
         target=resolve_model(given.model),
         drafter=resolve_model(given.draft) if given.draft else None,
         max_sequences=given.sequences,

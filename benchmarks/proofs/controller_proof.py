@@ -18,7 +18,7 @@ import pytest
 from parlay.control.account import Account
 from parlay.control.cost import CostTable, shipped_tables
 from parlay.control.profit import ProfitController
-from parlay.replay.contest import Comparison, compare, controller_named
+from parlay.replay.contest import Contest, compare, controller_named
 from parlay.replay.hindsight import best_fixed, oracle_seconds, plain_seconds
 from parlay.replay.recording import Recording, mixed_workload
 from parlay.replay.replay import Replay
@@ -39,7 +39,7 @@ def some_tables() -> list[CostTable]:
 
 
 @cache
-def kept() -> list[Comparison]:
+def kept() -> list[Contest]:
     """Every cost table and set of proposers; some tables also with drafters of other prices."""
     make = controller_named("profit", "model")
     found = [compare(mixed_workload(), costs, s, make) for s in SETS for costs in shipped_tables()]

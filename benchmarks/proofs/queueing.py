@@ -27,13 +27,13 @@ from benchmarks.shared.served import parlay
 from parlay.bench.suite import load_suite
 from parlay.fleet.arrivals import Arrival
 from parlay.fleet.exact_rows import ExactRows
-from parlay.fleet.machine import Shape
+from parlay.fleet.machine import PassShape
 from parlay.fleet.odds import Odds
 from parlay.fleet.prices import Prices
-from parlay.fleet.simulation import Outcome, Way, percentiles, simulate
+from parlay.fleet.simulation import SimulationOutcome, Way, percentiles, simulate
 from parlay.hub.resolving import resolve_model
 from parlay.planning.requests import parse_line
-from parlay.timing.batch_table import Wanted, batch_table
+from parlay.timing.batch_table import WantedTable, batch_table
 
 LENGTHS = (16, 32, 48)
 MAX_LETTERS = 600
@@ -124,7 +124,9 @@ def odds_of(rows: list[dict[str, Any]]) -> Odds | None:
     return Odds("as counted", rates, drafted / rounds, drafts_by_model=False)
 
 
-def simulated(rows: list[dict[str, Any]], prices: Prices, case: Case, seed: int) -> Outcome:
+def simulated(
+    rows: list[dict[str, Any]], prices: Prices, case: Case, seed: int
+) -> SimulationOutcome:
     first = min(moment(row) for row in rows)
     arrivals = sorted(
         (
@@ -140,16 +142,16 @@ def simulated(rows: list[dict[str, Any]], prices: Prices, case: Case, seed: int)
     )
     odds = odds_of(rows)
     way = Way() if odds is None else Way(odds, lambda _n: case.window)
-    return simulate(arrivals, prices, Shape(case.slots, exact=ExactRows.up_to(32)), way, seed=seed)[
-        0
-    ]
+    return simulate(
+        arrivals, prices, PassShape(case.slots, exact=ExactRows.up_to(32)), way, seed=seed
+    )[0]
 
 
-def measured(rows: list[dict[str, Any]]) -> Outcome:
+def measured(rows: list[dict[str, Any]]) -> SimulationOutcome:
     span = max(moment(row) + row["e2e_ms"] / 1e3 for row in rows) - min(moment(r) for r in rows)
     several = [row for row in rows if row["generated"] > 1]
     each = [(r["e2e_ms"] - r["ttft_ms"]) / 1e3 / (r["generated"] - 1) for r in several]
-    return Outcome(
+    return SimulationOutcome(
         len(rows),
         span,
         0.0,
@@ -160,7 +162,7 @@ def measured(rows: list[dict[str, Any]]) -> Outcome:
     )
 
 
-def line(name: str, case: Case, seen: Outcome) -> str:
+def line(name: str, case: Case, seen: SimulationOutcome) -> str:
     first, each = seen.ttft_ms, seen.tpot_ms
     return (
         f"| {case.slots} | {case.draft} | {case.load:g} | {name} | {seen.tokens_per_s:.1f} |"
@@ -187,7 +189,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     model = resolve_model(given.model)
-    wanted = Wanted(model, max_sequences=max(given.slots), budget_s=40, threads=given.threads)
+    wanted = WantedTable(model, max_sequences=max(given.slots), budget_s=40, threads=given.threads)
     costs = batch_table(wanted, lambda text: print(text, file=sys.stderr))
     prices = Prices(costs)
     print(f"prices stable: {costs.stable}", file=sys.stderr)

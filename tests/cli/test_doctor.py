@@ -21,7 +21,7 @@ from parlay.deployment import load_deployment
 from parlay.errors import BadRequest
 from parlay.llama.facts import read_facts
 from parlay.pairing.baseline import Baseline, save_baseline
-from parlay.planning.devices import GIB, Pool
+from parlay.planning.devices import GIB, MemoryPool
 from tests import tiny_models
 
 app = typer.Typer()
@@ -223,7 +223,7 @@ def test_a_reasoning_model_needs_a_rule(
 def test_the_machine(
     tmp_path: Path, content: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpu = Pool("RTX", "gpu", 24 * GIB, 20 * GIB, n_processes=2)
+    gpu = MemoryPool("RTX", "gpu", 24 * GIB, 20 * GIB, n_processes=2)
     monkeypatch.setattr(doctor_checks, "pools", lambda: [gpu])
     monkeypatch.setattr("parlay.llama.library.has_gpu", lambda: False)
     assert "2 other processes" in finding(tmp_path, content, "GPU").found

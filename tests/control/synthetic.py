@@ -9,7 +9,7 @@ from parlay.control.controller import View
 from parlay.control.cost import CostTable, Curve, DrafterCost
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Fallback, Round, Timing
-from parlay.replay.recording import Offer, Recording
+from parlay.replay.recording import RecordedOffer, Recording
 
 
 def table(
@@ -91,7 +91,7 @@ def dead(recording: Recording, *proposers: str, confidence: float | None = None)
     offers = dict(recording.offers)
     for proposer in proposers:
         offers[proposer] = tuple(
-            Offer(0, o.confidence if confidence is None else (confidence,) * 16)
+            RecordedOffer(0, o.confidence if confidence is None else (confidence,) * 16)
             for o in recording.offers[proposer]
         )
     return replace(recording, offers=offers)

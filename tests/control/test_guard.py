@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from parlay.control.controller import FixedWindow
-from parlay.control.guard import Alert, Guarded, Limits
+from parlay.control.guard import Guarded, LimitAlert, Limits
 from parlay.decoding.round import Fallback
 from parlay.errors import BadRequest
 from tests.control.synthetic import draft, finished, view
@@ -31,7 +31,7 @@ def test_without_limits_nothing_happens() -> None:
 
 
 def test_low_token_acceptance_falls_back_for_a_while_and_recovers() -> None:
-    alerts: list[Alert] = []
+    alerts: list[LimitAlert] = []
     limits = Limits(min_token_acceptance=0.5, n_rounds=32, n_enough=16, n_cool_down=20)
     guarded = Guarded(FixedWindow(4), limits, alerts.append)
     assert play(guarded, 16, 1) == [4] * 16
@@ -60,7 +60,7 @@ def test_a_requests_own_reason_is_kept_while_cooling() -> None:
 
 
 def test_many_fallbacks_alert_and_halve_the_window_until_they_are_few() -> None:
-    alerts: list[Alert] = []
+    alerts: list[LimitAlert] = []
     guarded = Guarded(FixedWindow(8), Limits(fallback_threshold_pct=15, n_rounds=20), alerts.append)
     for i in range(20):
         guarded.choose([view(OFFER)])
@@ -89,7 +89,7 @@ def test_a_controller_stays_within_the_widest_window_and_a_request_may_leave_it(
 
 
 def test_who_asked_for_no_draft_has_not_fallen_back() -> None:
-    alerts: list[Alert] = []
+    alerts: list[LimitAlert] = []
     guarded = Guarded(FixedWindow(8), Limits(fallback_threshold_pct=15, n_rounds=16), alerts.append)
     for _ in range(40):
         guarded.choose([view(OFFER, window=0)])

@@ -15,7 +15,7 @@ from parlay.control.cost import CostTable, Curve
 from parlay.control.cutting import Cutting
 from parlay.control.profit import ProfitController
 from parlay.decoding.round import Fallback, Round, Timing
-from parlay.replay.recording import Offer, Recording, mixed_workload
+from parlay.replay.recording import RecordedOffer, Recording, mixed_workload
 from parlay.replay.replay import Replay
 from tests.control.synthetic import draft, finished, table, view
 
@@ -192,11 +192,11 @@ def test_probes_of_a_useless_drafter_become_seldom() -> None:
 def random_recording(rng: random.Random, n: int) -> Recording:
     """Acceptance, confidence and lengths that have nothing to do with each other."""
 
-    def offer(present: float) -> Offer:
+    def offer(present: float) -> RecordedOffer:
         if rng.random() > present:
-            return Offer(0, ())
+            return RecordedOffer(0, ())
         k = rng.randint(1, 16)
-        return Offer(rng.randint(0, k), tuple(rng.random() for _ in range(k)))
+        return RecordedOffer(rng.randint(0, k), tuple(rng.random() for _ in range(k)))
 
     offers = {
         proposer: tuple(offer(present) for _ in range(n))

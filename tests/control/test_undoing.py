@@ -5,8 +5,8 @@ import pytest
 from parlay.control.cost import CostTable, Curve
 from parlay.control.profit import ProfitController
 from parlay.control.undoing import FOR_NOTHING, Undoing
-from parlay.replay.recording import Offer, Recording
-from parlay.replay.replay import Outcome, Replay, total
+from parlay.replay.recording import RecordedOffer, Recording
+from parlay.replay.replay import Replay, ReplayOutcome, total
 
 SOME = Undoing(free=2, seconds=3.0)
 
@@ -44,13 +44,13 @@ HYBRID = CostTable({(1, 1): Curve({1: 1.0, 8: 1.4, 9: 1.6, 17: 1.8}, {})}, undoi
 
 def answer(n: int, holds: float, per: int = 64) -> Recording:
     """Drafts of `per` tokens from the ninth on, of which a share holds."""
-    right, wrong = Offer(per, (0.98,) * per), Offer(1, (0.98,) * per)
+    right, wrong = RecordedOffer(per, (0.98,) * per), RecordedOffer(1, (0.98,) * per)
     cycle = [right if i % 10 < 10 * holds else wrong for i in range(n)]
-    offers = (*(Offer(0, ()) for _ in range(8)), *cycle[8:])
+    offers = (*(RecordedOffer(0, ()) for _ in range(8)), *cycle[8:])
     return Recording(f"{n}", "made", 50, "length", {"suffix": offers})
 
 
-def play(costs: CostTable, recordings: list[Recording]) -> Outcome:
+def play(costs: CostTable, recordings: list[Recording]) -> ReplayOutcome:
     controller = ProfitController(costs.copy())
     return total(Replay(recordings, ("suffix",)).run(controller, costs))
 

@@ -12,7 +12,7 @@ from parlay.control.cost import CostTable, Curve, DrafterCost, load_costs
 from parlay.errors import BadRequest
 from parlay.fleet.arrivals import Arrival, busiest, denser, from_log, poisson, rate_of
 from parlay.fleet.exact_rows import ExactRows
-from parlay.fleet.machine import Job, Machine, Shape, equal_parts
+from parlay.fleet.machine import PassShape, SimulatedJob, SimulatedMachine, equal_parts
 from parlay.fleet.odds import Draws, Odds, recorded_odds
 from parlay.fleet.prices import Prices
 from parlay.fleet.simulation import Way, simulate
@@ -20,7 +20,7 @@ from parlay.fleet.sizing import Goals, machines_needed
 from parlay.fleet.streams import _played, best_windows, crossing, speedups
 from parlay.fleet.tables import cost_tables
 from parlay.planning.requests import parse_line
-from parlay.replay.recording import Offer, Recording
+from parlay.replay.recording import RecordedOffer, Recording
 
 FIXED, PER_ROW = 0.010, 0.002
 
@@ -41,7 +41,7 @@ arrivals_ = st.lists(
     st.tuples(st.floats(0, 5), st.integers(1, 400), st.integers(1, 60)), min_size=1, max_size=25
 ).map(lambda rows: [Arrival(t, p, a) for t, p, a in sorted(rows)])
 shapes_ = st.builds(
-    Shape,
+    PassShape,
     slots=st.integers(1, 9),
     chunk=st.sampled_from((16, 128, 512)),
     exact=st.sampled_from((None, ExactRows.up_to(32), GPU)),
@@ -64,7 +64,7 @@ ways_ = st.one_of(
 @given(arrivals_, shapes_, ways_, st.integers(1, 4))
 @settings(max_examples=80, deadline=None)
 def test_every_request_is_answered_once_and_in_order_of_time(
-    arrivals: list[Arrival], shape: Shape, way: Way, n_machines: int
+    arrivals: list[Arrival], shape: PassShape, way: Way, n_machines: int
 ) -> None:
     seen, jobs = simulate(arrivals, PRICES, shape, way, n_machines=n_machines)
     assert len(jobs) == seen.n_requests == len(arrivals)
@@ -79,7 +79,7 @@ def test_every_request_is_answered_once_and_in_order_of_time(
 @given(arrivals_, shapes_, st.integers(0, 12))
 @settings(max_examples=40, deadline=None)
 def test_no_speed_up_where_nothing_is_accepted(
-    arrivals: list[Arrival], shape: Shape, window: int
+    arrivals: list[Arrival], shape: PassShape, window: int
 ) -> None:
     plain, _ = simulate(arrivals, PRICES, shape, Way())
     bet, _ = simulate(arrivals, PRICES, shape, Way(Odds.flat(0.0), lambda _n: window))
@@ -90,7 +90,7 @@ def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
     arrivals = poisson([(50, 40)], 2.0, 60, seed=1)
     way = Way(Odds.flat(0.6), lambda _n: 4)
     first, again, other = (
-        simulate(arrivals, PRICES, Shape(4), way, seed=seed)[0] for seed in (7, 7, 8)
+        simulate(arrivals, PRICES, PassShape(4), way, seed=seed)[0] for seed in (7, 7, 8)
     )
     assert first == again != other
 
@@ -100,13 +100,13 @@ def test_a_queue_with_one_slot_waits_as_theory_says() -> None:
     service = FIXED + PER_ROW * 16
     for rho in (0.5, 0.8):
         arrivals = poisson([(16, 1)], rho / service, 40_000, seed=3)
-        _, jobs = simulate(arrivals, PRICES, Shape(1), Way())
+        _, jobs = simulate(arrivals, PRICES, PassShape(1), Way())
         waited = mean(job.started_s - job.arrival.at_s for job in jobs)
         assert waited == pytest.approx(rho * service / (2 * (1 - rho)), rel=0.06)
 
 
 def test_a_lone_request_takes_what_its_passes_take() -> None:
-    seen, (job,) = simulate([Arrival(0.0, 200, 11)], PRICES, Shape(4), Way())
+    seen, (job,) = simulate([Arrival(0.0, 200, 11)], PRICES, PassShape(4), Way())
     read = PRICES.prompt_s(128) + PRICES.prompt_s(72)
     assert job.ttft_s == pytest.approx(read)
     assert job.tpot_s == pytest.approx(PRICES.pass_s(1, 1, 64))
@@ -114,14 +114,15 @@ def test_a_lone_request_takes_what_its_passes_take() -> None:
 
 
 def test_reused_tokens_are_not_read_again() -> None:
-    _, (job,) = simulate([Arrival(0.0, 200, 2, n_reused=180)], PRICES, Shape(1), Way())
+    _, (job,) = simulate([Arrival(0.0, 200, 2, n_reused=180)], PRICES, PassShape(1), Way())
     assert job.ttft_s == pytest.approx(PRICES.prompt_s(20))
 
 
 def test_more_machines_do_not_keep_requests_waiting_longer() -> None:
     arrivals = poisson([(100, 60)], 3.0, 300, seed=2)
     waits = [
-        simulate(arrivals, PRICES, Shape(4), Way(), n_machines=n)[0].ttft_ms[1] for n in (1, 2, 4)
+        simulate(arrivals, PRICES, PassShape(4), Way(), n_machines=n)[0].ttft_ms[1]
+        for n in (1, 2, 4)
     ]
     assert waits[0] > waits[1] >= waits[2]
 
@@ -164,7 +165,7 @@ def test_drafts_are_accepted_as_often_as_the_odds_say() -> None:
 
 
 def test_odds_are_read_off_recordings_round_by_round() -> None:
-    yes, no, none = Offer(2, (0.9, 0.9)), Offer(0, (0.5, 0.5)), Offer(0, ())
+    yes, no, none = RecordedOffer(2, (0.9, 0.9)), RecordedOffer(0, (0.5, 0.5)), RecordedOffer(0, ())
     recording = Recording("a", "chat", 5, "stop", {"suffix": (yes, none, none, no, none)})
     odds = recorded_odds([recording], "suffix")
     # Rounds at positions 0 (accepts two), 3 (rejected) and 4 (silent).
@@ -185,7 +186,7 @@ def test_odds_that_are_no_shares_are_refused(bad: tuple[float, ...]) -> None:
 
 def test_the_speed_up_falls_as_streams_share_the_machine_and_crosses_one() -> None:
     prices = Prices(table(fixed=0.05, drafter=True))
-    points = speedups(prices, Odds.flat(0.7), Shape(64), (1, 2, 4, 8, 16, 32, 64))
+    points = speedups(prices, Odds.flat(0.7), PassShape(64), (1, 2, 4, 8, 16, 32, 64))
     found = [point.speedup for point in points]
     assert found == sorted(found, reverse=True) and found[0] > 1.5
     assert found[-1] == 1.0 and crossing(points) in (16, 32, 64)
@@ -196,19 +197,19 @@ def test_playing_rounds_agrees_with_arithmetic() -> None:
     odds = Odds("made", (0.7,), drafts_by_model=False)
     for n, k in ((1, 4), (4, 2), (8, 6)):
         exact = n * odds.expected(k) / PRICES.pass_s(n, k + 1, 64)
-        assert _played(PRICES, odds, Shape(16), n, k, 64) == pytest.approx(exact, rel=0.12)
+        assert _played(PRICES, odds, PassShape(16), n, k, 64) == pytest.approx(exact, rel=0.12)
 
 
 def test_a_row_that_costs_as_much_as_a_pass_pays_for_no_draft() -> None:
     prices = Prices(table(fixed=0.0001, per_row=0.01, drafter=True))
-    points = speedups(prices, Odds.flat(0.9), Shape(8), (1, 4, 8))
+    points = speedups(prices, Odds.flat(0.9), PassShape(8), (1, 4, 8))
     assert all(point.window == 0 and point.speedup == 1.0 for point in points)
     assert crossing(points) == 1
 
 
 def test_exact_shapes_limit_the_window_of_several_streams() -> None:
     prices = Prices(table(fixed=0.5, drafter=True))
-    (point,) = speedups(prices, Odds.flat(0.95), Shape(8, exact=ExactRows.up_to(32)), (8,))
+    (point,) = speedups(prices, Odds.flat(0.95), PassShape(8, exact=ExactRows.up_to(32)), (8,))
     assert max(point.by_window) == 3  # 32 rows over eight sequences
 
 
@@ -216,7 +217,7 @@ def test_in_a_class_plain_passes_are_padded_and_too_many_take_turns() -> None:
     """Passes cost by their rows alone, so that padding to two rows takes twice as long."""
     prices = Prices(table(fixed=0.0, per_row=0.01))
     padded, several, too_many = (
-        speedups(prices, Odds.flat(0.5), Shape(8, exact=GPU), (n,), windows=())[0]
+        speedups(prices, Odds.flat(0.5), PassShape(8, exact=GPU), (n,), windows=())[0]
         for n in (1, 4, 5)
     )
     assert padded.plain_tps == pytest.approx(50)
@@ -225,8 +226,8 @@ def test_in_a_class_plain_passes_are_padded_and_too_many_take_turns() -> None:
 
 
 def test_only_neighbours_share_a_pass_of_the_class() -> None:
-    machine = Machine(PRICES, Shape(4, exact=GPU), None, lambda _n: 0, Random(1))
-    jobs = [replace(Job.of(Arrival(0.0, 1, 9)), slot=slot, n_made=1) for slot in (0, 2, 3)]
+    machine = SimulatedMachine(PRICES, PassShape(4, exact=GPU), None, lambda _n: 0, Random(1))
+    jobs = [replace(SimulatedJob.of(Arrival(0.0, 1, 9)), slot=slot, n_made=1) for slot in (0, 2, 3)]
     parts = machine._in(GPU, jobs)
     assert [[job.slot for job in part] for part in parts] == [[0], [2, 3]]
 
@@ -258,9 +259,9 @@ def test_a_change_of_shape_is_charged_where_it_costs() -> None:
     curve = Curve({1: 0.010, 8: 0.012}, {1: 0.015, 8: 0.017})
     prices = Prices(CostTable({(256, 1): curve}, prompt=curve))
     odds = Odds("made", (1.0,), offered=0.5, drafts_by_model=False)
-    _, jobs = simulate([Arrival(0.0, 4, 50)], prices, Shape(1), Way())
+    _, jobs = simulate([Arrival(0.0, 4, 50)], prices, PassShape(1), Way())
     assert jobs[0].tpot_s == pytest.approx((0.015 + 48 * 0.010) / 49)  # only the first differs
-    bet, (job,) = simulate([Arrival(0.0, 1, 50)], prices, Shape(1), Way(odds, lambda _n: 3))
+    bet, (job,) = simulate([Arrival(0.0, 1, 50)], prices, PassShape(1), Way(odds, lambda _n: 3))
     assert bet.span_s > 50 / 2.5 * 0.010 and job.n_made == 50
 
 
@@ -280,7 +281,7 @@ def test_the_smallest_fleet_that_keeps_the_goals_is_found() -> None:
     goals = Goals(ttft_ms=600, tpot_ms=60)
 
     def run(n: int) -> object:
-        return simulate(arrivals, PRICES, Shape(4), Way(), n_machines=n)[0]
+        return simulate(arrivals, PRICES, PassShape(4), Way(), n_machines=n)[0]
 
     size = machines_needed(run, goals, len(arrivals))  # type: ignore[arg-type]
     assert size.kept and size.n_machines > 1
@@ -290,7 +291,7 @@ def test_the_smallest_fleet_that_keeps_the_goals_is_found() -> None:
 def test_goals_no_fleet_can_keep_are_told() -> None:
     arrivals = poisson([(64, 8)], 1.0, 20, seed=5)
     size = machines_needed(
-        lambda n: simulate(arrivals, PRICES, Shape(4), Way(), n_machines=n)[0],
+        lambda n: simulate(arrivals, PRICES, PassShape(4), Way(), n_machines=n)[0],
         Goals(tpot_ms=0.001),
         len(arrivals),
     )

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlay.gateway.choice import MIN_ANSWERS, Choice, Route
+from parlay.gateway.choice import MIN_ANSWERS, RouteTiming, SideChoice
 
 TOKENS = 64
 
 
-def run(route: Route, n: int, betting_s: float, plain_s: float, noise: float = 0.0) -> list[Choice]:
+def run(
+    route: RouteTiming, n: int, betting_s: float, plain_s: float, noise: float = 0.0
+) -> list[SideChoice]:
     """n requests one after another, with these times per token."""
     draw = random.Random(7)
     made = []
@@ -37,7 +39,7 @@ def test_traffic_follows_the_faster_side(
     fast: float, factor: float, betting_wins: bool, share: float, n: int
 ) -> None:
     slow = fast * factor
-    route = Route(share)
+    route = RouteTiming(share)
     made = run(route, n, *((fast, slow) if betting_wins else (slow, fast)))
     assert route.leader is betting_wins
     after = made[4 * MIN_ANSWERS :]
@@ -49,7 +51,7 @@ def test_traffic_follows_the_faster_side(
 def test_the_slower_side_is_seen_seldom_in_any_history(
     answers: list[tuple[bool, float]], share: float
 ) -> None:
-    route, others = Route(share), 0
+    route, others = RouteTiming(share), 0
     for obeys, seconds in answers:
         leader = route.leader
         choice = route.choose()
@@ -60,7 +62,7 @@ def test_the_slower_side_is_seen_seldom_in_any_history(
 
 
 def test_looks_at_the_slower_side_become_rarer() -> None:
-    made = run(Route(0.1), 2000, 0.01, 0.02)
+    made = run(RouteTiming(0.1), 2000, 0.01, 0.02)
     looks = [i for i, choice in enumerate(made) if choice.why == "exploring"]
     gaps = [b - a for a, b in pairwise(looks)]
     assert gaps == sorted(gaps) and 15 <= gaps[0] <= 25 and 155 <= gaps[-1] <= 165
@@ -68,7 +70,7 @@ def test_looks_at_the_slower_side_become_rarer() -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 0.4])
 def test_when_the_slower_side_becomes_faster_traffic_moves(noise: float) -> None:
-    route = Route(0.05)
+    route = RouteTiming(0.05)
     run(route, 200, 0.01, 0.02, noise)
     assert route.leader is True
     run(route, 1500, 0.03, 0.02, noise)
@@ -78,14 +80,14 @@ def test_when_the_slower_side_becomes_faster_traffic_moves(noise: float) -> None
 def test_a_change_of_the_leaders_time_brings_the_looks_back() -> None:
     looks = {}
     for then in (0.01, 0.015):
-        route = Route(0.1)
+        route = RouteTiming(0.1)
         run(route, 1000, 0.01, 0.02)
         looks[then] = sum(c.why == "exploring" for c in run(route, 150, then, 0.02))
     assert looks[0.01] <= 1 and looks[0.015] >= 3
 
 
 def test_nearly_equal_sides_do_not_flap() -> None:
-    route = Route(0.5)
+    route = RouteTiming(0.5)
     leaders = []
     for _ in range(300):
         run(route, 1, 0.0100, 0.0099)
@@ -94,7 +96,7 @@ def test_nearly_equal_sides_do_not_flap() -> None:
 
 
 def test_a_failed_first_look_is_repeated_and_holds_nobody_up() -> None:
-    route = Route(0.1)
+    route = RouteTiming(0.1)
     sent = 0
     for _ in range(400):
         choice = route.choose()
@@ -106,11 +108,11 @@ def test_a_failed_first_look_is_repeated_and_holds_nobody_up() -> None:
 
 
 def test_without_a_share_nothing_is_explored() -> None:
-    assert all(choice.speculate for choice in run(Route(0.0), 100, 1.0, 0.1))
+    assert all(choice.speculate for choice in run(RouteTiming(0.0), 100, 1.0, 0.1))
 
 
 def test_empty_answers_count_nothing() -> None:
-    route = Route(0.1)
+    route = RouteTiming(0.1)
     route.observe(True, 1.0, 0)
     route.observe(True, 0.0, 5)
     assert route.sides[True].n_answers == 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlay.gateway.health import Health, Limits
+from parlay.gateway.health import Health, HealthLimits
 
-LIMITS = Limits(eject_after=3, eject_s=1.0, max_eject_s=8.0)
+LIMITS = HealthLimits(eject_after=3, eject_s=1.0, max_eject_s=8.0)
 
 
 def up() -> Health:

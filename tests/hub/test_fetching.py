@@ -14,7 +14,7 @@ from parlay.errors import BadRequest, ModelUnavailable
 from parlay.hub.fitting import DRAFTER_SHARE, scaled
 from parlay.hub.resolving import resolve_model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.planning.devices import Pool
+from parlay.planning.devices import MemoryPool
 from parlay.planning.limits import plan_here
 from parlay.planning.needs import Load
 from parlay.planning.shape import read_shape
@@ -97,8 +97,8 @@ def test_a_model_that_cannot_fit_is_refused_before_it_is_fetched(
     assert "needs" in refusal(REPO) and left_behind(cache) == []
 
 
-def free(n_bytes: int) -> Pool:
-    return Pool("RAM", "ram", n_bytes, n_bytes)
+def free(n_bytes: int) -> MemoryPool:
+    return MemoryPool("RAM", "ram", n_bytes, n_bytes)
 
 
 def planned(read: Path, size: int) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from parlay.llama.settings import ContextSettings, ModelSettings, RopeSettings
-from parlay.planning.devices import GIB, Pool
+from parlay.planning.devices import GIB, MemoryPool
 from parlay.planning.fit import Fit, fit, longest, margin, roomy
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan, make_plan
@@ -16,7 +16,7 @@ from parlay.planning.public import PAIRS, shape_of
 from parlay.planning.shape import read_shape
 from tests.planning import headers
 
-RAM = Pool("RAM", "ram", 64 * GIB, 48 * GIB)
+RAM = MemoryPool("RAM", "ram", 64 * GIB, 48 * GIB)
 
 
 def dense(context: ContextSettings | None = None) -> Load:
@@ -36,7 +36,7 @@ def found(
     pools = [RAM]
     if gpu_gb is not None:
         size = int(gpu_gb * GIB)
-        pools = [Pool("GPU", "gpu", size, size), RAM]
+        pools = [MemoryPool("GPU", "gpu", size, size), RAM]
 
     def replan(loads: Sequence[Load]) -> Plan:
         return make_plan(loads, pools)

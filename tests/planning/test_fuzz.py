@@ -14,13 +14,13 @@ import pytest
 from parlay.errors import ParlayError
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.pairing.tokenizer import read_tokenizer
-from parlay.planning.devices import GIB, Pool
+from parlay.planning.devices import GIB, MemoryPool
 from parlay.planning.needs import Load
 from parlay.planning.plan import make_plan
 from parlay.planning.shape import read_shape
 from tests.planning import headers
 
-RAM = [Pool("RAM", "ram", GIB, GIB)]
+RAM = [MemoryPool("RAM", "ram", GIB, GIB)]
 
 
 def read_all(path: Path) -> None:

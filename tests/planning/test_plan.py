@@ -10,7 +10,7 @@ from parlay.errors import LoadError
 from parlay.llama.context import Context
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.parlay import Parlay
-from parlay.planning.devices import DRIVER_BYTES, GIB, Pool, pretend
+from parlay.planning.devices import DRIVER_BYTES, GIB, MemoryPool, pretend
 from parlay.planning.limits import Wanted, check_fits, engine_contexts
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan, make_plan
@@ -18,9 +18,9 @@ from parlay.planning.proposals import propose
 from parlay.planning.public import PAIRS, plan_pair, shape_of
 from parlay.proposers.draft_model import DraftModel
 
-RAM = Pool("RAM", "ram", 64 * GIB, 64 * GIB)
-TINY_RAM = Pool("RAM", "ram", GIB, GIB)
-UNIFIED = Pool("shared", "unified", 12 * GIB, 12 * GIB)
+RAM = MemoryPool("RAM", "ram", 64 * GIB, 64 * GIB)
+TINY_RAM = MemoryPool("RAM", "ram", GIB, GIB)
+UNIFIED = MemoryPool("shared", "unified", 12 * GIB, 12 * GIB)
 PAIR = PAIRS["7B"]
 
 
@@ -32,7 +32,9 @@ def load(context_size: int = 4096, gpu_layers: int = -1, role: str = "target") -
     return Load(role, shape_of(numbers, file_type), ModelSettings(gpu_layers), context)
 
 
-def plan_for(gpu_gb: float, *loads: Load, ram: Pool = RAM, budget: float | None = None) -> Plan:
+def plan_for(
+    gpu_gb: float, *loads: Load, ram: MemoryPool = RAM, budget: float | None = None
+) -> Plan:
     return make_plan(loads or [load()], pretend(gpu_gb, ram), budget_gb=budget)
 
 
@@ -66,8 +68,8 @@ def test_layers_move_to_the_gpu_with_their_cache_the_head_first() -> None:
     assert half.on_gpu < all_.on_gpu
 
 
-def gpus(*free_gb: float) -> list[Pool]:
-    made = [Pool(f"GPU {i}", "gpu", 24 * GIB, int(gb * GIB)) for i, gb in enumerate(free_gb)]
+def gpus(*free_gb: float) -> list[MemoryPool]:
+    made = [MemoryPool(f"GPU {i}", "gpu", 24 * GIB, int(gb * GIB)) for i, gb in enumerate(free_gb)]
     return [*made, RAM]
 
 
@@ -105,7 +107,7 @@ def test_a_gpu_costs_its_driver_once() -> None:
 
 
 def test_memory_shared_with_the_gpu_is_counted_once() -> None:
-    ram = Pool("RAM", "ram", 16 * GIB, 14 * GIB)
+    ram = MemoryPool("RAM", "ram", 16 * GIB, 14 * GIB)
     plan = make_plan([load()], [UNIFIED, ram])
     assert plan.ram_free == 14 * GIB - plan.on_gpu
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from parlay.llama.settings import ContextSettings
-from parlay.planning.devices import Pool
+from parlay.planning.devices import MemoryPool
 from parlay.planning.limits import Wanted, load_list
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan, make_plan
@@ -42,7 +42,7 @@ def _chosen(path: Path, left: float, n_sequences: int = 1, widest: int = 16) -> 
     loads = _loads(path, n_sequences)
 
     def plan(tried: Sequence[Load], free: int = 1 << 40) -> Plan:
-        return make_plan(tried, [Pool("RAM", "ram", free, free)])
+        return make_plan(tried, [MemoryPool("RAM", "ram", free, free)])
 
     one = with_snapshots(loads, 1, plan)
     state = sum(i.n_bytes for i in plan(one).items if i.what == "snapshots") / 2
@@ -70,5 +70,5 @@ def test_half_of_what_is_left_stays_free(tmp_path: Path) -> None:
 def test_none_where_llama_cpp_could_not_use_them(name: str, tmp_path: Path) -> None:
     path = tiny_models.WRITERS[name](tmp_path / "model.gguf")
     loads = _loads(path)
-    plan = make_plan(loads, [Pool("RAM", "ram", 1 << 40, 1 << 40)])
+    plan = make_plan(loads, [MemoryPool("RAM", "ram", 1 << 40, 1 << 40)])
     assert with_snapshots(loads, 16, lambda _: plan)[0].context.n_snapshots == 0

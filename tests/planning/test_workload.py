@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parlay.errors import BadRequest
-from parlay.planning.requests import Request, parse_line, read_logs
+from parlay.planning.requests import LoggedRequest, parse_line, read_logs
 from parlay.planning.workload import Speeds, amdahl, profile, rules
 from parlay.routing import Rule
 
@@ -31,11 +31,11 @@ OURS: dict[str, Any] = {
 USAGE = {"prompt_tokens": 10, "completion_tokens": 20}
 
 
-def parse(record: object) -> Request | None:
+def parse(record: object) -> LoggedRequest | None:
     return parse_line(json.dumps(record).encode())
 
 
-def request(route: str = "r", **changes: Any) -> Request:
+def request(route: str = "r", **changes: Any) -> LoggedRequest:
     values: dict[str, Any] = {
         "endpoint": "chat",
         "n_prompt": 100,
@@ -43,12 +43,12 @@ def request(route: str = "r", **changes: Any) -> Request:
         "prefill_ms": 100.0,
         "decode_ms": 900.0,
     }
-    return Request(route, **{**values, **changes})
+    return LoggedRequest(route, **{**values, **changes})
 
 
 def test_our_own_log() -> None:
     found = parse(OURS)
-    assert found == Request("chat/code", "chat", 100, 200, 100.0, 1000.0, 100, 60, 2.0)
+    assert found == LoggedRequest("chat/code", "chat", 100, 200, 100.0, 1000.0, 100, 60, 2.0)
 
 
 def test_a_log_from_before_0_2_tells_the_same() -> None:
@@ -59,14 +59,14 @@ def test_a_log_from_before_0_2_tells_the_same() -> None:
 def test_an_openai_answer_with_llama_cpp_s_timings() -> None:
     timings = {"prompt_ms": 3.0, "predicted_ms": 7.0, "draft_n": 4, "draft_n_accepted": 2}
     found = parse({"object": "chat.completion", "model": "m", "usage": USAGE, "timings": timings})
-    assert found == Request("m", "chat", 10, 20, 3.0, 7.0, 4, 2)
+    assert found == LoggedRequest("m", "chat", 10, 20, 3.0, 7.0, 4, 2)
 
 
 def test_a_batch_line_and_a_wrapped_answer() -> None:
     batch = {"custom_id": "1", "response": {"status_code": 200, "body": {"usage": USAGE}}}
-    assert parse(batch) == Request("all", None, 10, 20, None, None)
+    assert parse(batch) == LoggedRequest("all", None, 10, 20, None, None)
     wrapped = {"path": "/v1/completions", "ttft_ms": 4, "latency_ms": 10, "usage": USAGE}
-    assert parse(wrapped) == Request("/v1/completions", "completions", 10, 20, 4.0, 6.0)
+    assert parse(wrapped) == LoggedRequest("/v1/completions", "completions", 10, 20, 4.0, 6.0)
 
 
 @pytest.mark.parametrize(

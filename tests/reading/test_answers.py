@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlay.reading.answers import Event, event_of, object_of
+from parlay.reading.answers import AnswerEvent, event_of, object_of
 
 KEYS = ["choices", "delta", "message", "usage", "timings", "metrics", "speculation", "stats"]
 KEYS += ["speculative_decoding", "num_draft_tokens", "num_accepted_draft_tokens", "error"]
@@ -50,7 +50,7 @@ def test_full_acceptance_is_not_known_where_drafts_were_short() -> None:
 
 def test_vllm_tells_its_decoding_time() -> None:
     chunk = {"metrics": {"generation_time_ms": 250.0, "speculative_decoding": None}}
-    assert event_of(chunk) == Event(server_decode_s=0.25)
+    assert event_of(chunk) == AnswerEvent(server_decode_s=0.25)
 
 
 def test_llama_cpp_without_drafts_has_drafted_nothing() -> None:

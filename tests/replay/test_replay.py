@@ -10,7 +10,7 @@ from parlay.errors import BadRequest
 from parlay.replay.contest import compare, controller_named
 from parlay.replay.hindsight import WINDOWS, best_fixed, fixed_seconds, oracle_seconds
 from parlay.replay.recording import (
-    Offer,
+    RecordedOffer,
     Recording,
     load_recordings,
     mixed_workload,
@@ -21,11 +21,15 @@ from parlay.replay.rivals import RULES, OneProposer, rival
 from tests.control.synthetic import table
 
 
-def recording(*offers: Offer, proposer: str = "ngram", n_prompt: int = 10) -> Recording:
+def recording(*offers: RecordedOffer, proposer: str = "ngram", n_prompt: int = 10) -> Recording:
     return Recording("a", "made", n_prompt, "stop", {proposer: offers})
 
 
-HIT, MISS, NOTHING = Offer(2, (0.9, 0.9, 0.5)), Offer(0, (0.9, 0.9)), Offer(0, ())
+HIT, MISS, NOTHING = (
+    RecordedOffer(2, (0.9, 0.9, 0.5)),
+    RecordedOffer(0, (0.9, 0.9)),
+    RecordedOffer(0, ()),
+)
 
 
 def test_a_fixed_window_costs_what_its_rounds_cost() -> None:
@@ -44,7 +48,7 @@ def test_changed_shapes_are_charged() -> None:
 
 
 def test_a_drafter_is_charged_for_catching_up_and_for_what_it_drops() -> None:
-    made = recording(Offer(1, (0.9, 0.9)), MISS, MISS, proposer="model", n_prompt=9)
+    made = recording(RecordedOffer(1, (0.9, 0.9)), MISS, MISS, proposer="model", n_prompt=9)
     costs = table(slope=0.0, drafter=0.1)
     assert costs.drafter is not None
     (outcome,) = Replay([made], ("model",)).run(FixedWindow(2), costs)
@@ -128,7 +132,7 @@ def test_every_rival_plays_to_the_end(name: str) -> None:
 
 
 def test_plus_two_minus_one_does_that() -> None:
-    always = recording(*(Offer(16, (0.9,) * 16),) * 400)
+    always = recording(*(RecordedOffer(16, (0.9,) * 16),) * 400)
     (outcome,) = Replay([always], ("ngram",)).run(rival("plus-two-minus-one", "ngram"), table())
     # 5, 7, 9, 11, 13, 15, then 16 for good.
     assert outcome.n_rounds == 6 + -(-(400 - 66) // 17)

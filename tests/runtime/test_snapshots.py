@@ -14,7 +14,7 @@ from parlay.llama.context import Context
 from parlay.llama.settings import ContextSettings
 from parlay.llama.undo import Rollback
 from parlay.planning import limits
-from parlay.planning.devices import Pool
+from parlay.planning.devices import MemoryPool
 from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.snapshots import choose_snapshots, remember_window, room_for_prompts
 from tests import tiny_models
@@ -74,7 +74,9 @@ def test_prompts_get_what_was_asked_for_or_half_of_what_is_left(
     hybrid: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert room_for_prompts(wanted(hybrid)) == 1 << 26
-    monkeypatch.setattr(limits, "usable_pools", lambda: [Pool("RAM", "ram", 1 << 26, 1 << 26)])
+    monkeypatch.setattr(
+        limits, "usable_pools", lambda: [MemoryPool("RAM", "ram", 1 << 26, 1 << 26)]
+    )
     assert 0 < room_for_prompts(wanted(hybrid)) < 1 << 25
     none = replace(wanted(hybrid).context, prompt_cache_bytes=0)
     assert room_for_prompts(wanted(hybrid, context=none)) == 0

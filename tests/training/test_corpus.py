@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from parlay.errors import BadRequest
-from parlay.training.corpus import Corpus, CorpusWriter, Header, Text
+from parlay.training.corpus import Corpus, CorpusHeader, CorpusText, CorpusWriter
 
-HEADER = Header("target.gguf", "abc", n_vocab=300, top_k=4)
+HEADER = CorpusHeader("target.gguf", "abc", n_vocab=300, top_k=4)
 
 
-def text(seed: int, n_prompt: int = 5, n_answer: int = 7) -> Text:
+def text(seed: int, n_prompt: int = 5, n_answer: int = 7) -> CorpusText:
     rng = np.random.default_rng(seed)
-    return Text(
+    return CorpusText(
         tokens=rng.integers(0, 300, n_prompt + n_answer).astype(np.int32),
         answer_start=n_prompt,
         temperature=[0.0, 0.7][seed % 2],
@@ -26,7 +26,7 @@ def text(seed: int, n_prompt: int = 5, n_answer: int = 7) -> Text:
     )
 
 
-def same(a: Text, b: Text) -> bool:
+def same(a: CorpusText, b: CorpusText) -> bool:
     arrays = ("tokens", "top_ids", "top_logprobs", "tail_logprob")
     plain = (a.answer_start, round(a.temperature, 4)) == (b.answer_start, round(b.temperature, 4))
     return plain and all(np.array_equal(getattr(a, n), getattr(b, n)) for n in arrays)

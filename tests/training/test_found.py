@@ -48,9 +48,9 @@ def test_a_library_without_sources_gives_none(
     library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
-    assert found_texts.__wrapped__() == found.Found((), ())
+    assert found_texts.__wrapped__() == found.FoundText((), ())
     library.rmdir()
-    assert found_texts.__wrapped__() == found.Found((), ())
+    assert found_texts.__wrapped__() == found.FoundText((), ())
 
 
 def test_no_file_and_no_library_gives_more_than_its_part(library: Path) -> None:

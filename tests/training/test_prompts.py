@@ -7,7 +7,7 @@ import random
 import pytest
 
 from parlay.bench.suite import load_suite
-from parlay.training.found import Found, found_texts
+from parlay.training.found import FoundText, found_texts
 from parlay.training.prompts import Prompts, Shares, shipped_seeds
 
 
@@ -99,7 +99,7 @@ def test_code_gets_tasks_for_code_and_prose_those_for_prose(
     assert any("```python\n" in text for text in over_code)
     assert all(any(each in text for each in found.code) for text in over_code[:20])
     # What the target wrote is code where it has a block of code.
-    monkeypatch.setattr("parlay.training.prompts.found_texts", lambda: Found((), ()))
+    monkeypatch.setattr("parlay.training.prompts.found_texts", lambda: FoundText((), ()))
     block = "Here it is:\n\n```\n" + "x = 1\n" * 60 + "```"
     prompts.learn(block)
     tasks = [text for text in over_texts(prompts, 30) if not text.startswith("Here")]

@@ -33,7 +33,7 @@ from parlay.training.loss import divergence
 from parlay.training.rounding import ROUNDING
 from parlay.training.shape import PRESETS, Shape, preset
 from parlay.training.student import Student
-from parlay.training.trainer import Progress, Recipe, Trainer, in_time, scheduled
+from parlay.training.trainer import Recipe, Trainer, TrainingProgress, in_time, scheduled
 
 RECIPE = Recipe(steps=60, batch_tokens=1024, learning_rate=5e-3, looks=3)
 
@@ -154,7 +154,7 @@ def test_minutes_end_a_training_as_steps_do(written: Corpus) -> None:
 
 def test_a_training_is_planned_for_the_time_that_is_left() -> None:
     now = time.time()
-    begun = Progress(seconds=30.0)
+    begun = TrainingProgress(seconds=30.0)
     assert in_time(RECIPE, begun) == RECIPE
     half = in_time(replace(RECIPE, minutes=9.0, ends_at=now + 60), begun)
     assert half.minutes == pytest.approx(1.5, abs=0.1)
@@ -162,7 +162,7 @@ def test_a_training_is_planned_for_the_time_that_is_left() -> None:
     late = replace(RECIPE, ends_at=now - 1)
     assert in_time(late, begun).minutes == 0.5  # as much as there was: it is over
     with pytest.raises(BadRequest, match="before the training could begin"):
-        in_time(late, Progress())
+        in_time(late, TrainingProgress())
     assert json.loads(json.dumps(late.as_dict(), allow_nan=False))["minutes"] is None
 
 

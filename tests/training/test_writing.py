@@ -21,7 +21,7 @@ from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.training.corpus import Corpus
 from parlay.training.frame import Template
 from parlay.training.prompts import Shares
-from parlay.training.writers import Job, write
+from parlay.training.writers import WritingJob, write
 from parlay.training.writing import WritingSettings, runs_in_circles
 
 SETTINGS = WritingSettings(slots=8, context_size=128, max_user_tokens=8, max_answer_tokens=24)
@@ -65,14 +65,16 @@ def test_a_prompt_is_framed_as_the_chat_template_frames_it(
 def test_the_same_seed_writes_the_same_text(tiny_llama: Path, tmp_path: Path) -> None:
     texts = []
     for name in ("a", "b"):
-        write(Job(tiny_llama, tmp_path / name, n_tokens=300, settings=SETTINGS), lambda _: None)
+        write(
+            WritingJob(tiny_llama, tmp_path / name, n_tokens=300, settings=SETTINGS), lambda _: None
+        )
         texts.append([text.tokens.tolist() for text in Corpus(tmp_path / name).texts()])
     assert texts[0] == texts[1]
 
 
 def test_writing_goes_on_with_other_text(tiny_llama: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        write(Job(tiny_llama, tmp_path, n_tokens=300, settings=SETTINGS), lambda _: None)
+        write(WritingJob(tiny_llama, tmp_path, n_tokens=300, settings=SETTINGS), lambda _: None)
     first, second = ([t.tokens.tolist() for t in s.texts()] for s in Corpus(tmp_path).shards())
     assert first != second
 
@@ -83,14 +85,14 @@ def test_what_was_written_before_an_interrupt_is_kept(tiny_llama: Path, tmp_path
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write(Job(tiny_llama, tmp_path, n_tokens=10**9, settings=SETTINGS), interrupt)
+        write(WritingJob(tiny_llama, tmp_path, n_tokens=10**9, settings=SETTINGS), interrupt)
     assert Corpus(tmp_path).n_generated > 200
 
 
 def test_two_processes_write_into_one_corpus(tiny_llama: Path, tmp_path: Path) -> None:
     seen: list[int] = []
     # Enough that the second one is there before the first is done.
-    job = Job(tiny_llama, tmp_path, n_tokens=5000, n_writers=2, settings=SETTINGS)
+    job = WritingJob(tiny_llama, tmp_path, n_tokens=5000, n_writers=2, settings=SETTINGS)
     write(job, seen.append)
     names = {path.name.partition("-")[0] for path in Corpus(tmp_path).paths}
     assert names == {"writer0", "writer1"}
@@ -106,7 +108,7 @@ def test_a_writer_that_dies_without_a_word_is_reported_and_the_text_kept(
         if n > 0 and len(children) == 2:
             os.kill(children[0].pid or 0, signal.SIGKILL)
 
-    job = Job(tiny_llama, tmp_path, n_tokens=10**9, n_writers=2, settings=SETTINGS)
+    job = WritingJob(tiny_llama, tmp_path, n_tokens=10**9, n_writers=2, settings=SETTINGS)
     with pytest.raises(ParlayError, match="ended by signal 9 without saying why"):
         write(job, kill_one)
     assert multiprocessing.active_children() == []
@@ -119,7 +121,7 @@ def test_a_prompt_file_is_used_and_a_bad_one_refused(tiny_llama: Path, tmp_path:
         '{"prompt": "the and in", "time": 3}\n{"messages": [{"role": "user", "content": "on"}]}\n'
     )
     only = replace(SETTINGS, shares=Shares(given=1.0), follow_ups=0.0)
-    job = Job(tiny_llama, tmp_path / "c", n_tokens=200, prompts=good, settings=only)
+    job = WritingJob(tiny_llama, tmp_path / "c", n_tokens=200, prompts=good, settings=only)
     write(job, lambda _: None)
     with Model(tiny_llama, ModelSettings()) as model:
         template = Template(model)
@@ -128,7 +130,7 @@ def test_a_prompt_file_is_used_and_a_bad_one_refused(tiny_llama: Path, tmp_path:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"question": "?"}\n')
     with pytest.raises(BadRequest, match="line 1"):
-        write(Job(tiny_llama, tmp_path / "d", n_tokens=9, prompts=bad), lambda _: None)
+        write(WritingJob(tiny_llama, tmp_path / "d", n_tokens=9, prompts=bad), lambda _: None)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from parlay.hub.place import Entry
 from parlay.models import SHIPPED_DRAFTERS
-from parlay.planning.devices import Pool
+from parlay.planning.devices import MemoryPool
 from parlay.tuning.candidate import candidates
 from parlay.tuning.sitting import sittings
 from tests import tiny_drafters, tiny_models
@@ -43,7 +43,7 @@ def test_a_target_with_a_head_of_its_own_may_use_it(tmp_path: Path) -> None:
 def test_what_does_not_fit_beside_the_target_is_not_raced(
     target: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = [Pool("RAM", "ram", 1 << 20, 1 << 20)]
+    full = [MemoryPool("RAM", "ram", 1 << 20, 1 << 20)]
     monkeypatch.setattr("parlay.planning.limits.usable_pools", lambda: full)
     found = candidates(target, 512, [Entry("llama", tiny_llama, "hub")])
     assert [c.problem for c in found] == ["does not fit beside the target"]

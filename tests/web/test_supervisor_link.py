@@ -11,7 +11,7 @@ from starlette.types import Message
 
 from parlay.web import supervisor_link
 from parlay.web.streaming import WAITING, frame
-from parlay.web.supervisor_link import Kept, SupervisorLink
+from parlay.web.supervisor_link import KeptRequest, SupervisorLink
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def _sent(_message: Message) -> None: ...
 def told(ends: tuple[SupervisorLink, socket.socket], *bodies: bytes) -> list[str]:
     """The stages of an answer of these parts that goes on."""
     link, ours = ends
-    send = Kept(link, 1).sending(_sent)
+    send = KeptRequest(link, 1).sending(_sent)
 
     async def all_of_it() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})

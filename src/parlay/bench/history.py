@@ -24,7 +24,7 @@ from parlay.reading.bounds import Label, Sha256, Strict
 log = logging.getLogger("parlay.bench")
 
 
-class Entry(Strict):
+class HistoryEntry(Strict):
     """One comparison, as much as the next one needs to know."""
 
     at: Label
@@ -36,20 +36,20 @@ class Entry(Strict):
     texts: dict[Label, dict[Label, Sha256]]  # arm -> prompt -> hash of its text
 
 
-def read(path: Path) -> list[Entry]:
+def read(path: Path) -> list[HistoryEntry]:
     """Earlier entries, oldest first."""
     if not path.exists():
         return []
     entries = []
     for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
         try:
-            entries.append(Entry.model_validate_json(line))
+            entries.append(HistoryEntry.model_validate_json(line))
         except ValidationError:  # a run that was killed while it wrote; the others still count
             log.warning("%s line %d is damaged and was left out", path.name, number)
     return entries
 
 
-def append(path: Path, entry: Entry) -> None:
+def append(path: Path, entry: HistoryEntry) -> None:
     """Add one line."""
     try:
         with store.locked(path), path.open("a+b") as file:
@@ -66,7 +66,7 @@ def _ends_a_line(file: BinaryIO) -> bool:
     return file.read(1) == b"\n"
 
 
-def changes(before: Entry, after: Entry) -> list[str]:
+def changes(before: HistoryEntry, after: HistoryEntry) -> list[str]:
     """What is not as it was, in words: versions, drafters, texts, speed."""
     if before.suite != after.suite:
         return ["other prompts than last time: nothing can be compared"]
@@ -105,7 +105,9 @@ def _speed_changes(what: str, before: Interval, after: Interval) -> list[str]:
     return []
 
 
-def entry_of(at: str, suite: str, comparison: Comparison, arms: Any, samples: Any) -> Entry | None:
+def entry_of(
+    at: str, suite: str, comparison: Comparison, arms: Any, samples: Any
+) -> HistoryEntry | None:
     """The entry of a comparison; None where it gave no figure."""
     if comparison.wall is None:
         return None
@@ -113,7 +115,7 @@ def entry_of(at: str, suite: str, comparison: Comparison, arms: Any, samples: An
     for sample in samples:
         if sample.text_sha256 and sample.repeat == 0:
             texts[sample.arm][sample.prompt] = sample.text_sha256
-    return Entry(
+    return HistoryEntry(
         at=at,
         suite=suite,
         verdict=comparison.wall.verdict,

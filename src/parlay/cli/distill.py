@@ -106,13 +106,13 @@ def distill(
     """Write text with the target, train a small model on it, export, measure, record."""
     _need_torch()
     from parlay.training.trainer import LEARNING_RATE, START_LEARNING_RATE, Recipe
-    from parlay.training.writers import Job
+    from parlay.training.writers import WritingJob
     from parlay.training.writing import WritingSettings
 
     make = _makers()[kind] if kind in _makers() else _no_such_kind(kind)
     place = _place(resolve_model(target), out, _start(start, kind))
     types = _types(file_type)
-    job = Job(
+    job = WritingJob(
         place.target,
         place.work / "corpus",
         tokens,

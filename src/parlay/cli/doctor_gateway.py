@@ -45,7 +45,7 @@ ELSEWHERE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
+class SeenGateway:
     """The deployment, and what its servers showed; nothing where they could not be asked."""
 
     deployment: Deployment
@@ -60,13 +60,13 @@ class Gateway:
         return {pool.speculative for pool in self.deployment.upstreams}
 
 
-Check = Callable[[Gateway], Iterator[Finding]]
+Check = Callable[[SeenGateway], Iterator[Finding]]
 
 
 def examine(deployment: Deployment) -> list[Finding]:
     """Run every check; one that cannot be run is a failure of its item, not of the list."""
     keyless = list(_unreadable_keys(deployment))
-    gateway = Gateway(deployment, [] if keyless else look(deployment))
+    gateway = SeenGateway(deployment, [] if keyless else look(deployment))
     found = [f for item, check in CHECKS.items() for f in run_check(item, check, gateway)]
     return [*keyless, *found]
 
@@ -83,7 +83,7 @@ def _unreadable_keys(deployment: Deployment) -> Iterator[Finding]:
 # -- the servers --------------------------------------------------------------
 
 
-def _health(gateway: Gateway) -> Iterator[Finding]:
+def _health(gateway: SeenGateway) -> Iterator[Finding]:
     bad = [seen for seen in gateway.looks if seen.health.problem is not None]
     for seen in bad[:MAX_LINES]:
         found = f"{seen.pool.name}: {seen.url}{_path(seen)} {_said(seen.health)}"
@@ -125,7 +125,7 @@ def _key_cure(seen: Look) -> str:
     )
 
 
-def _models(gateway: Gateway) -> Iterator[Finding]:
+def _models(gateway: SeenGateway) -> Iterator[Finding]:
     yield from islice(filter(None, map(_model_problem, gateway.well)), MAX_LINES)
     for name, group in groupby(gateway.well, lambda seen: seen.pool.name):
         pairs = {(s.model.name, s.engine) for s in group if s.model is not None}
@@ -152,7 +152,7 @@ def _model_problem(seen: Look) -> Finding | None:
     return None
 
 
-def _same_model(gateway: Gateway) -> Iterator[Finding]:
+def _same_model(gateway: SeenGateway) -> Iterator[Finding]:
     """By what servers tell of it; a name alone is weak, and two names may mean one model."""
     models = [seen.model for seen in gateway.well if seen.model is not None]
     if not models:
@@ -179,7 +179,7 @@ def _same_model(gateway: Gateway) -> Iterator[Finding]:
         )
 
 
-def _speculation(gateway: Gateway) -> Iterator[Finding]:
+def _speculation(gateway: SeenGateway) -> Iterator[Finding]:
     problems = list(filter(None, map(_mark_problem, gateway.well)))
     yield from problems[:MAX_LINES]
     fine = [seen for seen in gateway.well if _mark_problem(seen) is None]
@@ -226,7 +226,7 @@ def _counted(group: Sequence[Look]) -> str:
 # -- the address --------------------------------------------------------------
 
 
-def _door(gateway: Gateway) -> Iterator[Finding]:
+def _door(gateway: SeenGateway) -> Iterator[Finding]:
     server = gateway.deployment.server
     item = "keys and address"
     try:
@@ -244,7 +244,7 @@ def _door(gateway: Gateway) -> Iterator[Finding]:
         yield Finding(item, "warn", f"{server.host}, open to everyone", todo)
 
 
-def _thresholds(gateway: Gateway) -> Iterator[Finding]:
+def _thresholds(gateway: SeenGateway) -> Iterator[Finding]:
     share = gateway.deployment.gateway.explore_share
     if len(gateway.kinds) < 2:
         kind = "speculative" if True in gateway.kinds else "plain"
@@ -257,7 +257,7 @@ def _thresholds(gateway: Gateway) -> Iterator[Finding]:
         yield Finding("thresholds", "ok", "none needed: traffic follows measured time per token")
 
 
-def _unused(gateway: Gateway) -> Iterator[Finding]:
+def _unused(gateway: SeenGateway) -> Iterator[Finding]:
     if kept := left_behind(gateway.deployment):
         todo = "set them where the engines are started (parlay deploy render), and leave them out"
         yield Finding("unused keys", "warn", f"without effect here: {kept}", todo)
@@ -265,11 +265,11 @@ def _unused(gateway: Gateway) -> Iterator[Finding]:
         yield Finding("unused keys", "ok", "none")
 
 
-def _workload(gateway: Gateway) -> Iterator[Finding]:
+def _workload(gateway: SeenGateway) -> Iterator[Finding]:
     yield from _workload_of(gateway.deployment)
 
 
-def _reasoning(gateway: Gateway) -> Iterator[Finding]:
+def _reasoning(gateway: SeenGateway) -> Iterator[Finding]:
     rules = gateway.deployment.routes
     rule = next((r for r in rules if r.when.reasoning), None)
     if rule is None:
@@ -284,7 +284,7 @@ def _reasoning(gateway: Gateway) -> Iterator[Finding]:
         yield Finding("reasoning policy", "ok", f"rule {rule.name}: {how}")
 
 
-def _alerts(gateway: Gateway) -> Iterator[Finding]:
+def _alerts(gateway: SeenGateway) -> Iterator[Finding]:
     if gateway.deployment.monitoring.alert_webhook:
         yield Finding("alerts", "ok", "servers and pools that are out are told to the webhook")
     else:
@@ -292,7 +292,7 @@ def _alerts(gateway: Gateway) -> Iterator[Finding]:
         yield Finding("alerts", "warn", "servers that are out are told in the log only", todo)
 
 
-def _disk(gateway: Gateway) -> Iterator[Finding]:
+def _disk(gateway: SeenGateway) -> Iterator[Finding]:
     log = gateway.deployment.monitoring.request_log
     if log is None:
         yield Finding("disk", "ok", "nothing is written: no request log is kept")
@@ -300,7 +300,7 @@ def _disk(gateway: Gateway) -> Iterator[Finding]:
         yield _room(Path(log).parent)
 
 
-def _elsewhere(gateway: Gateway) -> Iterator[Finding]:
+def _elsewhere(gateway: SeenGateway) -> Iterator[Finding]:
     for item, hint in ELSEWHERE.items():
         yield Finding(item, "ok", f"the upstreams' business: {hint}")
 

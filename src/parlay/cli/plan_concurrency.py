@@ -20,10 +20,10 @@ from parlay.control.cost import CostTable, load_costs
 from parlay.errors import BadRequest
 from parlay.fleet.arrivals import Arrival, busiest, denser, from_log, rate_of
 from parlay.fleet.exact_rows import ExactRows
-from parlay.fleet.machine import Shape
+from parlay.fleet.machine import PassShape
 from parlay.fleet.odds import Odds, recorded_odds
 from parlay.fleet.prices import Prices
-from parlay.fleet.simulation import Outcome, Way, simulate
+from parlay.fleet.simulation import SimulationOutcome, Way, simulate
 from parlay.fleet.sizing import Goals, Size, machines_needed
 from parlay.fleet.streams import Point, best_windows, crossing, speedups
 from parlay.fleet.tables import cost_tables
@@ -75,7 +75,9 @@ def answer(question: Question, json_output: bool, say: Callable[[str], None]) ->
     costs = _costs(question, say)
     prices = Prices(costs)
     odds = _odds(question, prices)
-    shape = Shape(_slots(question, prices), exact=_exact(question, _slots(question, prices), say))
+    shape = PassShape(
+        _slots(question, prices), exact=_exact(question, _slots(question, prices), say)
+    )
     streams = [n for n in _STREAMS if n < shape.slots] + [shape.slots]
     arrivals = _arrivals(question.log, question.times) if question.log is not None else []
     points = speedups(prices, odds, shape, streams, n_context=_context(arrivals))
@@ -108,9 +110,9 @@ def _exact(question: Question, n_slots: int, say: Callable[[str], None]) -> Exac
 
 def _costs(question: Question, say: Callable[[str], None]) -> CostTable:
     if question.costs is None:
-        from parlay.timing.batch_table import Wanted, batch_table
+        from parlay.timing.batch_table import WantedTable, batch_table
 
-        wanted = Wanted(
+        wanted = WantedTable(
             resolve_model(question.target, say),
             question.draft,
             max_sequences=question.slots or _DEFAULT_SLOTS,
@@ -153,7 +155,7 @@ def _fleets(
     arrivals: list[Arrival],
     prices: Prices,
     odds: Odds,
-    shape: Shape,
+    shape: PassShape,
     points: list[Point],
     question: Question,
 ) -> list[Fleet]:
@@ -161,7 +163,7 @@ def _fleets(
     ways = {"plain": Way(), "speculative": Way(odds, lambda n: windows.get(n, 0))}
 
     def sized(way: Way) -> Size:
-        def run(n_machines: int) -> Outcome:
+        def run(n_machines: int) -> SimulationOutcome:
             seed = question.seed
             return simulate(arrivals, prices, shape, way, n_machines=n_machines, seed=seed)[0]
 
@@ -177,7 +179,7 @@ def _record(
     costs: CostTable,
     prices: Prices,
     odds: Odds,
-    shape: Shape,
+    shape: PassShape,
     points: list[Point],
     arrivals: list[Arrival],
     fleets: list[Fleet],

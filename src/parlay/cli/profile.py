@@ -17,7 +17,7 @@ from rich.table import Table
 from parlay.errors import BadRequest
 from parlay.pairing.baseline import load_baseline
 from parlay.planning.requests import read_logs
-from parlay.planning.workload import Route, Speeds, profile, rules
+from parlay.planning.workload import Speeds, WorkloadRoute, profile, rules
 
 EXAMPLE = """
 Example: parlay profile requests.jsonl --target target.gguf --draft drafter.gguf
@@ -84,7 +84,9 @@ def _expected(target: Path | None, draft: Path | None) -> float | None:
     return max(1.0, *baseline.speedups.values()) if baseline.speedups else None
 
 
-def _print(routes: list[Route], entries: list[dict[str, object]], n: int, skipped: int) -> None:
+def _print(
+    routes: list[WorkloadRoute], entries: list[dict[str, object]], n: int, skipped: int
+) -> None:
     out = Console(highlight=False)
     out.print(f"{n} requests, {skipped} other lines")
     table = Table(box=None, padding=(0, 2, 0, 0))

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from parlay.control.cost import CostTable, load_costs, shipped_costs
 from parlay.errors import BadRequest
-from parlay.replay.contest import Comparison, compare, controller_named
+from parlay.replay.contest import Contest, compare, controller_named
 from parlay.replay.recording import Recording, load_recordings, mixed_workload, shipped_recordings
 
 EXAMPLE = """
@@ -98,7 +98,7 @@ def _with_drafter(table: CostTable, share: float | None) -> CostTable:
     return table if share is None else table.with_drafter(share)
 
 
-def _table(found: list[Comparison]) -> Table:
+def _table(found: list[Contest]) -> Table:
     columns = ("plain", "controller", "best fixed", "oracle", "of best fixed", "of oracle", "least")
     table = Table("costs", *columns, caption="tok/s; averages of ratios; least over plain")
     for c in found:

@@ -43,7 +43,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Alert:
+class LimitAlert:
     """A limit was passed."""
 
     kind: str  # token_acceptance, sequence_acceptance or fallback_share
@@ -51,10 +51,10 @@ class Alert:
     limit: float
 
 
-OnAlert = Callable[[Alert], None]
+OnAlert = Callable[[LimitAlert], None]
 
 
-def _ignore(_alert: Alert) -> None:
+def _ignore(_alert: LimitAlert) -> None:
     pass
 
 
@@ -136,7 +136,7 @@ class Guarded:
             return
         percent = 100.0 * sum(self._fallbacks) / len(self._fallbacks)
         if percent > limit:
-            self._on_alert(Alert("fallback_share", percent, limit))
+            self._on_alert(LimitAlert("fallback_share", percent, limit))
             self._halvings = min(self._halvings + 1, _MOST_HALVINGS)
             self._fallbacks.clear()
         elif self._halvings:
@@ -146,5 +146,5 @@ class Guarded:
     def _below(self, kind: str, value: float, limit: float | None) -> bool:
         if limit is None or value >= limit:
             return False
-        self._on_alert(Alert(kind, value, limit))
+        self._on_alert(LimitAlert(kind, value, limit))
         return True

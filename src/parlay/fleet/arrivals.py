@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from parlay.errors import BadRequest
-from parlay.planning.requests import Request
+from parlay.planning.requests import LoggedRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def poisson(
     return found
 
 
-def from_log(requests: Sequence[Request]) -> list[Arrival]:
+def from_log(requests: Sequence[LoggedRequest]) -> list[Arrival]:
     """A log's requests in the order of their arrival, the first one at 0."""
     timed = [r for r in requests if r.at_s is not None]
     if not timed:

@@ -21,7 +21,7 @@ Windows = Callable[[int], int]  # sequences that decode -> the window of their r
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class PassShape:
     """How a machine is set up."""
 
     slots: int
@@ -37,7 +37,7 @@ class Shape:
 
 
 @dataclass(slots=True)
-class Job:
+class SimulatedJob:
     """A request on its way."""
 
     arrival: Arrival
@@ -50,7 +50,7 @@ class Job:
     done_s: float = -1.0
 
     @classmethod
-    def of(cls, arrival: Arrival) -> Job:
+    def of(cls, arrival: Arrival) -> SimulatedJob:
         n_reused = arrival.n_reused
         return cls(arrival, arrival.n_prompt - n_reused, n_reused)
 
@@ -69,19 +69,19 @@ def plain(_n_sequences: int) -> int:
     return 0
 
 
-class Machine:
+class SimulatedMachine:
     """Runs steps; time passes only in `step`."""
 
     def __init__(
-        self, prices: Prices, shape: Shape, odds: Odds | None, windows: Windows, rng: Random
+        self, prices: Prices, shape: PassShape, odds: Odds | None, windows: Windows, rng: Random
     ) -> None:
         self._prices = prices
         self._shape = shape
         self._odds = odds
         self._draws = Draws(odds, rng) if odds is not None else None
         self._windows: Windows = windows if odds is not None else plain
-        self._waiting: deque[Job] = deque()
-        self._active: list[Job] = []
+        self._waiting: deque[SimulatedJob] = deque()
+        self._active: list[SimulatedJob] = []
         # The slot idle for longest comes first, as in the runtime.
         self._free = deque(range(shape.slots))
         self._last = (0, 0)  # sequences and rows of the last pass
@@ -93,7 +93,7 @@ class Machine:
         """Requests that are here, running or not."""
         return len(self._waiting) + len(self._active)
 
-    def add(self, job: Job) -> None:
+    def add(self, job: SimulatedJob) -> None:
         self._waiting.append(job)
 
     def step(self, now: float) -> float:
@@ -113,7 +113,7 @@ class Machine:
             job.started_s = now
             self._active.append(job)
 
-    def _groups(self) -> list[list[Job]]:
+    def _groups(self) -> list[list[SimulatedJob]]:
         reading = [job for job in self._active if not job.n_made]
         decoding = [job for job in self._active if job.n_made]
         exact = self._shape.exact
@@ -122,7 +122,9 @@ class Machine:
         )
         return [group for group in groups if group]
 
-    def _in(self, exact: ExactRows, decoding: Sequence[Job]) -> Iterator[list[Job]]:
+    def _in(
+        self, exact: ExactRows, decoding: Sequence[SimulatedJob]
+    ) -> Iterator[list[SimulatedJob]]:
         """Those who decode, parted into passes of the class: as many as decode fastest."""
         left = sorted(decoding, key=lambda job: job.slot)
         while left:
@@ -142,7 +144,7 @@ class Machine:
 
     # -- one pass -------------------------------------------------------------
 
-    def _run(self, group: Sequence[Job], now: float) -> float:
+    def _run(self, group: Sequence[SimulatedJob], now: float) -> float:
         decoding = [job for job in group if job.n_made]
         drafted = self._draft(decoding)
         rows = self._rows(drafted)
@@ -156,7 +158,7 @@ class Machine:
             self._read(job, n, now)
         return now
 
-    def _draft(self, decoding: Sequence[Job]) -> list[int]:
+    def _draft(self, decoding: Sequence[SimulatedJob]) -> list[int]:
         """The drafted tokens of each sequence."""
         n = len(decoding)
         if self._draws is None or n == 0:
@@ -184,7 +186,7 @@ class Machine:
         made = [k for k in drafted if k]
         return self._prices.draft_s(max(made), len(made)) if made else 0.0
 
-    def _chunks(self, group: Sequence[Job], room: int) -> list[tuple[Job, int]]:
+    def _chunks(self, group: Sequence[SimulatedJob], room: int) -> list[tuple[SimulatedJob, int]]:
         found = []
         for job in group:
             if job.n_made:
@@ -195,7 +197,7 @@ class Machine:
                 room -= n
         return found
 
-    def _context(self, group: Sequence[Job]) -> int:
+    def _context(self, group: Sequence[SimulatedJob]) -> int:
         return sum(job.n_context for job in group) // len(group)
 
     def _pass_s(self, spans: dict[int, int], reading: dict[int, int], n_context: int) -> float:
@@ -217,7 +219,7 @@ class Machine:
                 seconds += self._prices.pass_s(n, rows, n_context, changed)
         return seconds
 
-    def _take(self, decoding: Sequence[Job], drafted: Sequence[int]) -> None:
+    def _take(self, decoding: Sequence[SimulatedJob], drafted: Sequence[int]) -> None:
         for job, k in zip(decoding, drafted, strict=True):
             made = 1 + (self._draws.accepted(k) if k and self._draws else 0)
             made = min(made, job.arrival.n_answer - job.n_made)
@@ -225,7 +227,7 @@ class Machine:
             job.n_context += made
             self.n_tokens += made
 
-    def _read(self, job: Job, n: int, now: float) -> None:
+    def _read(self, job: SimulatedJob, n: int, now: float) -> None:
         job.n_pending -= n
         job.n_context += n
         if job.n_pending == 0:  # the prompt's end gives the first token

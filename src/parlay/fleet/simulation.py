@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from parlay.fleet.arrivals import Arrival
-from parlay.fleet.machine import Job, Machine, Shape, Windows, plain
+from parlay.fleet.machine import PassShape, SimulatedJob, SimulatedMachine, Windows, plain
 from parlay.fleet.odds import Odds
 from parlay.fleet.prices import Prices
 
@@ -27,7 +27,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationOutcome:
     """What became of a stream of requests."""
 
     n_requests: int
@@ -56,24 +56,24 @@ class Outcome:
 def simulate(
     arrivals: Sequence[Arrival],
     prices: Prices,
-    shape: Shape,
+    shape: PassShape,
     way: Way,
     *,
     n_machines: int = 1,
     seed: int = 0,
-) -> tuple[Outcome, list[Job]]:
+) -> tuple[SimulationOutcome, list[SimulatedJob]]:
     """Answer every request; each goes to the machine with the fewest."""
     rng = Random(seed)
     machines = [
-        Machine(prices, shape, way.odds, way.windows, Random(rng.getrandbits(64)))
+        SimulatedMachine(prices, shape, way.odds, way.windows, Random(rng.getrandbits(64)))
         for _ in range(n_machines)
     ]
-    jobs = [Job.of(arrival) for arrival in arrivals]
+    jobs = [SimulatedJob.of(arrival) for arrival in arrivals]
     end = _run(machines, jobs)
     return _outcome(machines, jobs, end), jobs
 
 
-def _run(machines: Sequence[Machine], jobs: Sequence[Job]) -> float:
+def _run(machines: Sequence[SimulatedMachine], jobs: Sequence[SimulatedJob]) -> float:
     """Steps in the order of their time; arrivals come in between. Returns when all is done."""
     waiting = deque(jobs)
     free: list[tuple[float, int]] = []  # when a machine that is in a step will be out of it
@@ -128,12 +128,14 @@ class _Desk:
         self._asleep[i] = True
 
 
-def _outcome(machines: Sequence[Machine], jobs: Sequence[Job], end: float) -> Outcome:
+def _outcome(
+    machines: Sequence[SimulatedMachine], jobs: Sequence[SimulatedJob], end: float
+) -> SimulationOutcome:
     start = min((job.arrival.at_s for job in jobs), default=0.0)
     span = max(end - start, 1e-12)
     n_tokens = sum(machine.n_tokens for machine in machines)
     several = [job for job in jobs if job.n_made > 1]
-    return Outcome(
+    return SimulationOutcome(
         n_requests=len(jobs),
         span_s=span,
         utilisation=sum(machine.busy_s for machine in machines) / (span * len(machines)),

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from parlay.fleet.simulation import Outcome
+from parlay.fleet.simulation import SimulationOutcome
 
 MAX_MACHINES = 1 << 14
 _P95 = 1
-Simulated = Callable[[int], Outcome]  # by the number of machines
+Simulated = Callable[[int], SimulationOutcome]  # by the number of machines
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Goals:
     ttft_ms: float | None = None
     tpot_ms: float | None = None
 
-    def kept(self, outcome: Outcome) -> bool:
+    def kept(self, outcome: SimulationOutcome) -> bool:
         first = self.ttft_ms is None or outcome.ttft_ms[_P95] <= self.ttft_ms
         each = self.tpot_ms is None or outcome.tpot_ms[_P95] <= self.tpot_ms
         return first and each
@@ -34,7 +34,7 @@ class Size:
 
     n_machines: int
     kept: bool
-    outcome: Outcome
+    outcome: SimulationOutcome
 
 
 def machines_needed(run: Simulated, goals: Goals, n_requests: int) -> Size:

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from parlay.fleet.arrivals import Arrival
-from parlay.fleet.machine import Job, Machine, Shape
+from parlay.fleet.machine import PassShape, SimulatedJob, SimulatedMachine
 from parlay.fleet.odds import Odds
 from parlay.fleet.prices import Prices
 
@@ -49,7 +49,7 @@ class Point:
 def speedups(
     prices: Prices,
     odds: Odds,
-    shape: Shape,
+    shape: PassShape,
     streams: Sequence[int],
     *,
     n_context: int = 256,
@@ -60,7 +60,7 @@ def speedups(
 
 
 def _point(
-    prices: Prices, odds: Odds, shape: Shape, n: int, n_context: int, windows: Sequence[int]
+    prices: Prices, odds: Odds, shape: PassShape, n: int, n_context: int, windows: Sequence[int]
 ) -> Point:
     plain = _rate(prices, odds, shape, n, 0, n_context)
     allowed = [k for k in windows if k <= _widest(shape, n)]
@@ -72,7 +72,7 @@ def _point(
     return Point(n, plain, window, best, {k: rate / plain for k, rate in rates.items()})
 
 
-def _widest(shape: Shape, n: int) -> int:
+def _widest(shape: PassShape, n: int) -> int:
     """The largest window that the batch, or exactness, allows so many sequences."""
     widest = max(0, shape.batch // n - 1)
     if shape.exact is None:
@@ -80,7 +80,9 @@ def _widest(shape: Shape, n: int) -> int:
     return min(widest, shape.exact.widest(shape.exact.numbers(n)[-1]))
 
 
-def _rate(prices: Prices, odds: Odds, shape: Shape, n: int, window: int, n_context: int) -> float:
+def _rate(
+    prices: Prices, odds: Odds, shape: PassShape, n: int, window: int, n_context: int
+) -> float:
     """Tokens per second with a window."""
     if (window and odds.offered < 1.0) or shape.exact is not None:
         return _played(prices, odds, shape, n, window, n_context)
@@ -90,11 +92,13 @@ def _rate(prices: Prices, odds: Odds, shape: Shape, n: int, window: int, n_conte
     return n * odds.expected(window) / seconds
 
 
-def _played(prices: Prices, odds: Odds, shape: Shape, n: int, window: int, n_context: int) -> float:
+def _played(
+    prices: Prices, odds: Odds, shape: PassShape, n: int, window: int, n_context: int
+) -> float:
     """Some draft and some do not, so that rounds are unequal: play them."""
     full = replace(shape, slots=n)
-    machine = Machine(prices, full, odds, lambda _n: window, Random(n * 1000 + window))
-    jobs = [Job.of(Arrival(0.0, n_context + 1, _ENDLESS, n_context)) for _ in range(n)]
+    machine = SimulatedMachine(prices, full, odds, lambda _n: window, Random(n * 1000 + window))
+    jobs = [SimulatedJob.of(Arrival(0.0, n_context + 1, _ENDLESS, n_context)) for _ in range(n)]
     for job in jobs:
         job.n_pending, job.n_made = 0, 1
         machine.add(job)

@@ -23,7 +23,7 @@ _MAX_MODELS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ServedModel:
     """A model as its server lists it."""
 
     name: str
@@ -40,14 +40,14 @@ class Look:
     listing: Fetched
     metrics: Fetched
     engine: str | None = None  # who it says it is
-    models: tuple[Model, ...] = ()
+    models: tuple[ServedModel, ...] = ()
 
     @property
     def counters(self) -> Counters:
         return counters.parse(self.metrics.text)
 
     @property
-    def model(self) -> Model | None:
+    def model(self) -> ServedModel | None:
         """The one that it would be asked for."""
         wanted = self.pool.model
         return next((m for m in self.models if wanted in (None, m.name)), None)
@@ -92,11 +92,11 @@ async def _at(up: Upstream) -> Look:
     )
 
 
-def _models(rows: list[dict[str, Any]]) -> Iterator[Model]:
+def _models(rows: list[dict[str, Any]]) -> Iterator[ServedModel]:
     for row in rows:
         name = answers.string(row.get("id"))
         if name is not None:
-            yield Model(one_line(name, 90), dict(_facts(row)))
+            yield ServedModel(one_line(name, 90), dict(_facts(row)))
 
 
 def _facts(row: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """Whether a route's requests speculate: measured time per token, both ways, and traffic follows.
 
-Pure: sees seconds and tokens, never text, servers or clocks. One `Route` for each rule.
+Pure: sees seconds and tokens, never text, servers or clocks. One `RouteTiming` for each rule.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_BACKOFF = 16  # looks at the slower side become rarer, down to this much
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SideChoice:
     """One decision, and why."""
 
     speculate: bool
@@ -42,7 +42,7 @@ class Side:
         return self._seconds / self._tokens if self._tokens else None
 
 
-class Route:
+class RouteTiming:
     """The question of one route.
 
     Of n requests at most `explore_share * n + MIN_ANSWERS` go to the side believed slower.
@@ -58,20 +58,20 @@ class Route:
         self._owed = 0.0  # looks at the slower side that are due
         self._usual: float | None = None  # the leader's time when the slower side was last seen
 
-    def choose(self) -> Choice:
+    def choose(self) -> SideChoice:
         """For one request; every call counts as one."""
         why: Why = "faster" if self.compared else "measuring"
         self._turn = not self._turn
         if self._share and not self.compared and self._n_first < MIN_ANSWERS and not self._turn:
             self._n_first += 1
-            return Choice(not self.leader, "measuring")
+            return SideChoice(not self.leader, "measuring")
         self._owed += self._share / self._backoff
         if self._owed < 1:
-            return Choice(self.leader, why)
+            return SideChoice(self.leader, why)
         self._owed -= 1
         self._backoff = min(2 * self._backoff, _MAX_BACKOFF)
         self._usual = self.sides[self.leader].s_per_token
-        return Choice(not self.leader, "exploring" if self.compared else "measuring")
+        return SideChoice(not self.leader, "exploring" if self.compared else "measuring")
 
     def observe(self, speculated: bool, seconds: float, tokens: int) -> None:
         """An answer: the time it took to decode so many tokens."""

@@ -18,8 +18,8 @@ from starlette.types import Receive, Scope, Send
 
 from parlay.gateway import figures
 from parlay.gateway.asking import Asked
-from parlay.gateway.figures import Decision, ObservedAnswer
-from parlay.gateway.relay import Attempt, Piece, UpstreamFailed
+from parlay.gateway.figures import ObservedAnswer, PoolDecision
+from parlay.gateway.relay import Attempt, RelayedPiece, UpstreamFailed
 from parlay.gateway.service import Gateway
 from parlay.gateway.upstream import Upstream
 from parlay.reading import answers
@@ -134,11 +134,11 @@ class Exchange:
         return self._attempt.up
 
     @property
-    def _decision(self) -> Decision:
+    def _decision(self) -> PoolDecision:
         """What was decided, or what became of it when no server of that kind was there."""
         if self._up.pool.speculative == self._choice.speculative:
             return self._choice
-        return Decision(self._up.pool.speculative, "unavailable")
+        return PoolDecision(self._up.pool.speculative, "unavailable")
 
     @property
     def _headers(self) -> dict[str, str]:
@@ -168,7 +168,7 @@ class Exchange:
             {**self._named(piece.chunk), **speculation_fields(numbers)}, headers=headers
         )
 
-    def _translated(self, piece: Piece, numbers: dict[str, Any]) -> dict[str, Any]:
+    def _translated(self, piece: RelayedPiece, numbers: dict[str, Any]) -> dict[str, Any]:
         """A whole answer of chat's in another format."""
         assert self._writer is not None
         self._writer.push({"delta": _indexed(_choice(piece.chunk).get("message"))})
@@ -249,7 +249,7 @@ class Exchange:
             return _event({**chunk, "response": {**response, **speculation_fields(numbers)}})
         return _event({**chunk, **speculation_fields(numbers)})
 
-    async def _pieces(self, attempt: Attempt) -> AsyncIterator[list[Piece]]:
+    async def _pieces(self, attempt: Attempt) -> AsyncIterator[list[RelayedPiece]]:
         yield attempt.first_pieces
         async for pieces in attempt.rest(self._deadline):
             yield pieces
@@ -302,7 +302,7 @@ class Exchange:
 
     # -- chunks -------------------------------------------------------------------
 
-    def _see(self, piece: Piece) -> None:
+    def _see(self, piece: RelayedPiece) -> None:
         observed, now = self._observed, perf_counter()
         if piece.event.text and observed.last is not None:
             self._gateway.metrics.between.observe(now - observed.last)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from parlay.gateway.choice import Route
-from parlay.reading.answers import Event
+from parlay.gateway.choice import RouteTiming
+from parlay.reading.answers import AnswerEvent
 from parlay.reading.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PoolDecision:
     """Which pool, and why: `why` is the gateway's word, `fallback` ours for a plain answer."""
 
     speculative: bool
@@ -40,7 +40,7 @@ class ObservedAnswer:
     told: Speculation | None = None
     ids: list[str] = field(default_factory=list)
 
-    def see(self, event: Event, now: float) -> None:
+    def see(self, event: AnswerEvent, now: float) -> None:
         if event.text:
             self.first = self.first or now
             self.last = now
@@ -70,10 +70,10 @@ class ObservedAnswer:
 
 def speculation(
     observed: ObservedAnswer,
-    decision: Decision,
+    decision: PoolDecision,
     pool: str,
     route: str,
-    timing: Route,
+    timing: RouteTiming,
     *,
     streamed: bool,
 ) -> dict[str, Any]:

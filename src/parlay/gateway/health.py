@@ -13,7 +13,7 @@ _MAX_DOUBLINGS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HealthLimits:
     """When a server goes, and for how long."""
 
     eject_after: int = 3  # failed requests in a row
@@ -24,7 +24,7 @@ class Limits:
 class Health:
     """One server's standing."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: HealthLimits) -> None:
         self._limits = limits
         self.state: State = "unknown"
         self.reason: str | None = None

@@ -15,7 +15,7 @@ from typing import Any
 from parlay.gateway.pools import Pools
 from parlay.gateway.upstream import Upstream
 from parlay.reading.speculation import Speculation
-from parlay.web.memory import process_bytes
+from parlay.web.memory_pressure import process_bytes
 
 TICK_S = 1.0
 HISTORY = 300  # ticks
@@ -26,7 +26,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LiveAnswer:
     """One answer in numbers."""
 
     generated: int
@@ -37,25 +37,25 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Group:
+class LiveGroup:
     """The answers of one route."""
 
     route: str
-    answers: deque[Answer] = field(default_factory=lambda: deque(maxlen=RECENT))
-    since: deque[Answer] = field(default_factory=lambda: deque(maxlen=RECENT))  # the last look
+    answers: deque[LiveAnswer] = field(default_factory=lambda: deque(maxlen=RECENT))
+    since: deque[LiveAnswer] = field(default_factory=lambda: deque(maxlen=RECENT))  # the last look
     points: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=HISTORY))
     n_requests: int = 0
     n_generated: int = 0
     n_seen: int = 0  # tokens at the last look
 
 
-class Live:
+class GatewayLive:
     """Takes answers in, and makes snapshots."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last = clock()
-        self._groups: OrderedDict[str, Group] = OrderedDict({ALL: Group(ALL)})
+        self._groups: OrderedDict[str, LiveGroup] = OrderedDict({ALL: LiveGroup(ALL)})
         self.requests: deque[dict[str, Any]] = deque(maxlen=MAX_REQUESTS)
         self.n_answered = 0
 
@@ -64,7 +64,7 @@ class Live:
         for group in self._of(route):
             group.n_generated += n
 
-    def take(self, route: str, answer: Answer, record: dict[str, Any]) -> None:
+    def take(self, route: str, answer: LiveAnswer, record: dict[str, Any]) -> None:
         """An answer is over."""
         self.n_answered += 1
         self.requests.append(record)
@@ -107,19 +107,19 @@ class Live:
             ]
         }
 
-    def _list(self) -> list[Group]:
+    def _list(self) -> list[LiveGroup]:
         """All together first."""
         return [self._groups[ALL], *(g for name, g in self._groups.items() if name != ALL)]
 
-    def _of(self, route: str) -> tuple[Group, Group]:
+    def _of(self, route: str) -> tuple[LiveGroup, LiveGroup]:
         if route not in self._groups:
-            self._groups[route] = Group(route)
+            self._groups[route] = LiveGroup(route)
             if len(self._groups) > MAX_GROUPS:
                 oldest = next(name for name in self._groups if name != ALL)
                 del self._groups[oldest]
         return self._groups[ALL], self._groups[route]
 
-    def _group(self, group: Group, model: str, elapsed: float) -> dict[str, Any]:
+    def _group(self, group: LiveGroup, model: str, elapsed: float) -> dict[str, Any]:
         found = figures(tuple(group.since))
         n = group.n_generated - group.n_seen
         group.n_seen = group.n_generated
@@ -144,7 +144,7 @@ class Live:
         }
 
 
-def figures(answers: Sequence[Answer]) -> dict[str, Any]:
+def figures(answers: Sequence[LiveAnswer]) -> dict[str, Any]:
     """Answers summed up with the fields of `speculation`; what nobody told is nothing."""
     told = [(a, a.told) for a in answers if a.told is not None]
     drafted = sum(t.drafted for _, t in told)
@@ -174,7 +174,7 @@ def figures(answers: Sequence[Answer]) -> dict[str, Any]:
     }
 
 
-def _rounds(answer: Answer, told: Speculation) -> int:
+def _rounds(answer: LiveAnswer, told: Speculation) -> int:
     return max(0, answer.generated - told.accepted) if told.rounds is None else told.rounds
 
 
@@ -187,7 +187,7 @@ def _by_position(told: Sequence[Speculation]) -> list[float]:
     return [round(accepted[j] / tried[j], 4) for j in sorted(tried) if tried[j]]
 
 
-def _model(group: Group, model: str) -> str:
+def _model(group: LiveGroup, model: str) -> str:
     return ALL if group.route == ALL else model
 
 

@@ -12,22 +12,22 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from parlay.gateway.choice import Route
+from parlay.gateway.choice import RouteTiming
 from parlay.gateway.tally import Tally
 from parlay.gateway.upstream import Upstream
-from parlay.web.memory import process_bytes
+from parlay.web.memory_pressure import process_bytes
 
 RouteKey = tuple[str, bool]  # a rule's name, and whether answers are streamed
 Rows = Mapping[Any, float]  # by the values of the labels
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class GatewayView:
     """The gateway at one moment."""
 
     tally: Tally
     upstreams: tuple[Upstream, ...]
-    routes: Mapping[RouteKey, Route]
+    routes: Mapping[RouteKey, RouteTiming]
     decisions: Mapping[tuple[str, bool, str], int]
     n_waiting: int
     n_retries: int
@@ -37,7 +37,7 @@ class View:
 class GatewayCollector(Collector):
     """Reads the view when asked."""
 
-    def __init__(self, view: Callable[[], View]) -> None:
+    def __init__(self, view: Callable[[], GatewayView]) -> None:
         self._view = view
 
     def collect(self) -> Iterator[Metric]:
@@ -52,7 +52,7 @@ class GatewayCollector(Collector):
         return iter(())
 
 
-def _totals(view: View) -> Iterator[Metric]:
+def _totals(view: GatewayView) -> Iterator[Metric]:
     tally = view.tally
     for name, text, value in (
         ("generated_tokens", "Tokens of answers.", tally.n_generated),
@@ -69,7 +69,7 @@ def _totals(view: View) -> Iterator[Metric]:
     yield _counter("alerts", "Alerts raised.", ["kind"], kinds)
 
 
-def _now(view: View) -> Iterator[Metric]:
+def _now(view: GatewayView) -> Iterator[Metric]:
     tally, ups = view.tally, view.upstreams
     for name, text, value in (
         ("token_acceptance", "Accepted over drafted.", tally.token_acceptance),
@@ -112,7 +112,7 @@ def _upstreams(ups: Sequence[Upstream]) -> Iterator[Metric]:
         yield _counter(name, "Its own counter, summed over its engines.", labels, found)
 
 
-def _routes(view: View) -> Iterator[Metric]:
+def _routes(view: GatewayView) -> Iterator[Metric]:
     seconds = {
         (route, _word(streamed), _word(kind)): side.s_per_token
         for (route, streamed), found in view.routes.items()

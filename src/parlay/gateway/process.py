@@ -14,8 +14,8 @@ from parlay import __version__
 from parlay.deployment import Deployment, DeploymentError
 from parlay.gateway import live_routes
 from parlay.gateway.in_flight import left_behind
-from parlay.gateway.probing import Probing
 from parlay.gateway.routes import router
+from parlay.gateway.server_probing import ServerProbing
 from parlay.gateway.service import Gateway
 from parlay.web import dashboard as page
 from parlay.web.app import make_app
@@ -41,7 +41,7 @@ class GatewayProcess(Host[Gateway]):
         return app
 
     def beside(self, service: Gateway) -> Mapping[str, Work]:
-        return {"the health check": Probing(service).run}
+        return {"the health check": ServerProbing(service).run}
 
     async def end(self, service: Gateway) -> None:
         await service.shut()

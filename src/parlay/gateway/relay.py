@@ -18,7 +18,7 @@ import httpx
 from parlay.gateway.asking import Asked
 from parlay.gateway.upstream import Upstream
 from parlay.reading import answers
-from parlay.reading.answers import Event
+from parlay.reading.answers import AnswerEvent
 from parlay.reading.typed_answers import ENDS, is_typed
 from parlay.reading.typed_answers import event_of as typed_event
 from parlay.web import failures
@@ -42,11 +42,11 @@ class UpstreamFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RelayedPiece:
     """One chunk: as an object, and what it says."""
 
     chunk: dict[str, Any]
-    event: Event
+    event: AnswerEvent
 
 
 class Attempt:
@@ -58,8 +58,8 @@ class Attempt:
         self._stall_s = stall_s
         self._max_bytes = max_bytes
         self._response: httpx.Response | None = None
-        self._pieces: AsyncIterator[list[Piece]] | None = None
-        self.first_pieces: list[Piece] = []
+        self._pieces: AsyncIterator[list[RelayedPiece]] | None = None
+        self.first_pieces: list[RelayedPiece] = []
         self.done = False  # the end mark came
         # The engine has the client's format itself: nothing is translated.
         self.native = asked.original is not None and asked.endpoint in up.pool.formats
@@ -105,13 +105,13 @@ class Attempt:
                 raise UpstreamFailed("too_large", answer=_too_large())
         return bytes(found)
 
-    async def _whole(self) -> Piece:
+    async def _whole(self) -> RelayedPiece:
         chunk = answers.object_of(await self._text(self._max_bytes))
         if not chunk or not ("choices" in chunk or (self.native and is_typed(chunk))):
             raise UpstreamFailed("garbled")
-        return Piece(chunk, self._event(chunk))
+        return RelayedPiece(chunk, self._event(chunk))
 
-    def _event(self, chunk: dict[str, Any]) -> Event:
+    def _event(self, chunk: dict[str, Any]) -> AnswerEvent:
         return typed_event(chunk) if self.native else answers.event_of(chunk)
 
     async def _open(self) -> None:
@@ -128,7 +128,7 @@ class Attempt:
 
     # -- the rest of a stream -----------------------------------------------------
 
-    async def rest(self, deadline: float) -> AsyncIterator[list[Piece]]:
+    async def rest(self, deadline: float) -> AsyncIterator[list[RelayedPiece]]:
         """What comes after the first pieces, as it comes; ends silently at the deadline."""
         if self._pieces is None:
             return
@@ -148,7 +148,7 @@ class Attempt:
         except httpx.HTTPError:
             raise UpstreamFailed("cut") from None
 
-    async def _read(self) -> AsyncIterator[list[Piece]]:
+    async def _read(self) -> AsyncIterator[list[RelayedPiece]]:
         assert self._response is not None
         rest = b""
         n_bytes = 0
@@ -165,7 +165,7 @@ class Attempt:
         if not self.done and (pieces := self._parse([rest])):
             yield pieces
 
-    def _parse(self, lines: list[bytes]) -> list[Piece]:
+    def _parse(self, lines: list[bytes]) -> list[RelayedPiece]:
         found = []
         for line in lines:
             if not line.startswith(b"data:"):
@@ -181,7 +181,7 @@ class Attempt:
             self.done = self.native and chunk.get("type") in ENDS
             if event.error is not None:
                 raise UpstreamFailed("error", answer=_told(chunk, event.error))
-            found.append(Piece(chunk, event))
+            found.append(RelayedPiece(chunk, event))
             if self.done:
                 break
         return found

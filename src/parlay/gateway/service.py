@@ -14,10 +14,10 @@ from typing import Any
 
 from parlay.deployment import Deployment
 from parlay.gateway.asking import Asked, Asking, Ratio
-from parlay.gateway.choice import Route
-from parlay.gateway.figures import Decision, ObservedAnswer
-from parlay.gateway.live import Answer, Live
-from parlay.gateway.metrics import GatewayCollector, RouteKey, View
+from parlay.gateway.choice import RouteTiming
+from parlay.gateway.figures import ObservedAnswer, PoolDecision
+from parlay.gateway.live import GatewayLive, LiveAnswer
+from parlay.gateway.metrics import GatewayCollector, GatewayView, RouteKey
 from parlay.gateway.pools import Pools
 from parlay.gateway.relay import Attempt, UpstreamFailed
 from parlay.gateway.tally import Tally, together
@@ -44,10 +44,10 @@ class Gateway:
         self.supervisor_link = SupervisorLink()  # nobody keeps anything, unless a supervisor does
         self.alerts = Alerts()
         self.ratio = Ratio()
-        self.live = Live()
+        self.live = GatewayLive()
         self.pools = Pools(deployment)
         self.metrics = RequestMetrics(GatewayCollector(self.view))
-        self.routes: dict[RouteKey, Route] = {}
+        self.routes: dict[RouteKey, RouteTiming] = {}
         self.decisions: Counter[tuple[str, bool, str]] = Counter()
         self.n_retries = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,32 +99,32 @@ class Gateway:
             raise failures.unavailable("the server is shutting down", "shutting_down")
         return self.asking.understand(endpoint, body, headers, original)
 
-    def route(self, asked: Asked) -> Route:
+    def route(self, asked: Asked) -> RouteTiming:
         """What is known of a route; whole answers are timed otherwise than streams."""
         key = (asked.route, asked.stream)
         if key not in self.routes:
-            self.routes[key] = Route(self.deployment.gateway.explore_share)
+            self.routes[key] = RouteTiming(self.deployment.gateway.explore_share)
         return self.routes[key]
 
-    def choose(self, asked: Asked) -> Decision:
+    def choose(self, asked: Asked) -> PoolDecision:
         """Which kind of pool is asked, and why."""
         decision = self._decide(asked)
         self.decisions[asked.route, decision.speculative, decision.why] += 1
         return decision
 
-    def _decide(self, asked: Asked) -> Decision:
+    def _decide(self, asked: Asked) -> PoolDecision:
         if not self.pools.both():
-            return Decision(self.pools.all[0].pool.speculative, "only")
+            return PoolDecision(self.pools.all[0].pool.speculative, "only")
         if asked.wants is not None:
-            return Decision(asked.wants, "request", None if asked.wants else "request")
+            return PoolDecision(asked.wants, "request", None if asked.wants else "request")
         if asked.plain is not None:
-            return Decision(False, "policy", asked.plain)
+            return PoolDecision(False, "policy", asked.plain)
         for kind in (True, False):
             if not self.pools.able(kind):
-                return Decision(not kind, "unavailable")
+                return PoolDecision(not kind, "unavailable")
         choice = self.route(asked).choose()
         unprofitable = choice.why == "faster" and not choice.speculate
-        return Decision(choice.speculate, choice.why, "unprofitable" if unprofitable else None)
+        return PoolDecision(choice.speculate, choice.why, "unprofitable" if unprofitable else None)
 
     def attempt(self, up: Upstream, asked: Asked) -> Attempt:
         settings = self.deployment.gateway
@@ -169,7 +169,7 @@ class Gateway:
         """To those who observed."""
         seconds, tokens = observed.decoding(asked.stream)
         plain = self.route(asked).sides[False].s_per_token
-        answer = Answer(
+        answer = LiveAnswer(
             generated=observed.generated,
             told=observed.told,
             fallback=line["fallback"],
@@ -207,8 +207,8 @@ class Gateway:
         """Speculation over all servers, by what their answers or pages tell."""
         return together((up.told, up.page) for up in self.pools.all)
 
-    def view(self) -> View:
-        return View(
+    def view(self) -> GatewayView:
+        return GatewayView(
             tally=self.tally(),
             upstreams=tuple(self.pools.all),
             routes=self.routes,

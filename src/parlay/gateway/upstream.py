@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 from parlay.deployment import DeploymentError, GatewaySection
-from parlay.gateway.health import Health, Limits
+from parlay.gateway.health import Health, HealthLimits
 from parlay.gateway.tally import Page, Tally
 from parlay.reading import answers, counters
 from parlay.reading.bounds import one_line
@@ -43,7 +43,9 @@ class Upstream:
     def __init__(self, pool: Pool, url: str, settings: GatewaySection) -> None:
         self.pool = pool
         self.url = url
-        self.health = Health(Limits(settings.eject_after, settings.eject_s, settings.max_eject_s))
+        self.health = Health(
+            HealthLimits(settings.eject_after, settings.eject_s, settings.max_eject_s)
+        )
         self.in_flight = 0
         self.n_answered = 0
         self.n_failed = 0

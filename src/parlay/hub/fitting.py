@@ -30,7 +30,7 @@ Fits = Callable[[Shape], Plan]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class FittingChoice:
     """A variant, and what else there was."""
 
     variant: Variant
@@ -44,12 +44,12 @@ class Choice:
         return f"{self.variant.label}, {self.variant.n_bytes / 1e9:.2f} GB: {how}{beside}"
 
 
-def choose(repository: Repository, context_size: int = 4096, slots: int = 1) -> Choice:
+def choose(repository: Repository, context_size: int = 4096, slots: int = 1) -> FittingChoice:
     """The largest that fits; unquantised files only where there is nothing else."""
     models = [v for v in repository.variants if is_model(v)] or list(repository.variants)
     usual = [v for v in models if v.quantised] or models
     if len(usual) == 1:
-        return Choice(usual[0], True, _others(models, usual[0]))
+        return FittingChoice(usual[0], True, _others(models, usual[0]))
     shape = remote_shape(repository.name, usual[0])
     context = ContextSettings(context_size, slots)
     return largest(usual, models, lambda variant: _plan(shape, usual[0], variant, context))
@@ -57,15 +57,15 @@ def choose(repository: Repository, context_size: int = 4096, slots: int = 1) -> 
 
 def largest(
     usual: Sequence[Variant], models: Sequence[Variant], plan: Callable[[Variant], Plan]
-) -> Choice:
+) -> FittingChoice:
     """By one plan for each variant, the largest first; else the smallest that RAM can help with."""
     for variant in sorted(usual, key=lambda v: -v.n_bytes):
         if plan(variant).verdict == "fits":
-            return Choice(variant, True, _others(models, variant))
+            return FittingChoice(variant, True, _others(models, variant))
     smallest = min(usual, key=lambda v: v.n_bytes)
     made = plan(smallest)
     if made.verdict == "spills":
-        return Choice(smallest, False, _others(models, smallest))
+        return FittingChoice(smallest, False, _others(models, smallest))
     needed, free = made.on_gpu + made.in_ram, made.gpu_free + made.ram_free
     raise ModelUnavailable(
         f"the smallest variant, {smallest.label}, needs {needed / GIB:.1f} GB and"

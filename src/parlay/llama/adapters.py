@@ -21,7 +21,7 @@ _PARTS = (".lora_a", ".lora_b")
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class FactorPair:
     """Both factors of the change to one tensor."""
 
     a: Tensor
@@ -41,7 +41,7 @@ def check_adapters(adapters: Sequence[Adapter], target: Path) -> None:
         _check(adapter.path, headers)
 
 
-def read_pairs(path: Path) -> dict[str, Pair]:
+def read_pairs(path: Path) -> dict[str, FactorPair]:
     """The factors by the name of the tensor they change."""
     own = {tensor.name: tensor for tensor in read_parts(path)[0].tensors}
     names = {name.removesuffix(part) for name in own for part in _PARTS if name.endswith(part)}
@@ -49,7 +49,9 @@ def read_pairs(path: Path) -> dict[str, Pair]:
         missing = [part for part in _PARTS if name + part not in own]
         if missing:
             raise BadRequest(f"{path.name} lacks {name}{missing[0]}; convert the adapter again")
-    return {name: Pair(own[name + ".lora_a"], own[name + ".lora_b"]) for name in sorted(names)}
+    return {
+        name: FactorPair(own[name + ".lora_a"], own[name + ".lora_b"]) for name in sorted(names)
+    }
 
 
 def _check(path: Path, target: Sequence[Header]) -> None:
@@ -75,7 +77,7 @@ def _check(path: Path, target: Sequence[Header]) -> None:
             )
 
 
-def _fits(pair: Pair, tensor: Tensor) -> bool:
+def _fits(pair: FactorPair, tensor: Tensor) -> bool:
     a, b, own = pair.a.dims, pair.b.dims, tensor.dims
     if len(a) < 2 or len(b) < 2 or len(own) < 2:
         return False

@@ -22,7 +22,7 @@ _MAX_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class VocabularyDifference:
     """Something that is not the same in both."""
 
     what: str
@@ -35,7 +35,7 @@ class Alignment:
     """What a check of two files found."""
 
     verdict: Verdict
-    differences: tuple[Difference, ...]
+    differences: tuple[VocabularyDifference, ...]
     target: Tokenizer
     drafter: Tokenizer
     trip: RoundTrip
@@ -79,7 +79,7 @@ def check_pair(target: Path, drafter: Path) -> Alignment:
     return Alignment(judge(found), found, ours, theirs, trip)
 
 
-def judge(differences: Iterable[Difference]) -> Verdict:
+def judge(differences: Iterable[VocabularyDifference]) -> Verdict:
     """One harmful difference is enough."""
     found = list(differences)
     if any(d.harmless is None for d in found):
@@ -87,7 +87,7 @@ def judge(differences: Iterable[Difference]) -> Verdict:
     return "compatible" if found else "identical"
 
 
-def compare(ours: Tokenizer, theirs: Tokenizer) -> tuple[Difference, ...]:
+def compare(ours: Tokenizer, theirs: Tokenizer) -> tuple[VocabularyDifference, ...]:
     """Every difference between the target's tokenizer and the drafter's."""
     return tuple(
         difference
@@ -96,55 +96,55 @@ def compare(ours: Tokenizer, theirs: Tokenizer) -> tuple[Difference, ...]:
     )
 
 
-def _kinds(ours: Tokenizer, theirs: Tokenizer) -> Iterator[Difference]:
+def _kinds(ours: Tokenizer, theirs: Tokenizer) -> Iterator[VocabularyDifference]:
     if ours.kind != theirs.kind:
-        yield Difference("type", f"{ours.kind} and {theirs.kind}", None)
+        yield VocabularyDifference("type", f"{ours.kind} and {theirs.kind}", None)
     if ours.pre != theirs.pre:
-        yield Difference(
+        yield VocabularyDifference(
             "pre-tokenizer",
             f"{ours.pre} and {theirs.pre}",
             "the drafter is given the target's tokens, never text",
         )
 
 
-def _sizes(ours: Tokenizer, theirs: Tokenizer) -> Iterator[Difference]:
+def _sizes(ours: Tokenizer, theirs: Tokenizer) -> Iterator[VocabularyDifference]:
     a, b = len(ours.tokens), len(theirs.tokens)
     if a == b:
         return
     padded = abs(a - b) <= MAX_PADDING
     reason = f"padding: ids from {min(a, b)} on are never drafted" if padded else None
-    yield Difference("size", f"{a} and {b} tokens", reason)
+    yield VocabularyDifference("size", f"{a} and {b} tokens", reason)
 
 
-def _texts(ours: Tokenizer, theirs: Tokenizer) -> Iterator[Difference]:
+def _texts(ours: Tokenizer, theirs: Tokenizer) -> Iterator[VocabularyDifference]:
     pairs = enumerate(zip(ours.tokens, theirs.tokens, strict=False))
     differing = [(i, a, b) for i, (a, b) in pairs if a != b]
     for i, a, b in differing[:_MAX_SHOWN]:
-        yield Difference("token", f"{i} is {_text(a)} and {_text(b)}", None)
+        yield VocabularyDifference("token", f"{i} is {_text(a)} and {_text(b)}", None)
     if len(differing) > _MAX_SHOWN:
-        yield Difference("token", f"{len(differing)} ids in all mean another text", None)
+        yield VocabularyDifference("token", f"{len(differing)} ids in all mean another text", None)
 
 
 def _text(raw: bytes) -> str:
     return ascii(raw.decode("utf-8", "replace"))
 
 
-def _types(ours: Tokenizer, theirs: Tokenizer) -> Iterator[Difference]:
+def _types(ours: Tokenizer, theirs: Tokenizer) -> Iterator[VocabularyDifference]:
     pairs = zip(ours.types, theirs.types, strict=False)
     differing = [i for i, (a, b) in enumerate(pairs) if a != b]
     if differing:
-        yield Difference(
+        yield VocabularyDifference(
             "added tokens",
             f"{len(differing)} tokens are of another kind, the first is {differing[0]}",
             "the text is the same; which of them are marks is the target's to say",
         )
 
 
-def _merges(ours: Tokenizer, theirs: Tokenizer) -> Iterator[Difference]:
+def _merges(ours: Tokenizer, theirs: Tokenizer) -> Iterator[VocabularyDifference]:
     if ours.merges == theirs.merges:
         return
     first = _first_difference(ours.merges, theirs.merges)
-    yield Difference(
+    yield VocabularyDifference(
         "merges",
         f"{len(ours.merges)} and {len(theirs.merges)}, the first that differs is {first}",
         "text is cut by the target alone; the drafter may be used to other cuts",
@@ -156,11 +156,11 @@ def _first_difference(a: tuple[bytes, ...], b: tuple[bytes, ...]) -> int:
     return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
 
 
-def _special(ours: Tokenizer, theirs: Tokenizer) -> Iterator[Difference]:
+def _special(ours: Tokenizer, theirs: Tokenizer) -> Iterator[VocabularyDifference]:
     for name in sorted(ours.special.keys() | theirs.special.keys()):
         a, b = ours.special.get(name), theirs.special.get(name)
         if a != b:
-            yield Difference(
+            yield VocabularyDifference(
                 f"{name} token",
                 f"{_id(a)} and {_id(b)}",
                 "the target's decides; a drafter used to another one may miss the end of a text",
@@ -171,26 +171,28 @@ def _id(token: int | None) -> str:
     return "none" if token is None else str(token)
 
 
-def _flags(ours: Tokenizer, theirs: Tokenizer) -> Iterator[Difference]:
+def _flags(ours: Tokenizer, theirs: Tokenizer) -> Iterator[VocabularyDifference]:
     for name in sorted(ours.flags.keys() | theirs.flags.keys()):
         a, b = ours.flags.get(name), theirs.flags.get(name)
         if a != b:
-            yield Difference(name, f"{a} and {b}", "prompts are made by the target's rules")
+            yield VocabularyDifference(
+                name, f"{a} and {b}", "prompts are made by the target's rules"
+            )
 
 
-def _templates(ours: Tokenizer, theirs: Tokenizer) -> Iterator[Difference]:
+def _templates(ours: Tokenizer, theirs: Tokenizer) -> Iterator[VocabularyDifference]:
     if ours.chat_template != theirs.chat_template:
         missing = "the drafter has none" if theirs.chat_template is None else "another text"
-        yield Difference(
+        yield VocabularyDifference(
             "chat template",
             missing,
             "prompts are made by the target's; a drafter trained on another may agree less",
         )
 
 
-def _trip_differences(trip: RoundTrip) -> Iterator[Difference]:
+def _trip_differences(trip: RoundTrip) -> Iterator[VocabularyDifference]:
     if trip.differing:
-        yield Difference(
+        yield VocabularyDifference(
             "round trip",
             f"other tokens for {', '.join(trip.differing)}",
             "the target's tokens are used; where the ids agree in meaning nothing is lost",

@@ -22,7 +22,7 @@ _METAL_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class MemoryPool:
     """Memory of one kind."""
 
     name: str
@@ -32,20 +32,20 @@ class Pool:
     n_processes: int = 0  # others that hold some of it; 0 also where it cannot be known
 
 
-def pools() -> list[Pool]:
+def pools() -> list[MemoryPool]:
     """Every GPU found, then RAM."""
     if platform.system() == "Darwin":
         return [_apple(), ram()]
     return [*_nvidia(), *_amd(), ram()]
 
 
-def pretend(gpu_gb: float, ram_pool: Pool) -> list[Pool]:
+def pretend(gpu_gb: float, ram_pool: MemoryPool) -> list[MemoryPool]:
     """A GPU of so many GiB, empty, beside the RAM that is there: to plan for another machine."""
     size = int(gpu_gb * GIB)
-    return [Pool(f"GPU of {gpu_gb:g} GB", "gpu", size, size), ram_pool]
+    return [MemoryPool(f"GPU of {gpu_gb:g} GB", "gpu", size, size), ram_pool]
 
 
-def _nvidia() -> Iterable[Pool]:
+def _nvidia() -> Iterable[MemoryPool]:
     try:
         import pynvml
     except ImportError:
@@ -63,7 +63,7 @@ def _nvidia() -> Iterable[Pool]:
         pynvml.nvmlShutdown()
 
 
-def _nvidia_pool(nvml: object, handle: object) -> Pool:
+def _nvidia_pool(nvml: object, handle: object) -> MemoryPool:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)  # type: ignore[attr-defined]
     name = nvml.nvmlDeviceGetName(handle)  # type: ignore[attr-defined]
     try:
@@ -71,35 +71,35 @@ def _nvidia_pool(nvml: object, handle: object) -> Pool:
     except nvml.NVMLError:  # type: ignore[attr-defined]
         processes = []
     name = name.decode() if isinstance(name, bytes) else str(name)
-    return Pool(name, "gpu", int(memory.total), int(memory.free), len(processes))
+    return MemoryPool(name, "gpu", int(memory.total), int(memory.free), len(processes))
 
 
-def _amd(drm: Path = Path("/sys/class/drm")) -> Iterable[Pool]:
+def _amd(drm: Path = Path("/sys/class/drm")) -> Iterable[MemoryPool]:
     """AMD's driver tells sizes in files."""
     for card in sorted(drm.glob("card[0-9]*/device")):
         total = _number(card / "mem_info_vram_total")
         used = _number(card / "mem_info_vram_used")
         if total is not None and used is not None:
-            yield Pool(f"AMD {card.parent.name}", "gpu", total, total - used)
+            yield MemoryPool(f"AMD {card.parent.name}", "gpu", total, total - used)
 
 
-def _apple() -> Pool:
+def _apple() -> MemoryPool:
     memory = psutil.virtual_memory()
     total = int(memory.total * _METAL_SHARE)
-    return Pool("Apple GPU (shares RAM)", "unified", total, min(total, memory.available))
+    return MemoryPool("Apple GPU (shares RAM)", "unified", total, min(total, memory.available))
 
 
-def ram(cgroup: Path = Path("/sys/fs/cgroup")) -> Pool:
+def ram(cgroup: Path = Path("/sys/fs/cgroup")) -> MemoryPool:
     """RAM, or what a container's limit leaves of it."""
     memory = psutil.virtual_memory()
     limit = _number(cgroup / "memory.max")
     used = _number(cgroup / "memory.current")
     if limit is None or used is None or limit >= memory.total:
-        return Pool("RAM", "ram", memory.total, memory.available)
+        return MemoryPool("RAM", "ram", memory.total, memory.available)
     # Pages of files are counted as used but go when they are needed.
     evictable = _stat(cgroup / "memory.stat", "inactive_file") or 0
     free = max(0, limit - used + evictable)
-    return Pool("RAM (container limit)", "ram", limit, min(free, memory.available))
+    return MemoryPool("RAM (container limit)", "ram", limit, min(free, memory.available))
 
 
 def _number(path: Path) -> int | None:

@@ -16,7 +16,7 @@ from parlay.llama.cpu import repacked_types
 from parlay.llama.model import has_room_for_a_copy
 from parlay.llama.placement import check_overrides
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.planning.devices import GIB, Pool, pools, ram
+from parlay.planning.devices import GIB, MemoryPool, pools, ram
 from parlay.planning.fit import Fit, fit
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan, make_plan
@@ -90,7 +90,7 @@ def fit_here(
     context: bool,
     layers: bool,
     budget_gb: float | None = None,
-    available: Sequence[Pool] | None = None,
+    available: Sequence[MemoryPool] | None = None,
 ) -> Fit:
     """The longest context and the most layers on the GPU that this machine holds, as asked for."""
     pools_now = usable_pools() if available is None else available
@@ -119,7 +119,7 @@ def _load(role: str, wanted: Wanted, n_features: int = 0) -> Load:
     return Load(role, shape, model, wanted.context, n_features, adapters, rank)
 
 
-def usable_pools() -> list[Pool]:
+def usable_pools() -> list[MemoryPool]:
     """What this build of llama.cpp can use: a GPU only if it was built for one."""
     if not library.has_gpu():
         return [ram()]
@@ -128,7 +128,7 @@ def usable_pools() -> list[Pool]:
     if len(usable) == len(found) - 1:
         return found
     # Some are hidden from us, or no driver's library is installed: llama.cpp knows the rest.
-    gpus = [Pool(d.description, "gpu", d.total_bytes, d.free_bytes) for d in usable]
+    gpus = [MemoryPool(d.description, "gpu", d.total_bytes, d.free_bytes) for d in usable]
     return [*gpus, ram()]
 
 
@@ -136,7 +136,7 @@ def plan_here(
     loads: Sequence[Load],
     *,
     budget_gb: float | None = None,
-    available: Sequence[Pool] | None = None,
+    available: Sequence[MemoryPool] | None = None,
 ) -> Plan:
     """A plan for this machine, or for the pools given."""
     return make_plan(

@@ -60,7 +60,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class LayerSplit:
     """Where the layers of a model go."""
 
     n_layers: int
@@ -91,7 +91,7 @@ def needs(
 ) -> list[Item]:
     """Every allocation of one model and its context. `gpus`: what is free of each."""
     on_gpu = gpu_layers(load, bool(gpus))
-    split = Split(load.shape.n_layers, on_gpu, _shares(load.model, gpus))
+    split = LayerSplit(load.shape.n_layers, on_gpu, _shares(load.model, gpus))
     # With a GPU, llama.cpp keeps weights in RAM as they are, so that a wide pass can fetch them.
     copied = frozenset[str]() if gpus else repacked
     sizes = [*_weights(load, split, copied), *_cache(load, split), *_buffers(load, split)]
@@ -112,7 +112,7 @@ _SPREAD = {
 }
 
 
-def _spread(size: _Size, model: ModelSettings, split: Split) -> list[_Size]:
+def _spread(size: _Size, model: ModelSettings, split: LayerSplit) -> list[_Size]:
     """What a split by rows or tensors shares out over all GPUs, wherever its layer is."""
     what, (place, _), n = size
     if place == "ram" or what not in _SPREAD.get(model.split_mode, ()):
@@ -166,7 +166,7 @@ def check_cache_types(shape: Shape, context: ContextSettings) -> None:
             raise BadRequest(f"a V cache of type {cache_type} needs flash attention; use f16")
 
 
-def _weights(load: Load, split: Split, repacked: frozenset[str]) -> Iterable[_Size]:
+def _weights(load: Load, split: LayerSplit, repacked: frozenset[str]) -> Iterable[_Size]:
     shape = load.shape
     sizes = Counter({("weights", _RAM): shape.input_bytes})
     sizes["weights", split.head] += shape.tied_bytes if split.on_gpu else 0
@@ -185,7 +185,7 @@ def _weights(load: Load, split: Split, repacked: frozenset[str]) -> Iterable[_Si
     yield "repacked weights", _RAM, copies
 
 
-def _placed(load: Load, split: Split) -> Iterable[tuple[Weight, Spot]]:
+def _placed(load: Load, split: LayerSplit) -> Iterable[tuple[Weight, Spot]]:
     """Every tensor but the embeddings, and where it goes."""
     moved = _moved(load.shape, load.model.all_overrides)
     for weight in load.shape.outputs:
@@ -211,7 +211,7 @@ def _spot(device: str) -> Spot:
     return _RAM if device == CPU else ("gpu", int(number[0]) if number else 0)
 
 
-def _cache(load: Load, split: Split) -> Iterable[_Size]:
+def _cache(load: Load, split: LayerSplit) -> Iterable[_Size]:
     sizes: Counter[tuple[str, Spot]] = Counter()
     for i, layer in enumerate(load.shape.layers):
         sizes["cache", split.of(i)] += _cache_bytes(load, layer)
@@ -248,7 +248,7 @@ def _n_copies(load: Load) -> int:
     return n + 1 if n else 0
 
 
-def _buffers(load: Load, split: Split) -> Iterable[_Size]:
+def _buffers(load: Load, split: LayerSplit) -> Iterable[_Size]:
     """Each GPU that holds layers has a buffer for its part of a pass: as large as all of it."""
     work = largest_pass(load, on_gpu=bool(split.on_gpu))
     if split.on_gpu:
@@ -268,7 +268,7 @@ def _buffers(load: Load, split: Split) -> Iterable[_Size]:
     yield "features", _RAM, features
 
 
-def _fetched(load: Load, split: Split) -> tuple[tuple[tuple[str, int], ...], ...]:
+def _fetched(load: Load, split: LayerSplit) -> tuple[tuple[tuple[str, int], ...], ...]:
     """By layer, the matrices that lie in RAM: a wide pass copies each to the GPU to use it."""
     in_ram = [
         [] if spot != _RAM else [(weight.name.split(".")[2], weight.n_bytes)]

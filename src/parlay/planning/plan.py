@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from parlay.llama.placement import check_split
 from parlay.llama.settings import CPU
-from parlay.planning.devices import DRIVER_BYTES, GIB, Pool
+from parlay.planning.devices import DRIVER_BYTES, GIB, MemoryPool
 from parlay.planning.needs import Item, Load, check_cache_types, needs
 
 Verdict = Literal["fits", "spills", "does not fit"]
@@ -28,7 +28,7 @@ class Plan:
 
     loads: tuple[Load, ...]
     items: tuple[Item, ...]
-    pools: tuple[Pool, ...]
+    pools: tuple[MemoryPool, ...]
     budget: int | None  # a hard limit for the GPU, or for RAM where there is none
 
     @property
@@ -36,7 +36,7 @@ class Plan:
         return any(pool.kind != "ram" for pool in self.pools)
 
     @property
-    def gpus(self) -> tuple[Pool, ...]:
+    def gpus(self) -> tuple[MemoryPool, ...]:
         return tuple(pool for pool in self.pools if pool.kind != "ram")
 
     def on_device(self, device: int) -> int:
@@ -114,7 +114,7 @@ class Plan:
 
 def make_plan(
     loads: Sequence[Load],
-    pools: Sequence[Pool],
+    pools: Sequence[MemoryPool],
     *,
     budget_gb: float | None = None,
     repacked: frozenset[str] = frozenset(),
@@ -141,7 +141,7 @@ def make_plan(
     return replace(made, items=(*items, Item("target", "prompt cache", "ram", cache)))
 
 
-def _gpus_of(load: Load, pools: Sequence[Pool]) -> list[str]:
+def _gpus_of(load: Load, pools: Sequence[MemoryPool]) -> list[str]:
     """The GPUs a model may be split over: those it was given, else all."""
     chosen = [name for name in load.model.devices if not name.startswith(CPU)]
     return chosen or [pool.name for pool in pools if pool.kind != "ram"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from parlay.llama.facts import Recurrent
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.planning.devices import GIB, Pool, pretend
+from parlay.planning.devices import GIB, MemoryPool, pretend
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan, make_plan
 from parlay.planning.proposals import Proposal, propose
@@ -23,7 +23,7 @@ _BITS = {"Q4_K_M": (4.83, 6.56), "Q5_K_S": (5.5, 6.56), "Q8_0": (8.5, 8.5)}
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class PublicShape:
     """What a model card says of a model."""
 
     name: str
@@ -47,30 +47,30 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PublicPair:
     """A target and its drafter, quantised."""
 
-    target: Numbers
+    target: PublicShape
     file_type: str
-    drafter: Numbers
+    drafter: PublicShape
     drafter_type: str
 
 
 PAIRS = {
-    "7B": Pair(
-        Numbers("Qwen2.5 7B", 3584, 28, 28, 4, 128, 18944, 152064),
+    "7B": PublicPair(
+        PublicShape("Qwen2.5 7B", 3584, 28, 28, 4, 128, 18944, 152064),
         "Q4_K_M",
-        Numbers("Qwen2.5 0.5B", 896, 24, 14, 2, 64, 4864, 151936, tied=True),
+        PublicShape("Qwen2.5 0.5B", 896, 24, 14, 2, 64, 4864, 151936, tied=True),
         "Q8_0",
     ),
-    "14B": Pair(
-        Numbers("Qwen3 14B", 5120, 40, 40, 8, 128, 17408, 151936),
+    "14B": PublicPair(
+        PublicShape("Qwen3 14B", 5120, 40, 40, 8, 128, 17408, 151936),
         "Q4_K_M",
-        Numbers("Qwen3 0.6B", 1024, 28, 16, 8, 128, 3072, 151936, tied=True),
+        PublicShape("Qwen3 0.6B", 1024, 28, 16, 8, 128, 3072, 151936, tied=True),
         "Q8_0",
     ),
-    "27B": Pair(
-        Numbers(
+    "27B": PublicPair(
+        PublicShape(
             "Qwen3.6 27B",
             5120,
             64,
@@ -84,13 +84,13 @@ PAIRS = {
             n_inner=48 * 128,
         ),
         "Q5_K_S",
-        Numbers(
+        PublicShape(
             "DFlash, 5 layers", 5120, 5, 32, 8, 128, 17408, 248320, has_ends=False, n_features=5
         ),
         "Q4_K_M",
     ),
-    "31B": Pair(
-        Numbers(
+    "31B": PublicPair(
+        PublicShape(
             "Gemma 4 31B",
             5376,
             60,
@@ -106,19 +106,19 @@ PAIRS = {
             full_head_size=512,
         ),
         "Q4_K_M",
-        Numbers("270M (Gemma 3 shape)", 640, 18, 4, 1, 256, 2048, 262144, tied=True),
+        PublicShape("270M (Gemma 3 shape)", 640, 18, 4, 1, 256, 2048, 262144, tied=True),
         "Q8_0",
     ),
-    "70B": Pair(
-        Numbers("Llama 3.3 70B", 8192, 80, 64, 8, 128, 28672, 128256),
+    "70B": PublicPair(
+        PublicShape("Llama 3.3 70B", 8192, 80, 64, 8, 128, 28672, 128256),
         "Q4_K_M",
-        Numbers("Llama 3.2 1B", 2048, 16, 32, 8, 64, 8192, 128256, tied=True),
+        PublicShape("Llama 3.2 1B", 2048, 16, 32, 8, 64, 8192, 128256, tied=True),
         "Q8_0",
     ),
 }
 
 
-def shape_of(numbers: Numbers, file_type: str) -> Shape:
+def shape_of(numbers: PublicShape, file_type: str) -> Shape:
     """A shape from a model card's numbers."""
     inside, outside = (bits / 8 for bits in _BITS[file_type])
     ends = int(numbers.n_embd * numbers.n_vocab * outside) if numbers.has_ends else 0
@@ -146,7 +146,7 @@ def shape_of(numbers: Numbers, file_type: str) -> Shape:
     )
 
 
-def _layer(numbers: Numbers, i: int, bytes_per_weight: float) -> Layer:
+def _layer(numbers: PublicShape, i: int, bytes_per_weight: float) -> Layer:
     is_full = (i + 1) % numbers.full_every == 0
     kv_heads, head = numbers.n_kv_heads, numbers.head_size
     if is_full:
@@ -171,17 +171,17 @@ def _layer(numbers: Numbers, i: int, bytes_per_weight: float) -> Layer:
     )
 
 
-def plan_pair(pair: Pair, gpu_gb: float, context_size: int = 4096) -> Plan:
+def plan_pair(pair: PublicPair, gpu_gb: float, context_size: int = 4096) -> Plan:
     """A pair on an empty GPU of so many GB, beside 32 GB of RAM."""
     return _plan(_loads(pair, context_size), gpu_gb)
 
 
-def advice(pair: Pair, gpu_gb: float, context_size: int = 4096) -> list[Proposal]:
+def advice(pair: PublicPair, gpu_gb: float, context_size: int = 4096) -> list[Proposal]:
     """What would fit there."""
     return propose(plan_pair(pair, gpu_gb, context_size), lambda loads: _plan(loads, gpu_gb))
 
 
-def _loads(pair: Pair, context_size: int) -> list[Load]:
+def _loads(pair: PublicPair, context_size: int) -> list[Load]:
     context = ContextSettings(context_size, n_outputs=32)
     target = shape_of(pair.target, pair.file_type)
     drafter = shape_of(pair.drafter, pair.drafter_type)
@@ -193,7 +193,7 @@ def _loads(pair: Pair, context_size: int) -> list[Load]:
 
 
 def _plan(loads: Sequence[Load], gpu_gb: float) -> Plan:
-    pools = pretend(gpu_gb, Pool("RAM", "ram", _RAM, _RAM))
+    pools = pretend(gpu_gb, MemoryPool("RAM", "ram", _RAM, _RAM))
     return make_plan(loads, pools, budget_gb=gpu_gb)
 
 
@@ -214,7 +214,7 @@ def markdown_table(context_size: int = 4096) -> str:
     return "\n".join(lines)
 
 
-def _cell(pair: Pair, gpu_gb: int, context_size: int) -> str:
+def _cell(pair: PublicPair, gpu_gb: int, context_size: int) -> str:
     plan = plan_pair(pair, gpu_gb, context_size)
     if plan.verdict == "fits":
         return f"fits, {(plan.gpu_free - plan.on_gpu) / GIB:.1f} GB left"

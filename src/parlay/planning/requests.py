@@ -23,7 +23,7 @@ _ROUTE = ("route", "path", "url", "endpoint")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LoggedRequest:
     """One answered request, in numbers."""
 
     route: str
@@ -43,13 +43,13 @@ class Request:
 class Log:
     """What was read, and how many lines said nothing."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[LoggedRequest, ...]
     n_skipped: int
 
 
 def read_logs(paths: list[Path]) -> Log:
     """Every line of every file; a line that is no answered request is counted, not an error."""
-    found: list[Request] = []
+    found: list[LoggedRequest] = []
     n_skipped = 0
     for path in paths:
         for line in _lines(path):
@@ -71,7 +71,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise BadRequest(f"{path} cannot be read ({error.strerror}); name a log file") from None
 
 
-def parse_line(line: bytes) -> Request | None:
+def parse_line(line: bytes) -> LoggedRequest | None:
     """One line, if it tells of an answer."""
     try:
         raw = json.loads(line)
@@ -84,14 +84,14 @@ def parse_line(line: bytes) -> Request | None:
     return _openai(raw)
 
 
-def _parlay(raw: Mapping[str, Any]) -> Request | None:
+def _parlay(raw: Mapping[str, Any]) -> LoggedRequest | None:
     n_answer, n_prompt = _count(raw, "generated"), _count(raw, "prompt_tokens")
     if not n_answer:
         return None
     endpoint = _text(raw, "endpoint")
     ttft, whole, queue = (_number(raw, f"{name}_ms") for name in ("ttft", "e2e", "queue"))
     timed = ttft is not None and whole is not None
-    return Request(
+    return LoggedRequest(
         route="/".join(filter(None, (endpoint, _text(raw, "policy")))) or "all",
         endpoint=endpoint,
         n_prompt=n_prompt,
@@ -106,7 +106,7 @@ def _parlay(raw: Mapping[str, Any]) -> Request | None:
     )
 
 
-def _openai(raw: Mapping[str, Any]) -> Request | None:
+def _openai(raw: Mapping[str, Any]) -> LoggedRequest | None:
     """An answer, or a wrapper around one: `response`, `body`, or both."""
     body = raw
     for key in ("response", "body"):
@@ -122,7 +122,7 @@ def _openai(raw: Mapping[str, Any]) -> Request | None:
     if prefill is None and ttft is not None and whole is not None:
         prefill, decode = ttft, max(0.0, whole - ttft)
     route = next((text for key in _ROUTE if (text := _text(raw, key))), None)
-    return Request(
+    return LoggedRequest(
         route=route or _text(body, "model") or "all",
         endpoint=_endpoint(route, body),
         n_prompt=n_prompt,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from parlay.planning.requests import Request
+from parlay.planning.requests import LoggedRequest
 
 # A route must gain this much in all to be worth speculating on.
 MIN_GAIN = 1.05
@@ -28,7 +28,7 @@ class Speeds:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class WorkloadRoute:
     """What the requests of one route have in common."""
 
     name: str
@@ -55,17 +55,17 @@ class Route:
 
 
 def profile(
-    requests: Sequence[Request], *, speedup: float | None = None, speeds: Speeds | None = None
-) -> list[Route]:
+    requests: Sequence[LoggedRequest], *, speedup: float | None = None, speeds: Speeds | None = None
+) -> list[WorkloadRoute]:
     """One entry per route, the busiest first. `speedup` stands in where none was measured."""
-    by_route: defaultdict[str, list[Request]] = defaultdict(list)
+    by_route: defaultdict[str, list[LoggedRequest]] = defaultdict(list)
     for request in requests:
         by_route[request.route].append(_timed(request, speeds or Speeds()))
     routes = [_route(name, own, speedup) for name, own in by_route.items()]
     return sorted(routes, key=lambda route: -route.n_requests)
 
 
-def _timed(request: Request, speeds: Speeds) -> Request:
+def _timed(request: LoggedRequest, speeds: Speeds) -> LoggedRequest:
     if request.prefill_ms is not None or speeds.prompt is None or speeds.answer is None:
         return request
     return replace(
@@ -75,7 +75,7 @@ def _timed(request: Request, speeds: Speeds) -> Request:
     )
 
 
-def _route(name: str, own: Sequence[Request], given: float | None) -> Route:
+def _route(name: str, own: Sequence[LoggedRequest], given: float | None) -> WorkloadRoute:
     share = _plain_decode_share(own)
     measured = [r.speedup for r in own if r.speedup is not None and r.n_drafted]
     speed = statistics.median(measured) if measured else given
@@ -83,7 +83,7 @@ def _route(name: str, own: Sequence[Request], given: float | None) -> Route:
     most = None if share is None else (1 / (1 - share) if share < 1 else float("inf"))
     advice, why = _advise(len(own), share, speed, gain, most)
     drafted = sum(r.n_drafted for r in own)
-    return Route(
+    return WorkloadRoute(
         name=name,
         endpoint=own[0].endpoint,
         n_requests=len(own),
@@ -100,11 +100,11 @@ def _route(name: str, own: Sequence[Request], given: float | None) -> Route:
     )
 
 
-def _ratio(request: Request) -> float:
+def _ratio(request: LoggedRequest) -> float:
     return request.n_prompt / max(1, request.n_answer)
 
 
-def _plain_decode_share(own: Iterable[Request]) -> float | None:
+def _plain_decode_share(own: Iterable[LoggedRequest]) -> float | None:
     """The share of decoding had nothing been drafted: what was saved is added back."""
     prefill = decode = 0.0
     for request in own:
@@ -136,7 +136,9 @@ def _advise(
     return "speculate", f"{speed:.2f}x in decoding is {gain:.2f}x in all"
 
 
-def rules(routes: Sequence[Route], requests: Sequence[Request]) -> list[dict[str, Any]]:
+def rules(
+    routes: Sequence[WorkloadRoute], requests: Sequence[LoggedRequest]
+) -> list[dict[str, Any]]:
     """`routes:` entries for the deployment file, for routes where the answer is plain."""
     found = []
     for route in routes:

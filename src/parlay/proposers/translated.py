@@ -20,7 +20,7 @@ _TAIL_BYTES = 256
 _LOOK_AHEAD = 1
 
 
-class Text(Protocol):
+class TranslatedText(Protocol):
     """As much of a vocabulary as translation needs."""
 
     ends: frozenset[int]
@@ -53,7 +53,7 @@ class _Read:
 class TranslatedProposer:
     """Gives the drafter the target's text in its own tokens, and its draft back in the target's."""
 
-    def __init__(self, drafter: Proposer, target: Text, own: Text) -> None:
+    def __init__(self, drafter: Proposer, target: TranslatedText, own: TranslatedText) -> None:
         self.name = drafter.name
         self.drafter = drafter
         self._target = Encoder(target)
@@ -142,7 +142,7 @@ class TranslatedProposer:
 class Encoder:
     """Text to tokens in the middle of a text, where some vocabularies would add a space."""
 
-    def __init__(self, vocabulary: Text) -> None:
+    def __init__(self, vocabulary: TranslatedText) -> None:
         self.vocabulary = vocabulary
         plain = vocabulary.tokenize("a", bos=False, special=False)
         self._adds_space = b"".join(map(vocabulary.piece, plain)).startswith(b" ")

@@ -16,7 +16,7 @@ from parlay.reading.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class AnswerEvent:
     """One chunk of a streamed answer, or all of a whole one."""
 
     text: str = ""
@@ -37,13 +37,13 @@ def object_of(data: str | bytes) -> dict[str, Any] | None:
         return None
 
 
-def event_of(chunk: dict[str, Any]) -> Event:
+def event_of(chunk: dict[str, Any]) -> AnswerEvent:
     """What a chunk in OpenAI's form says; a whole answer is read like its only chunk."""
     choice = first(chunk.get("choices"))
     usage = mapping(chunk.get("usage"))
     details = mapping(usage.get("prompt_tokens_details"))
     decode_s, spoken = told(chunk)
-    return Event(
+    return AnswerEvent(
         text=_text_of(choice),
         finish_reason=string(choice.get("finish_reason")),
         n_tokens=count(usage.get("completion_tokens")),

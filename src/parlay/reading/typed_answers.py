@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from parlay.reading import answers
-from parlay.reading.answers import Event
+from parlay.reading.answers import AnswerEvent
 
 ENDS = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})
 _DELTAS = ("text", "thinking", "partial_json")
@@ -19,7 +19,7 @@ def is_typed(chunk: dict[str, Any]) -> bool:
     return "choices" not in chunk and ("type" in chunk or chunk.get("object") == "response")
 
 
-def event_of(chunk: dict[str, Any]) -> Event:
+def event_of(chunk: dict[str, Any]) -> AnswerEvent:
     """What an event says; a whole answer is read like its only one."""
     response = answers.mapping(chunk.get("response"))
     whole = response or chunk
@@ -28,7 +28,7 @@ def event_of(chunk: dict[str, Any]) -> Event:
     read = answers.count(usage.get("cache_read_input_tokens"))
     n_prompt = answers.count(usage.get("input_tokens"))
     decode_s, told = answers.told(whole)
-    return Event(
+    return AnswerEvent(
         text=_text(chunk),
         finish_reason=_reason(chunk, response),
         n_tokens=answers.count(usage.get("output_tokens")) or None,

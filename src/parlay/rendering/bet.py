@@ -21,7 +21,7 @@ _NEEDS_MODEL = ("draft_model", "eagle3", "dflash")
 
 
 @dataclass(frozen=True, slots=True)
-class Bet:
+class EngineBet:
     """One way of drafting; `others`: further proposers the file names."""
 
     method: Method
@@ -30,7 +30,7 @@ class Bet:
     others: tuple[str, ...] = ()
 
 
-def bet_of(deployment: Deployment) -> Bet:
+def bet_of(deployment: Deployment) -> EngineBet:
     """What to draft with on another engine."""
     names = [part.strip() for part in deployment.model.drafter.split(",") if part.strip()]
     files = [str(SHIPPED_DRAFTERS.get(n, n)) for n in names if n not in (*FREE, "auto", "none")]
@@ -39,12 +39,12 @@ def bet_of(deployment: Deployment) -> Bet:
     method = _method(deployment, model, free)
     window = deployment.runtime.fixed_window
     if method == "none" or window == 0:
-        return Bet("none", None, 0)
+        return EngineBet("none", None, 0)
     if method in _NEEDS_MODEL and model is None:
         raise RenderError(f"scale.method {method} needs a drafter; name it in scale.drafter")
     others = tuple(n for n in free if n != method)
     named = model if method in (*_NEEDS_MODEL, "mtp") else None
-    return Bet(method, named if named != deployment.model.target else None, window, others)
+    return EngineBet(method, named if named != deployment.model.target else None, window, others)
 
 
 def _method(deployment: Deployment, model: str | None, free: list[str]) -> Method:

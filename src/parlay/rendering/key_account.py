@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parlay.deployment import Deployment, Section
-from parlay.rendering.launch import Entry
+from parlay.rendering.launch import KeyEntry
 
 _BY_GATEWAY = "the gateway does that: put `engine: endpoints` in front"
 _GATEWAY_KEYS = ("routes", "engine", "upstreams", "gateway.", "monitoring.")
@@ -32,7 +32,7 @@ class KeyAccount:
     def __init__(self, deployment: Deployment, engine: str) -> None:
         self._engine = engine
         self._keys = dict(keys_of(deployment))
-        self._told: dict[str, Entry] = {}
+        self._told: dict[str, KeyEntry] = {}
 
     def carry(self, key: str, how: str) -> None:
         """The engine will do it, by this flag."""
@@ -47,13 +47,13 @@ class KeyAccount:
 
     def _tell(self, key: str, carried: bool, how: str) -> None:
         assert key in self._keys and key not in self._told, key
-        self._told[key] = Entry(key, carried, how, self._keys[key])
+        self._told[key] = KeyEntry(key, carried, how, self._keys[key])
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[KeyEntry, ...]:
         """All keys in the file's order; one that nobody spoke of was not carried over."""
         return tuple(self._told.get(key) or self._silent(key) for key in self._keys)
 
-    def _silent(self, key: str) -> Entry:
+    def _silent(self, key: str) -> KeyEntry:
         gateway = key.startswith(_GATEWAY_KEYS)
         why = _BY_GATEWAY if gateway else f"{self._engine} has nothing like it"
-        return Entry(key, False, why, self._keys[key])
+        return KeyEntry(key, False, why, self._keys[key])

@@ -40,7 +40,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KeyEntry:
     """What became of one key of the deployment file."""
 
     key: str
@@ -68,11 +68,11 @@ class LaunchPlan:
     drain_s: float
     asks_for_key: bool
     public_without_key: bool
-    entries: tuple[Entry, ...]
+    entries: tuple[KeyEntry, ...]
     notes: tuple[str, ...] = ()
 
     @property
-    def left(self) -> tuple[Entry, ...]:
+    def left(self) -> tuple[KeyEntry, ...]:
         return tuple(entry for entry in self.entries if not entry.carried)
 
     def as_dict(self) -> dict[str, Any]:

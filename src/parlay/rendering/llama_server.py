@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from parlay.llama.settings import ALL, Adapter
-from parlay.rendering.bet import Bet, Method, bet_of, has_markov_head
+from parlay.rendering.bet import EngineBet, Method, bet_of, has_markov_head
 from parlay.rendering.builder import Builder
 from parlay.rendering.common import alias_of, gguf_file, needs_key, port_of
 from parlay.rendering.launch import Command, RenderError, Secret
@@ -26,7 +26,7 @@ _TYPES: dict[Method, str] = {
 _MAX_NGRAM = 1024
 
 
-class LlamaServer(Builder):
+class LlamaServerCommand(Builder):
     """`llama-server`."""
 
     engine, title, version = "llama-server", "llama-server", VERSION
@@ -86,7 +86,7 @@ class LlamaServer(Builder):
         else:
             self.account.leave("model.tokenizer", "llama-server uses the target's own, unchecked")
 
-    def _speculation(self, bet: Bet) -> None:
+    def _speculation(self, bet: EngineBet) -> None:
         account, runtime = self.account, self.deployment.runtime
         account.carry("model.drafter", "--spec-type" if bet.window else "no speculation")
         account.carry("scale.drafter", "--spec-draft-model" if bet.model else "not needed")
@@ -114,7 +114,7 @@ class LlamaServer(Builder):
         else:
             account.carry("runtime.speculative_window", "--spec-draft-n-max")
 
-    def _lengths(self, bet: Bet, types: list[str]) -> None:
+    def _lengths(self, bet: EngineBet, types: list[str]) -> None:
         self.argv += ["--spec-draft-n-max", str(bet.window)]
         for name in ("ngram-simple", "ngram-map-k"):
             if name in types:

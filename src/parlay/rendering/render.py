@@ -15,16 +15,16 @@ from parlay.rendering import compose, kubernetes, shell, systemd
 from parlay.rendering.builder import Builder
 from parlay.rendering.common import Site, alias_of
 from parlay.rendering.launch import LaunchPlan, RenderError, service_name
-from parlay.rendering.llama_server import LlamaServer
-from parlay.rendering.sglang import Sglang
-from parlay.rendering.vllm import Vllm
+from parlay.rendering.llama_server import LlamaServerCommand
+from parlay.rendering.sglang import SglangCommand
+from parlay.rendering.vllm import VllmCommand
 
 T = TypeVar("T")
 
 ENGINES: Mapping[str, type[Builder]] = {
-    "vllm": Vllm,
-    "llama-server": LlamaServer,
-    "sglang": Sglang,
+    "vllm": VllmCommand,
+    "llama-server": LlamaServerCommand,
+    "sglang": SglangCommand,
 }
 FORMATS: Mapping[str, Callable[[LaunchPlan], dict[str, str]]] = {
     "command": shell.scripts,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from parlay.rendering.bet import Bet, Method, bet_of
+from parlay.rendering.bet import EngineBet, Method, bet_of
 from parlay.rendering.builder import Builder
 from parlay.rendering.common import alias_of, needs_key, port_of, repository
 from parlay.rendering.launch import Command, RenderError, Secret
@@ -27,7 +27,7 @@ _ALGORITHMS: dict[Method, str] = {
 _MAX_SHARE = 0.95
 
 
-class Sglang(Builder):
+class SglangCommand(Builder):
     """`python -m sglang.launch_server`."""
 
     engine, title, version = "sglang", "SGLang", VERSION
@@ -81,7 +81,7 @@ class Sglang(Builder):
         else:
             self.account.leave("model.tokenizer", "SGLang reads the one beside the weights")
 
-    def _speculation(self, bet: Bet) -> None:
+    def _speculation(self, bet: EngineBet) -> None:
         account = self.account
         how = "--speculative-algorithm" if bet.window else "no speculation"
         account.carry("model.drafter", how)
@@ -109,7 +109,7 @@ class Sglang(Builder):
         else:
             account.carry("runtime.speculative_window", "--speculative-num-draft-tokens")
 
-    def _lengths(self, bet: Bet) -> list[str]:
+    def _lengths(self, bet: EngineBet) -> list[str]:
         """Chains, not trees: what verifies a window of k is k + 1 tokens."""
         n_verified = str(bet.window + 1)
         if bet.method in ("ngram", "suffix", "dflash"):

@@ -9,7 +9,7 @@ import json
 import math
 from typing import Any
 
-from parlay.rendering.bet import Bet, bet_of
+from parlay.rendering.bet import EngineBet, bet_of
 from parlay.rendering.builder import Builder
 from parlay.rendering.common import (
     alias_of,
@@ -28,7 +28,7 @@ _MAX_SHARE = 0.98
 _RAY_PORT = 6379
 
 
-class Vllm(Builder):
+class VllmCommand(Builder):
     """`vllm serve`."""
 
     engine, title, version, image = "vllm", "vLLM", VERSION, IMAGE
@@ -88,7 +88,7 @@ class Vllm(Builder):
                 " scale.pipeline_parallel: 1 with more tensor_parallel, or scale.method: none"
             )
 
-    def _config(self, bet: Bet) -> dict[str, Any]:
+    def _config(self, bet: EngineBet) -> dict[str, Any]:
         config: dict[str, Any] = {"method": bet.method, "num_speculative_tokens": bet.window}
         if bet.method == "ngram":
             config |= {"prompt_lookup_min": 2, "prompt_lookup_max": 4}  # our proposer's matches
@@ -103,7 +103,7 @@ class Vllm(Builder):
             self.mount(config["model"])
         return config
 
-    def _window(self, bet: Bet) -> None:
+    def _window(self, bet: EngineBet) -> None:
         if self.deployment.runtime.adaptive:
             self.account.leave(
                 "runtime.speculative_window",

@@ -41,7 +41,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Contest:
     """Recordings under one cost table."""
 
     costs: str
@@ -94,7 +94,7 @@ def compare(
     make: MakeController,
     *,
     fresh: bool = False,
-) -> Comparison:
+) -> Contest:
     """Run a controller; `fresh`: it starts anew with every recording."""
     runs = [[r] for r in recordings] if fresh else [recordings]
     seconds = [s for run in runs for s in _seconds(run, costs, proposers, make)]
@@ -115,7 +115,7 @@ def compare(
         for proposer in proposers
         for k in WINDOWS
     }
-    return Comparison(costs.name, compared, fixed, *best_fixed(recordings, costs, proposers))
+    return Contest(costs.name, compared, fixed, *best_fixed(recordings, costs, proposers))
 
 
 def _seconds(

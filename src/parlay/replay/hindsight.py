@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from parlay.control.cost import CostTable
-from parlay.replay.recording import Offer, Recording
+from parlay.replay.recording import RecordedOffer, Recording
 from parlay.replay.replay import FREE, MAX_WINDOW
 
 WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
@@ -133,7 +133,7 @@ def oracle_seconds(recording: Recording, costs: CostTable, proposers: Sequence[s
 
 
 def _least_after(
-    table: list[list[float]], i: int, offers: Sequence[tuple[Offer, float]], room: int
+    table: list[list[float]], i: int, offers: Sequence[tuple[RecordedOffer, float]], room: int
 ) -> dict[int, float]:
     """For every number of rows: drafting, and the least time after the pass."""
     then = {1: table[i + 1][1]}

@@ -26,7 +26,7 @@ _KEY = "parlay_recording"
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class RecordedOffer:
     """One proposer's draft at one position, and what would have become of it."""
 
     n_accepted: int
@@ -41,7 +41,7 @@ class Recording:
     category: str
     n_prompt: int
     finish_reason: str
-    offers: Mapping[str, tuple[Offer, ...]]  # by proposer, one per position
+    offers: Mapping[str, tuple[RecordedOffer, ...]]  # by proposer, one per position
 
     @property
     def n_tokens(self) -> int:
@@ -93,7 +93,9 @@ def _read(path: Path) -> str:
 
 def _answer(row: dict[str, Any]) -> Recording:
     offers = {
-        name: tuple(Offer(int(n), tuple(c / 1000 for c in confidence)) for n, confidence in drafts)
+        name: tuple(
+            RecordedOffer(int(n), tuple(c / 1000 for c in confidence)) for n, confidence in drafts
+        )
         for name, drafts in row["drafts"].items()
     }
     if len({len(drafts) for drafts in offers.values()}) != 1 or not next(iter(offers.values())):

@@ -24,7 +24,7 @@ FREE = frozenset({"ngram", "suffix"})
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayOutcome:
     """What some rounds came to."""
 
     n_tokens: int
@@ -36,9 +36,9 @@ class Outcome:
         return self.n_tokens / self.seconds
 
 
-def total(outcomes: Sequence[Outcome]) -> Outcome:
+def total(outcomes: Sequence[ReplayOutcome]) -> ReplayOutcome:
     """Several outcomes one after the other."""
-    return Outcome(
+    return ReplayOutcome(
         sum(o.n_tokens for o in outcomes),
         sum(o.seconds for o in outcomes),
         sum(o.n_rounds for o in outcomes),
@@ -86,7 +86,7 @@ class Replay:
 
     def run(
         self, controller: Controller, costs: CostTable, listeners: Sequence[Listener] = ()
-    ) -> list[Outcome]:
+    ) -> list[ReplayOutcome]:
         """One answer after the other; the controller keeps what it learns."""
         world = _World(costs, listeners)
         return [world.play(controller, [self._start(i, 0)], self.proposers) for i in self._order()]
@@ -97,7 +97,7 @@ class Replay:
         costs: CostTable,
         n_slots: int,
         cutting: Cutting = APART,
-    ) -> Outcome:
+    ) -> ReplayOutcome:
         """Several answers at a time in one pass; the next one starts when a slot is free."""
         waiting = self._order()
         world = _World(costs, (), cutting, n_slots)
@@ -147,7 +147,7 @@ class _World:
 
     def play(
         self, controller: Controller, slots: Sequence[_Sequence], proposers: tuple[str, ...]
-    ) -> Outcome:
+    ) -> ReplayOutcome:
         """Run until every sequence has ended."""
         outcomes = []
         while all(seq.n_left for seq in slots):
@@ -156,7 +156,7 @@ class _World:
 
     def step(
         self, controller: Controller, slots: Sequence[_Sequence], proposers: tuple[str, ...]
-    ) -> Outcome:
+    ) -> ReplayOutcome:
         """One round of every sequence, in one pass."""
         choices = controller.choose([_view(seq, proposers) for seq in slots])
         bets = [_bet(seq, choice) for seq, choice in zip(slots, choices, strict=True)]
@@ -177,7 +177,7 @@ class _World:
             _advance(seq, bet, r)
         for hears in (controller, *self._listeners):
             hears.observe(rounds)
-        return Outcome(sum(r.n_generated for r in rounds), timing.total_s, 1)
+        return ReplayOutcome(sum(r.n_generated for r in rounds), timing.total_s, 1)
 
     def _laid_out(self, rows: Mapping[int, int], n_context: int) -> Mapping[int, int]:
         """Rows by sequence, with the padding that the runtime would add."""

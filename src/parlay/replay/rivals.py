@@ -17,7 +17,7 @@ from parlay.decoding.round import Fallback, Round
 MAX_WINDOW = 16
 
 
-class Rule(Protocol):
+class WindowRule(Protocol):
     """A window for the coming round, and what the last one taught."""
 
     def window(self) -> int: ...
@@ -28,7 +28,7 @@ class Rule(Protocol):
 class Rival:
     """One proposer with a rule for its window."""
 
-    def __init__(self, proposer: str, rule: Rule) -> None:
+    def __init__(self, proposer: str, rule: WindowRule) -> None:
         self._proposer = proposer
         self._rule = rule
 
@@ -150,7 +150,7 @@ class EwmaProfit:
         return old + self._RATE * (new - old)
 
 
-RULES: dict[str, Callable[[], Rule]] = {
+RULES: dict[str, Callable[[], WindowRule]] = {
     "plus-two-minus-one": PlusTwoMinusOne,
     "tiers": Tiers,
     "ewma-profit": EwmaProfit,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from parlay.proposers.ngram import NgramProposer
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.proposers.suffix import SuffixProposer
-from parlay.replay.recording import Offer, Recording
+from parlay.replay.recording import RecordedOffer, Recording
 from parlay.replay.replay import MAX_WINDOW
 
 _N_VOCAB = 30_000
@@ -26,12 +26,14 @@ def recorded(name: str, prompt: Sequence[int], answer: Sequence[int]) -> Recordi
     return Recording(name, "made", len(prompt), "length", offers)
 
 
-def _offers(proposer: Proposer, tokens: list[int], answer: Sequence[int]) -> tuple[Offer, ...]:
+def _offers(
+    proposer: Proposer, tokens: list[int], answer: Sequence[int]
+) -> tuple[RecordedOffer, ...]:
     found = []
     tokens.append(answer[0])  # the prompt's own token: position 0 comes after it
     for at in range(1, len(answer)):
         (draft,) = proposer.propose([Ask(0, tokens, MAX_WINDOW)])
-        found.append(Offer(_n_right(draft.tokens, answer[at:]), draft.confidence))
+        found.append(RecordedOffer(_n_right(draft.tokens, answer[at:]), draft.confidence))
         tokens.append(answer[at])
     return tuple(found)
 
@@ -56,7 +58,7 @@ def copying(n_tokens: int, run: int, n_prompt: int = 400, seed: int = 0) -> Reco
 
 def misleading(n_tokens: int, sure: float = 0.97, depth: int = MAX_WINDOW) -> Recording:
     """Every proposer is sure at every position, and never right."""
-    wrong = (Offer(0, (sure,) * depth),) * n_tokens
+    wrong = (RecordedOffer(0, (sure,) * depth),) * n_tokens
     return Recording(
         f"misleading-{sure:g}", "made", 100, "length", {"ngram": wrong, "suffix": wrong}
     )
@@ -70,7 +72,7 @@ def turning(recording: Recording, n_right: int) -> Recording:
         n_seen += offers[at].n_accepted > 0
         at += 1
 
-    def turned(of: tuple[Offer, ...]) -> tuple[Offer, ...]:
+    def turned(of: tuple[RecordedOffer, ...]) -> tuple[RecordedOffer, ...]:
         cut = (replace(o, n_accepted=min(o.n_accepted, at - i)) for i, o in enumerate(of[:at]))
         return (*cut, *(replace(o, n_accepted=0) for o in of[at:]))
 

@@ -15,7 +15,7 @@ from parlay.results.submission import MAX_BYTES, Submission, parse
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CommunityVerdict:
     """What was found wrong with one file; nothing, if it is fine."""
 
     file: str
@@ -23,13 +23,14 @@ class Verdict:
     submission: Submission | None = None
 
 
-def validate(folder: Path) -> list[Verdict]:
+def validate(folder: Path) -> list[CommunityVerdict]:
     """Every submission in the folder, those that clash with others included."""
     files = sorted(path for path in folder.rglob("*") if _is_candidate(path))
     verdicts = [validate_file(path) for path in files]
     clashes = _clashes([v for v in verdicts if v.submission is not None])
     return [
-        Verdict(v.file, (*v.problems, *clashes.get(v.file, ())), v.submission) for v in verdicts
+        CommunityVerdict(v.file, (*v.problems, *clashes.get(v.file, ())), v.submission)
+        for v in verdicts
     ]
 
 
@@ -38,17 +39,17 @@ def _is_candidate(path: Path) -> bool:
     return (path.is_file() or path.is_symlink()) and path.suffix != ".md"
 
 
-def validate_file(path: Path) -> Verdict:
+def validate_file(path: Path) -> CommunityVerdict:
     """One file by itself."""
     name = path.name
     try:
         made = parse(_read(path), name)
     except BadResult as error:
-        return Verdict(name, (error.message,))
+        return CommunityVerdict(name, (error.message,))
     problems = [p for record in made.results for p in problems_of(record)]
     if path.stem != made.name or path.suffix != ".json":
         problems.append(f"the file must be called {made.name}.json")
-    return Verdict(name, tuple(problems), made)
+    return CommunityVerdict(name, tuple(problems), made)
 
 
 def _read(path: Path) -> bytes:
@@ -73,7 +74,7 @@ def problems_of(record: Record) -> list[str]:
     return found
 
 
-def _clashes(verdicts: Sequence[Verdict]) -> dict[str, list[str]]:
+def _clashes(verdicts: Sequence[CommunityVerdict]) -> dict[str, list[str]]:
     """Results that were sent twice, and model files that are two things at once."""
     found: dict[str, list[str]] = {}
     seen: dict[str, str] = {}

@@ -24,7 +24,7 @@ _KIND = "batch-costs"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedTable:
     """What to measure, and how long that may take."""
 
     target: Path
@@ -38,7 +38,7 @@ class Wanted:
     origin: str = "measured on this machine"
 
 
-def batch_table(wanted: Wanted, progress: Progress = lambda _line: None) -> CostTable:
+def batch_table(wanted: WantedTable, progress: Progress = lambda _line: None) -> CostTable:
     """From the cache, where it was measured before; a busy machine is measured again."""
     key = _key(wanted)
     known = store.load(_KIND, key)
@@ -50,7 +50,7 @@ def batch_table(wanted: Wanted, progress: Progress = lambda _line: None) -> Cost
     return found
 
 
-def measure_table(wanted: Wanted, progress: Progress = lambda _line: None) -> CostTable:
+def measure_table(wanted: WantedTable, progress: Progress = lambda _line: None) -> CostTable:
     """Load, measure, close."""
     with contextlib.ExitStack() as stack:
         target, n = stack.enter_context(_opened(wanted.target, wanted, wanted.max_sequences))
@@ -72,7 +72,7 @@ def measure_table(wanted: Wanted, progress: Progress = lambda _line: None) -> Co
 
 
 @contextlib.contextmanager
-def _opened(path: Path, wanted: Wanted, n_sequences: int) -> Iterator[tuple[Context, int]]:
+def _opened(path: Path, wanted: WantedTable, n_sequences: int) -> Iterator[tuple[Context, int]]:
     """As many sequences as memory allows: fewer rather than none."""
     model = Model(path, ModelSettings())
     try:
@@ -85,7 +85,7 @@ def _opened(path: Path, wanted: Wanted, n_sequences: int) -> Iterator[tuple[Cont
         model.close()
 
 
-def _largest(model: Model, wanted: Wanted, n_sequences: int) -> tuple[Context, int]:
+def _largest(model: Model, wanted: WantedTable, n_sequences: int) -> tuple[Context, int]:
     size = max(wanted.contexts) + MAX_ROWS
     while True:
         settings = ContextSettings(
@@ -99,7 +99,7 @@ def _largest(model: Model, wanted: Wanted, n_sequences: int) -> tuple[Context, i
             n_sequences //= 2
 
 
-def _key(wanted: Wanted) -> str:
+def _key(wanted: WantedTable) -> str:
     files = [p for p in (wanted.target, wanted.drafter) if p is not None]
     return store.fingerprint(
         [store.file_identity(path) for path in files],

@@ -23,7 +23,7 @@ _NO_TAIL = -60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TrainingBatch:
     """Texts [n, length] and, for every token that the target generated, its distribution."""
 
     tokens: Any  # int64 [n, length]
@@ -105,7 +105,7 @@ class Table:
     def __len__(self) -> int:
         return len(self.length)
 
-    def batch(self, texts: NDArray[np.int64]) -> Batch:
+    def batch(self, texts: NDArray[np.int64]) -> TrainingBatch:
         """These texts, padded to the longest."""
         length = -(-int(self.length[texts].max()) // _ROUND_UP) * _ROUND_UP
         n_answer = self.n_answer[texts]
@@ -121,7 +121,7 @@ class Table:
         )
         nth = torch.arange(n_rows, device=self._device) - (counts.cumsum(0) - counts)[owner]
         at = row[owner] + nth
-        return Batch(
+        return TrainingBatch(
             tokens=self._tokens[places].long(),
             # A token is predicted from the place before it.
             rows=owner * length + starts[owner] - 1 + nth,
@@ -162,7 +162,7 @@ def _groups(
         at += size
 
 
-def sharpened(batch: Batch, temperature: float) -> tuple[Any, Any]:
+def sharpened(batch: TrainingBatch, temperature: float) -> tuple[Any, Any]:
     """The target's distribution at another temperature: below 1 its first choice weighs more."""
     if temperature == 1.0:
         return batch.top_logprobs, batch.tail_logprob

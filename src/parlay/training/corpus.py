@@ -48,7 +48,7 @@ Halves = NDArray[np.float16]
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class CorpusHeader:
     """Which target wrote it; a corpus never mixes two."""
 
     target: str  # file name, for people
@@ -59,7 +59,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class CorpusText:
     """One prompt with its answer. n is the length of the answer."""
 
     tokens: Ints
@@ -95,17 +95,17 @@ def is_held_out(prompt: Ints, share: float = HELD_OUT) -> bool:
 class CorpusWriter:
     """Adds texts to a corpus; several writers with different names may share a folder."""
 
-    def __init__(self, folder: Path, header: Header, name: str = "text") -> None:
+    def __init__(self, folder: Path, header: CorpusHeader, name: str = "text") -> None:
         self.folder = folder
         self.name = name
         self.n_generated = 0  # by this writer, since it was opened
         _claim(folder, header)
         self._ids = np.uint16 if header.n_vocab <= 1 << 16 else np.int32
         self.n_shards = _last_number(folder, name)
-        self._held: list[Text] = []
+        self._held: list[CorpusText] = []
         self._n_held = 0
 
-    def add(self, text: Text) -> None:
+    def add(self, text: CorpusText) -> None:
         """Keep a text; a full shard goes to disk."""
         self._held.append(text)
         self._n_held += len(text.answer)
@@ -125,7 +125,7 @@ class CorpusWriter:
         self._held, self._n_held = [], 0
 
 
-def _claim(folder: Path, header: Header) -> None:
+def _claim(folder: Path, header: CorpusHeader) -> None:
     """Write the header, or check that it is ours."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / HEADER
@@ -146,7 +146,9 @@ def _last_number(folder: Path, name: str) -> int:
     return max((int(number) for number in numbers if number.isdigit()), default=0)
 
 
-def _arrays(texts: list[Text], ids: type[np.uint16] | type[np.int32]) -> dict[str, NDArray[Any]]:
+def _arrays(
+    texts: list[CorpusText], ids: type[np.uint16] | type[np.int32]
+) -> dict[str, NDArray[Any]]:
     lengths = [len(text.tokens) for text in texts]
     return {
         "tokens": np.concatenate([text.tokens for text in texts]).astype(np.int32),
@@ -180,13 +182,13 @@ class Shard:
     def n_generated(self) -> int:
         return len(self.tail_logprob)
 
-    def texts(self) -> Iterator[Text]:
+    def texts(self) -> Iterator[CorpusText]:
         """Views of every text, in the order they were written."""
         row = 0
         for s, start in enumerate(self.answer_start):
             tokens = self.tokens[self.offsets[s] : self.offsets[s + 1]]
             end = row + len(tokens) - int(start)
-            yield Text(
+            yield CorpusText(
                 tokens,
                 int(start),
                 float(self.temperature[s]),
@@ -214,7 +216,7 @@ class Corpus:
         for path in self.paths:
             yield load_shard(path)
 
-    def texts(self, split: Split = "all") -> Iterator[Text]:
+    def texts(self, split: Split = "all") -> Iterator[CorpusText]:
         """Every text of a split."""
         for shard in self.shards():
             for text in shard.texts():
@@ -232,11 +234,11 @@ class Corpus:
         return sum(int(_column(path, "offsets")[-1]) for path in self.paths)
 
 
-def read_header(folder: Path) -> Header:
+def read_header(folder: Path) -> CorpusHeader:
     """A corpus's header, or a line that says why there is none."""
     path = folder / HEADER
     try:
-        header = Header(**json.loads(path.read_text("utf-8")))
+        header = CorpusHeader(**json.loads(path.read_text("utf-8")))
     except FileNotFoundError:
         raise BadRequest(f"{folder} holds no written text; parlay distill writes it") from None
     except (OSError, ValueError, TypeError) as error:

@@ -23,7 +23,7 @@ from parlay.training.export import export
 from parlay.training.rounding import ROUNDING
 from parlay.training.shape import Shape
 from parlay.training.start import Start
-from parlay.training.trainer import Progress, Recipe, Trainer, Watch, in_time
+from parlay.training.trainer import Recipe, Trainer, TrainingProgress, Watch, in_time
 
 # Looked at in training; more would only cost time.
 HELD_OUT_TOKENS = 100_000
@@ -36,7 +36,7 @@ class Trained:
 
     shape: Shape
     recipe: Recipe
-    progress: Progress
+    progress: TrainingProgress
     agreement: dict[str, Agreement]  # on held-out text, by file type
     seen: Agreement  # on text it was trained on: the gap says whether more text would help
     start: str  # what the weights were before the first step

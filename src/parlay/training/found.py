@@ -31,7 +31,7 @@ _Defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundText:
     """Texts by kind, in an order that depends on the installation alone."""
 
     prose: tuple[str, ...]
@@ -39,13 +39,13 @@ class Found:
 
 
 @functools.cache
-def found_texts() -> Found:
+def found_texts() -> FoundText:
     """All of them, read once."""
     prose, code = [list(_manual())], list[list[str]]()
     for tree, lines in _parsed(_files()):
         prose.append(_spread(list(_docstrings(tree)), _PER_FILE))
         code.append(_spread(list(_definitions(tree.body, lines)), _PER_FILE))
-    return Found(_limited(prose), _limited(code))
+    return FoundText(_limited(prose), _limited(code))
 
 
 def _limited(groups: Iterable[Sequence[str]]) -> tuple[str, ...]:

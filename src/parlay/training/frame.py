@@ -17,7 +17,7 @@ _FIRST, _ANSWER, _SECOND = "QQFIRSTQQ", "QQANSWERQQ", "QQSECONDQQ"
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ScoreFrame:
     """opening + a user's words + closing + the answer [+ between + more words + closing ...]"""
 
     opening: tuple[int, ...]
@@ -47,7 +47,7 @@ class Template:
         """One user's message, ready for the answer."""
         return self.tokens([{"role": "user", "content": text}])
 
-    def _frame(self) -> Frame:
+    def _frame(self) -> ScoreFrame:
         opening, closing = self._around(_FIRST, [_message("user", _FIRST)])
         try:
             talk = [_message("user", _FIRST), _message("assistant", _ANSWER)]
@@ -55,7 +55,7 @@ class Template:
             between = before.partition(_ANSWER)[2]
         except BadRequest:
             between = ""
-        return Frame(
+        return ScoreFrame(
             tuple(self._once(self._vocabulary.tokenize(opening))),
             tuple(self._vocabulary.tokenize(closing, bos=False)),
             tuple(self._vocabulary.tokenize(between, bos=False)),

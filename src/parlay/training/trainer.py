@@ -59,7 +59,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class HeldOutLook:
     """One look at held-out text."""
 
     step: int
@@ -71,7 +71,7 @@ class Look:
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainingProgress:
     """Where the training stands."""
 
     step: int = 0
@@ -79,10 +79,10 @@ class Progress:
     batch: int = 0  # in this epoch
     seconds: float = 0.0
     tokens_seen: int = 0  # generated ones, which are what is learned from
-    looks: list[Look] = field(default_factory=list)
+    looks: list[HeldOutLook] = field(default_factory=list)
 
 
-def in_time(recipe: Recipe, progress: Progress) -> Recipe:
+def in_time(recipe: Recipe, progress: TrainingProgress) -> Recipe:
     """In minutes what is left until `ends_at`: the learning rate is down by then, and where no
     time is left the checkpoint stands as it is."""
     if recipe.ends_at == math.inf:
@@ -93,7 +93,7 @@ def in_time(recipe: Recipe, progress: Progress) -> Recipe:
     return replace(recipe, minutes=min(recipe.minutes, (progress.seconds + left_s) / 60))
 
 
-Watch = Callable[[Progress, float, float], None]  # where it stands, share done, loss
+Watch = Callable[[TrainingProgress, float, float], None]  # where it stands, share done, loss
 
 
 class Training(ABC):
@@ -106,7 +106,7 @@ class Training(ABC):
         self.student = student
         self.recipe = recipe
         self.device = device
-        self.progress = Progress()
+        self.progress = TrainingProgress()
         self._optimiser = _optimiser(student, self.layers, recipe, device)
         self._losses: list[Any] = []
 
@@ -194,7 +194,7 @@ class Training(ABC):
         found = self._agreement()
         p = self.progress
         p.looks.append(
-            Look(
+            HeldOutLook(
                 p.step,
                 round(p.seconds, 1),
                 p.tokens_seen,
@@ -232,7 +232,9 @@ class Training(ABC):
         self.student.load_state_dict(state["student"])
         self._optimiser.load_state_dict(state["optimiser"])
         told = state["progress"]
-        self.progress = Progress(**{**told, "looks": [Look(**look) for look in told["looks"]]})
+        self.progress = TrainingProgress(
+            **{**told, "looks": [HeldOutLook(**look) for look in told["looks"]]}
+        )
         return True
 
 

@@ -20,7 +20,7 @@ from parlay import store
 from parlay.errors import LoadError, ParlayError
 from parlay.llama.model import Model
 from parlay.llama.settings import ModelSettings
-from parlay.training.corpus import CorpusWriter, Header
+from parlay.training.corpus import CorpusHeader, CorpusWriter
 from parlay.training.prompts import Messages, read_prompts
 from parlay.training.writing import Writing, WritingSettings
 
@@ -32,7 +32,7 @@ _LEAVE_S = 30.0  # for all of them together
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class WritingJob:
     """What to write, where, and with how many processes."""
 
     target: Path
@@ -46,7 +46,7 @@ class Job:
     settings: WritingSettings = field(default_factory=WritingSettings)
 
 
-def write(job: Job, show: Show) -> None:
+def write(job: WritingJob, show: Show) -> None:
     """Write so many tokens more. Interrupted, it keeps what was written."""
     given = read_prompts(job.prompts) if job.prompts else []
     if job.n_writers == 1:
@@ -55,7 +55,7 @@ def write(job: Job, show: Show) -> None:
         _write_together(job, show)
 
 
-def _write_alone(job: Job, given: list[Messages], show: Show) -> None:
+def _write_alone(job: WritingJob, given: list[Messages], show: Show) -> None:
     def progress(n: int) -> bool:
         show(n)
         return True
@@ -63,9 +63,11 @@ def _write_alone(job: Job, given: list[Messages], show: Show) -> None:
     _run(job, 0, given, progress)
 
 
-def _run(job: Job, index: int, given: list[Messages], progress: Callable[[int], bool]) -> None:
+def _run(
+    job: WritingJob, index: int, given: list[Messages], progress: Callable[[int], bool]
+) -> None:
     with Model(job.target, ModelSettings(job.gpu_layers)) as model:
-        header = Header(
+        header = CorpusHeader(
             job.target.name,
             store.file_identity(job.target),
             model.vocabulary.size,
@@ -98,7 +100,7 @@ def _open(
 # -- several processes ------------------------------------------------------------------------
 
 
-def _write_together(job: Job, show: Show) -> None:
+def _write_together(job: WritingJob, show: Show) -> None:
     # Fresh processes: a copy of one that has touched a GPU cannot use it.
     spawn = multiprocessing.get_context("spawn")
     stop, failed = spawn.Event(), spawn.SimpleQueue()
@@ -153,7 +155,7 @@ def _report(died: Sequence[int], n_stuck: int) -> None:
         raise ParlayError(f"{n_stuck} writer(s) did not stop in {_LEAVE_S:.0f} s; {way_on}")
 
 
-def _child(job: Job, index: int, counts: Any, stop: Event, failed: Any) -> None:
+def _child(job: WritingJob, index: int, counts: Any, stop: Event, failed: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
 
     def progress(n: int) -> bool:

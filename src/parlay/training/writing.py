@@ -21,7 +21,7 @@ from parlay.decoding.span import Span
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings
-from parlay.training.corpus import CorpusWriter, Text
+from parlay.training.corpus import CorpusText, CorpusWriter
 from parlay.training.drawing import Drawing, Drawn
 from parlay.training.frame import Template
 from parlay.training.prompts import Messages, Prompts, Shares
@@ -196,7 +196,7 @@ class Writing:
         end = slot.answer_start + len(slot.rows)
         tokens = np.array(slot.tokens[:end], np.int32)
         self._writer.add(
-            Text(
+            CorpusText(
                 tokens,
                 slot.answer_start,
                 slot.temperature,

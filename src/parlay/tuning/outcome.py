@@ -13,8 +13,8 @@ from parlay.bench.comparison import acceptance
 from parlay.bench.sample import Sample
 from parlay.tuning.candidate import Candidate
 from parlay.tuning.race import Race
-from parlay.tuning.sitting import PLAIN, Way
-from parlay.tuning.tuner import Record, Tuner, identical
+from parlay.tuning.sitting import PLAIN, SittingWay
+from parlay.tuning.tuner import Tuner, TuningRecord, identical
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,10 @@ class Outcome:
     """Everything a tuning found out."""
 
     rows: tuple[Row, ...]
-    winner: Way | None  # None: plain decoding
-    routes: Mapping[str, Way | None] = field(default_factory=dict)  # where another one is faster
+    winner: SittingWay | None  # None: plain decoding
+    routes: Mapping[str, SittingWay | None] = field(
+        default_factory=dict
+    )  # where another one is faster
     plain_tokens_per_second: float | None = None
     n_tokens: int = 0
     n_prompts: int = 0
@@ -93,7 +95,7 @@ def outcome(tuner: Tuner, unraced: Sequence[Candidate]) -> Outcome:
     )
 
 
-def _row(race: Race, record: Record, way: Way) -> Row:
+def _row(race: Race, record: TuningRecord, way: SittingWay) -> Row:
     n_bytes = 0 if way.drafter is None else way.drafter.n_bytes
     standing = race.standing(way.label)
     if standing is None:
@@ -125,8 +127,8 @@ def _state(race: Race, label: str) -> str:
 
 
 def _routes(
-    tuner: Tuner, winner: Way | None, ways: Sequence[Way]
-) -> Iterator[tuple[str, Way | None]]:
+    tuner: Tuner, winner: SittingWay | None, ways: Sequence[SittingWay]
+) -> Iterator[tuple[str, SittingWay | None]]:
     """Routes on which something that the winner's files allow is surely faster than it."""
     if winner is None:
         return
@@ -141,14 +143,14 @@ def _routes(
             yield route, None
 
 
-def _allowed(way: Way, winner: Way) -> bool:
+def _allowed(way: SittingWay, winner: SittingWay) -> bool:
     """Loaded in any case: the winner's drafter, and what needs none and is loaded with it."""
     if way.drafter is not None:
         return way.drafter == winner.drafter
     return way.proposers in winner.proposers.split(",") or winner.drafter is not None
 
 
-def _plain_speed(records: Sequence[Record]) -> float | None:
+def _plain_speed(records: Sequence[TuningRecord]) -> float | None:
     """The median over prompts, of the first sitting that has one."""
     for record in records:
         speeds = sorted(_speeds(record.samples))

@@ -26,7 +26,7 @@ _LABEL = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class SittingWay:
     """One way of drafting: what a table calls it, what a request asks for, what is loaded."""
 
     label: str
@@ -42,7 +42,7 @@ class Way:
 class Sitting:
     """Ways that can be raced against plain decoding without loading anything else."""
 
-    ways: tuple[Way, ...]
+    ways: tuple[SittingWay, ...]
     drafter: Candidate | None = None
 
     @property
@@ -52,15 +52,15 @@ class Sitting:
 
 def sittings(found: Sequence[Candidate]) -> list[Sitting]:
     """The free proposers, then every drafter alone and beside suffix; the small ones first."""
-    free = tuple(Way(name, name) for name in FREE_PROPOSERS)
+    free = tuple(SittingWay(name, name) for name in FREE_PROPOSERS)
     usable = sorted((c for c in found if c.problem is None), key=lambda c: c.n_bytes)
     made, seen = [Sitting(free)], Counter(FREE_PROPOSERS)
     for candidate in usable:
         label = label_of(candidate)
         seen[label] += 1
         label = label if seen[label] == 1 else f"{label} ({seen[label]})"
-        alone = Way(label, MODEL, candidate)
-        beside = Way(f"suffix+{label}", f"suffix,{MODEL}", candidate)
+        alone = SittingWay(label, MODEL, candidate)
+        beside = SittingWay(f"suffix+{label}", f"suffix,{MODEL}", candidate)
         made.append(Sitting((alone, beside), candidate))
     return made
 
@@ -87,11 +87,11 @@ class Opener:
         with Parlay(self.target, draft=draft, **self.options) as parlay:
             arm = RawArm if self.raw else OwnArm
             yield {
-                PLAIN: arm(parlay, self._info(parlay, Way(PLAIN, "none")), "none"),
+                PLAIN: arm(parlay, self._info(parlay, SittingWay(PLAIN, "none")), "none"),
                 **{w.label: arm(parlay, self._info(parlay, w), w.proposers) for w in sitting.ways},
             }
 
-    def _info(self, parlay: Parlay, way: Way) -> ArmInfo:
+    def _info(self, parlay: Parlay, way: SittingWay) -> ArmInfo:
         return ArmInfo(
             name=way.label,
             kind="parlay",

@@ -42,7 +42,7 @@ _LIMIT_S = 300.0
 Open = Callable[[Sitting], AbstractContextManager[dict[str, Subject]]]
 
 
-class Progress(Protocol):
+class TuningProgress(Protocol):
     """Whoever shows how far it is."""
 
     def __call__(self, share: float, what: str) -> None:
@@ -54,7 +54,7 @@ def silent(share: float, what: str) -> None:
 
 
 @dataclass(slots=True)
-class Record:
+class TuningRecord:
     """What one sitting left behind."""
 
     sitting: Sitting
@@ -109,12 +109,12 @@ class Tuner:
     open: Open
     budget_s: float
     folder: Path  # of the samples
-    progress: Progress = silent
+    progress: TuningProgress = silent
     max_tokens: int | None = None  # None: what the time allows
     clock: Callable[[], float] = time.monotonic
     began: float | None = None  # by the clock, where the time began before
     race: Race = field(init=False)
-    records: list[Record] = field(init=False)
+    records: list[TuningRecord] = field(init=False)
     n_tokens: int = field(init=False)
     _answer_s: float = 0.0  # of one answer, on average
     _n_answers: int = 0
@@ -125,7 +125,7 @@ class Tuner:
         n_looks = MAX_LAPS + 1
         self.race = Race(tuple(way.label for way in ways), free, n_looks)
         self.records = [
-            Record(s, SampleFile(self.folder / f"{i}.jsonl", {"sitting": s.name}))
+            TuningRecord(s, SampleFile(self.folder / f"{i}.jsonl", {"sitting": s.name}))
             for i, s in enumerate(self.sittings)
         ]
         self.n_tokens = self.max_tokens or 0
@@ -154,11 +154,11 @@ class Tuner:
         self.progress(1.0, "")
         return self.race
 
-    def _may_go_on(self, record: Record) -> bool:
+    def _may_go_on(self, record: TuningRecord) -> bool:
         more = record.n_heats < MAX_LAPS * self._blocks
         return record.problem is None and more and bool(self._racing(record))
 
-    def _racing(self, record: Record) -> list[str]:
+    def _racing(self, record: TuningRecord) -> list[str]:
         return [way.label for way in record.sitting.ways if way.label in self.race.racing]
 
     @property
@@ -167,7 +167,7 @@ class Tuner:
 
     # -- a sitting ------------------------------------------------------------
 
-    def _sit(self, record: Record, share_s: float) -> None:
+    def _sit(self, record: TuningRecord, share_s: float) -> None:
         """Heats until the share of the time is used, or nobody here is racing any more."""
         end = self.spent_s + share_s
         if not self._time_for(record, end, opening=True):
@@ -190,7 +190,7 @@ class Tuner:
             record.problem = error.message
             self.race.stopped.update(way.label for way in record.sitting.ways)
 
-    def _time_for(self, record: Record, end: float, opening: bool = False) -> bool:
+    def _time_for(self, record: TuningRecord, end: float, opening: bool = False) -> bool:
         """Whether one more heat ends in time: in the sitting's share, but for its first heat, which
         may take what is left; the first heat of all cannot be foreseen."""
         n = BLOCK * (len(self._racing(record)) + 1)
@@ -218,7 +218,7 @@ class Tuner:
 
     # -- a heat ---------------------------------------------------------------
 
-    def _heat(self, record: Record, subjects: dict[str, Subject], warm: bool) -> None:
+    def _heat(self, record: TuningRecord, subjects: dict[str, Subject], warm: bool) -> None:
         """A few prompts once more, every way that is racing right beside plain decoding."""
         lap, block = divmod(record.n_heats, self._blocks)
         prompts = self.workload.suite.prompts[block * BLOCK :][:BLOCK]
@@ -242,7 +242,7 @@ class Tuner:
         self._n_answers += n
         self._answer_s += (seconds / n - self._answer_s) * n / self._n_answers
 
-    def _add_pairs(self, record: Record) -> None:
+    def _add_pairs(self, record: TuningRecord) -> None:
         """Pairs that are new since the last heat."""
         by_place: dict[tuple[int, str], dict[str, Sample]] = {}
         for (repeat, prompt, arm), sample in record.file.samples.items():
@@ -258,7 +258,7 @@ class Tuner:
                 if found is not None:
                     self.race.add(name, prompt, found)
 
-    def _tell(self, record: Record) -> None:
+    def _tell(self, record: TuningRecord) -> None:
         self.progress(min(1.0, self.spent_s / self.budget_s), record.sitting.name)
 
 

@@ -25,7 +25,7 @@ from parlay.results.record import Record as ResultRecord
 from parlay.routing import DEFAULT_RULES, Rule
 from parlay.runtime.loading import MODEL
 from parlay.tuning.outcome import Outcome
-from parlay.tuning.sitting import PLAIN, Way
+from parlay.tuning.sitting import PLAIN, SittingWay
 from parlay.tuning.tuner import MAX_LAPS, Tuner
 
 
@@ -42,7 +42,7 @@ def deployment(target: str, outcome: Outcome) -> dict[str, Any]:
     return content
 
 
-def drafter_text(target: str, winner: Way | None, routes: Any = ()) -> str:
+def drafter_text(target: str, winner: SittingWay | None, routes: Any = ()) -> str:
     """`model.drafter`: what the winner needs, and what a route asks for beside it."""
     if winner is None:
         return "none"
@@ -96,7 +96,7 @@ def about(target: str, suite: str, outcome: Outcome) -> str:
 # -- the manifest of pairs --------------------------------------------------------------------
 
 
-def write_pair(target: Path, winner: Way, notes: str) -> Pair:
+def write_pair(target: Path, winner: SittingWay, notes: str) -> Pair:
     """The winner, to be found by `--draft auto` from now on."""
     if winner.drafter is not None and winner.drafter.kind == "model":
         drafter = winner.drafter.path
@@ -114,7 +114,7 @@ def write_pair(target: Path, winner: Way, notes: str) -> Pair:
 # -- a result for the map ---------------------------------------------------------------------
 
 
-def result(tuner: Tuner, winner: Way, target: Path) -> ResultRecord:
+def result(tuner: Tuner, winner: SittingWay, target: Path) -> ResultRecord:
     """The winner's sitting as a result of the bench."""
     found = next(r for r in tuner.records if winner in r.sitting.ways)
     samples = sorted(found.samples, key=lambda sample: sample.at_s)

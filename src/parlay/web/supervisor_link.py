@@ -79,13 +79,13 @@ class SupervisorLink:
         self.channel = channel
         self._keys = count(1)
 
-    def keep(self, scope: Scope, body: bytes) -> Kept | None:
+    def keep(self, scope: Scope, body: bytes) -> KeptRequest | None:
         """Hand a request over; None where there is nobody to keep it."""
         found = connection.get()
         if self.channel is None or found is None or not scope["path"].startswith("/v1/"):
             return None
         client, at = found
-        kept = Kept(self, next(self._keys))
+        kept = KeptRequest(self, next(self._keys))
         headers = dict(scope["headers"])
         about = {
             "path": scope["path"],
@@ -114,7 +114,7 @@ class SupervisorLink:
             self.channel = None
 
 
-class Kept:
+class KeptRequest:
     """One request that the supervisor would save."""
 
     def __init__(self, supervisor_link: SupervisorLink, key: int) -> None:

@@ -8,7 +8,7 @@ from parlay.decoding.counts import Counts
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.server.api.answer_statistics import merged
 from parlay.server.figures.observer import Observer
-from parlay.server.figures.plain_speed import Baseline
+from parlay.server.figures.plain_speed import PlainSpeed
 
 
 def a_round(n_drafted: int, n_accepted: int, seconds: float, n_sequences: int = 1) -> Round:
@@ -43,7 +43,7 @@ def test_merged_counts_equal_counting_everything_at_once() -> None:
 
 
 def test_a_speedup_is_against_what_plain_passes_took() -> None:
-    baseline = Baseline()
+    baseline = PlainSpeed()
     assert baseline.live_speedup is None
     baseline.observe([a_round(0, 0, 0.010)])
     counts = Counts()
@@ -55,7 +55,7 @@ def test_a_speedup_is_against_what_plain_passes_took() -> None:
 
 
 def test_one_slow_pass_does_not_spoil_the_baseline() -> None:
-    baseline = Baseline()
+    baseline = PlainSpeed()
     for _ in range(100):
         baseline.observe([a_round(0, 0, 0.010)])
     baseline.observe([a_round(0, 0, 10.0)])
@@ -63,7 +63,7 @@ def test_one_slow_pass_does_not_spoil_the_baseline() -> None:
 
 
 def test_the_nearest_number_of_sequences_stands_in() -> None:
-    baseline = Baseline()
+    baseline = PlainSpeed()
     baseline.set(1, 0.01)
     baseline.set(4, 0.02)
     assert baseline.of(5) == 0.02 and baseline.of(2) == 0.01

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parlay.bench.analysis import CostPoint, Costs
-from parlay.server.figures.economics import Acceptance, economics
+from parlay.server.figures.economics import ServedAcceptance, economics
 
 
 def costs(*times: float, drafter: float | None = None) -> Costs:
@@ -33,7 +33,7 @@ def test_where_nothing_can_pay_it_says_so() -> None:
 
 @pytest.mark.parametrize(("share", "side"), [(0.8, "above"), (0.3, "below")])
 def test_the_acceptance_of_late_is_put_on_one_side_of_the_line(share: float, side: str) -> None:
-    found = economics(costs(0.010, 0.015), Acceptance((share,), share), ["suffix"])
+    found = economics(costs(0.010, 0.015), ServedAcceptance((share,), share), ["suffix"])
     assert f"{side} the line" in found["text"]
     assert found["windows"][0]["tokens"] == pytest.approx(1 + share)
 

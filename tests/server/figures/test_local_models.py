@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from parlay.deployment import Deployment
-from parlay.planning.devices import Pool
+from parlay.planning.devices import MemoryPool
 from parlay.server.figures.local_models import local_models
 from tests.server.running import Running
 
@@ -30,7 +30,7 @@ def test_models_are_told_with_a_command_and_without_paths(studio: Path) -> None:
 
 
 def test_what_is_too_large_says_so(studio: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = [Pool("RAM", "ram", 1 << 30, 1 << 10)]
+    small = [MemoryPool("RAM", "ram", 1 << 30, 1 << 10)]
     monkeypatch.setattr("parlay.server.figures.local_models.usable_pools", lambda: small)
     row = next(r for r in local_models(Deployment(), Path("other"), 0) if r["name"] == "tiny-f32")
     assert not row["fits"]

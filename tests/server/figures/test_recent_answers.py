@@ -11,7 +11,7 @@ import pytest
 from parlay.decoding.counts import Counts
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.server.api.job import Job
-from parlay.server.figures.plain_speed import Baseline
+from parlay.server.figures.plain_speed import PlainSpeed
 from parlay.server.figures.recent_answers import (
     MAX_GROUPS,
     MAX_KEPT_ROUNDS,
@@ -68,7 +68,7 @@ def a_job(n: int = 1, kept: int = 1024) -> tuple[FakeJob, Job]:
     return made, cast(Job, made)
 
 
-BASELINE = Baseline()
+BASELINE = PlainSpeed()
 BASELINE.set(1, 0.010)
 CHAT = Key("chat", "a")
 

@@ -16,7 +16,7 @@ from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.llama.vocabulary import Detokenizer
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Sequence
-from parlay.server.lifecycle.cache_care import Trial, trial
+from parlay.server.lifecycle.cache_care import CareTrial, trial
 from tests.server.running import running
 from tests.serving import wait_for
 
@@ -70,7 +70,7 @@ def test_a_timed_compaction_leaves_the_text_as_it_was(context: Context) -> None:
 
 
 def test_a_trial_pays_only_if_the_tokens_to_come_earn_it() -> None:
-    trial = Trial(cost_s=0.08, before_s=0.050, after_s=0.049)
+    trial = CareTrial(cost_s=0.08, before_s=0.050, after_s=0.049)
     assert trial.pays(100) and not trial.pays(50)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from parlay.bench.subjects.subject import Ask, Kind, SubjectError
 from parlay.reading import answers
-from parlay.reading.answers import Event
+from parlay.reading.answers import AnswerEvent
 from parlay.reading.bounds import one_line
 
 
@@ -38,7 +38,7 @@ class OpenAI:
             body["response_format"] = {"type": "json_schema", "json_schema": form}
         return body
 
-    def read(self, line: str) -> Event | None:
+    def read(self, line: str) -> AnswerEvent | None:
         """An event; None for blanks, comments and the end mark."""
         if not line.startswith("data:"):
             return None
@@ -116,11 +116,11 @@ class Ollama(OpenAI):
             body["format"] = ask.prompt.json_schema
         return body
 
-    def read(self, line: str) -> Event | None:
+    def read(self, line: str) -> AnswerEvent | None:
         if not line.strip():
             return None
         chunk = _object(line)
-        event = Event(
+        event = AnswerEvent(
             text=answers.text_of(answers.mapping(chunk.get("message"))),
             finish_reason=answers.string(chunk.get("done_reason")),
             n_tokens=answers.count(chunk.get("eval_count")),
@@ -143,7 +143,7 @@ def _object(data: str) -> dict[str, Any]:
     return found
 
 
-def _checked(event: Event) -> Event:
+def _checked(event: AnswerEvent) -> AnswerEvent:
     if event.error is not None:
         raise SubjectError(event.error)
     return event

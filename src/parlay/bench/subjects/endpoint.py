@@ -27,7 +27,7 @@ from parlay.bench.subjects.subject import (
 from parlay.bench.suite import Prompt
 from parlay.errors import BadRequest
 from parlay.reading import counters
-from parlay.reading.answers import Event
+from parlay.reading.answers import AnswerEvent
 from parlay.reading.bounds import one_line
 from parlay.reading.counters import Counters
 
@@ -249,7 +249,7 @@ class _ObservedStream:
         self._facts: dict[str, Any] = {}
         self._n_bytes = 0
 
-    def see(self, event: Event | None, n_bytes: int) -> None:
+    def see(self, event: AnswerEvent | None, n_bytes: int) -> None:
         now = time.perf_counter()
         self._n_bytes += n_bytes
         if now - self._began > self._limit_s:

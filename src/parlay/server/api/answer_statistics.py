@@ -14,7 +14,7 @@ from parlay.proposers.prediction import PREDICTION
 from parlay.runtime.answer import exact_reason
 from parlay.runtime.request import Mode
 from parlay.runtime.sequence import Sequence
-from parlay.server.figures.plain_speed import Baseline
+from parlay.server.figures.plain_speed import PlainSpeed
 
 
 def merged(parts: Seq[Counts]) -> Counts:
@@ -46,7 +46,9 @@ def decode_s(seq: Sequence) -> float:
     return (seq.ended or 0.0) - (seq.first_token or seq.ended or 0.0)
 
 
-def speculation(seqs: Seq[Sequence], mode: Mode, policy: str, baseline: Baseline) -> dict[str, Any]:
+def speculation(
+    seqs: Seq[Sequence], mode: Mode, policy: str, baseline: PlainSpeed
+) -> dict[str, Any]:
     """The response's `speculation` field."""
     counts = merged([seq.counts for seq in seqs])
     speedup = baseline.speedup(counts)

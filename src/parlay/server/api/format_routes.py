@@ -40,7 +40,7 @@ router = APIRouter()
 @router.post("/v1/messages", summary="Anthropic's messages", response_model=None)
 async def messages(request: Request, body: MessagesRequest) -> Response:
     service = service_of(request)
-    asked = Asked(service, "messages", messages_body.to_chat(body), request)
+    asked = FormatRequest(service, "messages", messages_body.to_chat(body), request)
     plan = await asked.plan()
     return await asked.answer(plan, MessageWriter(body.model or service.model_name))
 
@@ -57,7 +57,7 @@ async def responses(request: Request, body: ResponsesRequest) -> Response:
     service, key = service_of(request), given_key(dict(request.scope["headers"]))
     before = _before(service, key, body.previous_response_id)
     translated = responses_body.to_chat(body, before)
-    asked = Asked(service, "responses", translated, request)
+    asked = FormatRequest(service, "responses", translated, request)
     plan = await asked.plan()
     stored = bool(service.responses.size) and body.store is not False
     if body.store and not stored:
@@ -111,7 +111,7 @@ def _before(service: Service, key: str, response_id: str | None) -> list[dict[st
     )
 
 
-class Asked:
+class FormatRequest:
     """A request in such a format."""
 
     def __init__(

@@ -17,7 +17,7 @@ from parlay.server.api import answer_statistics as statistics
 from parlay.server.api.job import Event, Job
 from parlay.server.api.origins import Origins
 from parlay.server.api.planner import Plan
-from parlay.server.figures.plain_speed import Baseline
+from parlay.server.figures.plain_speed import PlainSpeed
 from parlay.web import failures
 from parlay.web import streaming as sse
 from parlay.web.schema import Options, StreamOptions, speculation_fields
@@ -142,7 +142,7 @@ class Reply:
 class Numbers:
     """What every reply says at its end, in whatever format."""
 
-    def __init__(self, plan: Plan, job: Job, baseline: Baseline) -> None:
+    def __init__(self, plan: Plan, job: Job, baseline: PlainSpeed) -> None:
         self._plan = plan
         self._job = job
         self._baseline = baseline

@@ -19,7 +19,7 @@ _MIN_DRAFTED = 20  # below, the acceptance of late says nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
+class ServedAcceptance:
     """What became of the drafts of late."""
 
     by_position: tuple[float, ...]
@@ -41,16 +41,16 @@ def costs_of(service: Service) -> Costs | None:
     return Costs.of(RoundCosts({b: table.pace * curve.steady[b] for b in known}, drafts))
 
 
-def acceptance_of(service: Service) -> Acceptance | None:
+def acceptance_of(service: Service) -> ServedAcceptance | None:
     """Of the last rounds of the whole server."""
     counts = service.observer.recent_counts()
     if counts.n_drafted < _MIN_DRAFTED:
         return None
-    return Acceptance(tuple(counts.acceptance_by_position), counts.token_acceptance)
+    return ServedAcceptance(tuple(counts.acceptance_by_position), counts.token_acceptance)
 
 
 def economics(
-    costs: Costs | None, acceptance: Acceptance | None, proposers: Sequence[str]
+    costs: Costs | None, acceptance: ServedAcceptance | None, proposers: Sequence[str]
 ) -> dict[str, Any]:
     """The prices, what each window needs, and what follows from it in a sentence."""
     if costs is None:
@@ -71,7 +71,7 @@ def economics(
     }
 
 
-def _unknown(acceptance: Acceptance | None) -> dict[str, Any]:
+def _unknown(acceptance: ServedAcceptance | None) -> dict[str, Any]:
     return {
         "headline": "Not measured yet.",
         "text": "The quick A/B below times passes of this model on this machine.",
@@ -84,7 +84,7 @@ def _unknown(acceptance: Acceptance | None) -> dict[str, Any]:
 
 
 def _words(
-    rows: Sequence[WindowRow], acceptance: Acceptance | None, proposers: Sequence[str]
+    rows: Sequence[WindowRow], acceptance: ServedAcceptance | None, proposers: Sequence[str]
 ) -> tuple[str, str]:
     who = " and ".join(proposers) or "no proposer"
     paying = [row for row in rows if row.break_even is not None]

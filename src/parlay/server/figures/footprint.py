@@ -15,7 +15,7 @@ from parlay.errors import ParlayError
 from parlay.planning.devices import GIB, pools
 from parlay.server.lifecycle.engine_start import needed_gb
 from parlay.server.lifecycle.service import Service
-from parlay.web.memory import process_bytes
+from parlay.web.memory_pressure import process_bytes
 
 log = logging.getLogger("parlay.server")
 _GPU_EVERY_S = 5.0  # asking a driver takes its time

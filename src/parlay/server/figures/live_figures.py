@@ -9,7 +9,7 @@ from typing import Any
 
 from parlay.server.figures.economics import acceptance_of, costs_of, economics
 from parlay.server.figures.quick_ab import QuickBench
-from parlay.server.figures.snapshot import TICK_S, Live
+from parlay.server.figures.snapshot import TICK_S, LiveSnapshots
 from parlay.server.lifecycle.service import Service
 from parlay.web import streaming as sse
 from parlay.web.viewers import Viewer, Viewers
@@ -20,7 +20,7 @@ class LiveFigures:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._live = Live(service)
+        self._live = LiveSnapshots(service)
         self._viewers = Viewers(self._frame, TICK_S)
         self._snapshot: dict[str, Any] | None = None
         self.bench = QuickBench(service, self._tell_bench)

@@ -18,7 +18,7 @@ from parlay.server.figures.quick_ab import BenchOptions
 from parlay.server.figures.recent_answers import Answered, decisions
 from parlay.web import streaming as sse
 from parlay.web.failures import Failure
-from parlay.web.memory import process_bytes
+from parlay.web.memory_pressure import process_bytes
 
 router = APIRouter(prefix="/live")
 _COLUMNS = (

@@ -16,7 +16,7 @@ from parlay.errors import ParlayError
 from parlay.hub import place
 from parlay.hub.card import Card, cards, drafts_for
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.planning.devices import Pool
+from parlay.planning.devices import MemoryPool
 from parlay.planning.limits import Wanted, load_list, plan_here, usable_pools
 from parlay.web.browsers import is_loopback
 
@@ -36,7 +36,9 @@ def local_models(deployment: Deployment, serving: Path, used_bytes: int) -> list
     return sorted(rows, key=lambda row: (not row["fits"], -int(row["bytes"])))
 
 
-def _row(card: Card, found: Sequence[Card], serving: Path, pools: Sequence[Pool]) -> dict[str, Any]:
+def _row(
+    card: Card, found: Sequence[Card], serving: Path, pools: Sequence[MemoryPool]
+) -> dict[str, Any]:
     says = card.says
     return {
         "name": card.entry.name,
@@ -51,7 +53,7 @@ def _row(card: Card, found: Sequence[Card], serving: Path, pools: Sequence[Pool]
     }
 
 
-def _fits(card: Card, pools: Sequence[Pool]) -> bool:
+def _fits(card: Card, pools: Sequence[MemoryPool]) -> bool:
     wanted = Wanted(card.entry.path, ModelSettings(), ContextSettings())
     try:
         return plan_here(load_list(wanted), available=pools).verdict == "fits"
@@ -59,7 +61,7 @@ def _fits(card: Card, pools: Sequence[Pool]) -> bool:
         return False
 
 
-def _freed(pools: Sequence[Pool], used_bytes: int) -> list[Pool]:
+def _freed(pools: Sequence[MemoryPool], used_bytes: int) -> list[MemoryPool]:
     """The first pool holds what is served: a GPU if there is one, else RAM."""
     first, *others = pools
     return [replace(first, free=min(first.total, first.free + used_bytes)), *others]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from parlay.decoding.counts import Counts
 from parlay.decoding.round import Fallback, Round
-from parlay.server.figures.plain_speed import Baseline
+from parlay.server.figures.plain_speed import PlainSpeed
 
 RECENT_ROUNDS = 400
 
@@ -40,7 +40,7 @@ class Observer:
 
     def __init__(self) -> None:
         self.counts = Counts()
-        self.baseline = Baseline()
+        self.baseline = PlainSpeed()
         self.recent: deque[Round] = deque(maxlen=RECENT_ROUNDS)
         # A pass is shared by its sequences: its time is counted once here.
         self.draft_s = self.verify_s = self.overhead_s = 0.0

@@ -17,7 +17,7 @@ _CLAMP = 3.0  # a pass this many times off counts as this much off: another job 
 _RECENT = 0.98  # how fast the live speed-up forgets, per pass
 
 
-class Baseline:
+class PlainSpeed:
     """Seconds of a plain pass by the number of sequences in it."""
 
     def __init__(self) -> None:

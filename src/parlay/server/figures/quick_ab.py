@@ -65,7 +65,7 @@ class _Cancelled(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class AbProgress:
     """How far it is."""
 
     state: State = "idle"
@@ -87,7 +87,7 @@ class QuickBench:
         """`tell`: hears of every change, on the event loop."""
         self._service = service
         self._tell = tell
-        self.progress = Progress()
+        self.progress = AbProgress()
         self.costs: Costs | None = None  # measured along the way, where nobody else has
         self._cancel = threading.Event()
         self._task: asyncio.Task[None] | None = None
@@ -101,7 +101,7 @@ class QuickBench:
         if self._service.draining:
             raise Failure(503, "the server is shutting down", "server_error", "shutting_down")
         self._cancel.clear()
-        self.set(Progress("running", what="preparing"))
+        self.set(AbProgress("running", what="preparing"))
         self._task = asyncio.get_running_loop().create_task(self._run(options))
 
     def cancel(self) -> None:
@@ -129,13 +129,13 @@ class QuickBench:
             n_own = sum(arm.n_asked for arm in arms)
             self._keep(record, max(0, self._service.recent.n_answered - n_before - n_own))
         except _Cancelled:
-            self.set(Progress("cancelled"))
+            self.set(AbProgress("cancelled"))
         except ParlayError as error:  # an answer that was cancelled is one of them
-            failed = Progress("failed", error=error.message)
-            self.set(Progress("cancelled") if self.cancelled else failed)
+            failed = AbProgress("failed", error=error.message)
+            self.set(AbProgress("cancelled") if self.cancelled else failed)
         except Exception:  # the server must not fall over a benchmark
             log.exception("the quick A/B failed")
-            self.set(Progress("failed", error="internal error; the server's log has the details"))
+            self.set(AbProgress("failed", error="internal error; the server's log has the details"))
 
     def _measure(
         self, arms: Sequence[ServedArm], options: BenchOptions, loop: asyncio.AbstractEventLoop
@@ -194,7 +194,7 @@ class QuickBench:
     def cancelled(self) -> bool:
         return self._cancel.is_set() or self._service.draining
 
-    def set(self, progress: Progress) -> None:
+    def set(self, progress: AbProgress) -> None:
         self.progress = progress
         self._tell(progress.as_dict())
 
@@ -202,7 +202,7 @@ class QuickBench:
         self._record = record
         self._report_name = secrets.token_hex(16)
         result = {**_result(record), "others": n_others, "report": f"{REPORTS}{self._report_name}"}
-        self.set(Progress("done", result=result))
+        self.set(AbProgress("done", result=result))
 
 
 class _Teller:
@@ -215,7 +215,7 @@ class _Teller:
     def __call__(self, done: int, total: int, left_s: float | None, what: str) -> None:
         self.check()
         left = None if left_s is None else round(left_s, 1)
-        now = Progress("running", done, total, left, what)
+        now = AbProgress("running", done, total, left, what)
         self._loop.call_soon_threadsafe(self._bench.set, now)
 
     def check(self) -> None:

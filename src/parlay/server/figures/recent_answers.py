@@ -17,7 +17,7 @@ from parlay.decoding.counts import Counts
 from parlay.decoding.round import Round
 from parlay.runtime.sequence import Sequence as Answer
 from parlay.server.api.job import Job
-from parlay.server.figures.plain_speed import Baseline
+from parlay.server.figures.plain_speed import PlainSpeed
 
 RECENT_ROUNDS = 256  # of each group
 MAX_GROUPS = 32
@@ -35,7 +35,7 @@ class Key:
 
 
 @dataclass(slots=True)
-class Group:
+class AnswerGroup:
     """The rounds of one route and model."""
 
     key: Key
@@ -81,8 +81,8 @@ class RecentAnswers:
     """One server's."""
 
     def __init__(self) -> None:
-        self.total = Group(Key())
-        self.groups: OrderedDict[Key, Group] = OrderedDict()
+        self.total = AnswerGroup(Key())
+        self.groups: OrderedDict[Key, AnswerGroup] = OrderedDict()
         self.n_answered = 0
         self._answered: OrderedDict[str, Answered] = OrderedDict()
         self._open: dict[Job, _Open] = {}
@@ -127,10 +127,10 @@ class RecentAnswers:
                 self.total.add(found)
                 self._group(opened.key).add(found)
 
-    def _group(self, key: Key) -> Group:
+    def _group(self, key: Key) -> AnswerGroup:
         group = self.groups.get(key)
         if group is None:
-            group = self.groups[key] = Group(key)
+            group = self.groups[key] = AnswerGroup(key)
             if len(self.groups) > MAX_GROUPS:
                 self.groups.popitem(last=False)
         self.groups.move_to_end(key)
@@ -160,7 +160,7 @@ def _since(seq: Answer, n_taken: int) -> list[Round]:
 # -- figures -----------------------------------------------------------------------------------
 
 
-def figures(rounds: Sequence[Round], baseline: Baseline) -> dict[str, Any]:
+def figures(rounds: Sequence[Round], baseline: PlainSpeed) -> dict[str, Any]:
     """Counts of some rounds, and their speed over plain decoding's where anything was drafted."""
     counts = Counts()
     plain_s = spent_s = 0.0
@@ -174,7 +174,7 @@ def figures(rounds: Sequence[Round], baseline: Baseline) -> dict[str, Any]:
     return {**counts.as_dict(), "speedup": speedup}
 
 
-def decisions(rounds: Sequence[Round], baseline: Baseline) -> list[Decision]:
+def decisions(rounds: Sequence[Round], baseline: PlainSpeed) -> list[Decision]:
     """The decision trace of one answer."""
     found: list[Decision] = []
     seconds = 0.0

@@ -14,8 +14,8 @@ from typing import Any
 
 from parlay.decoding.round import Round
 from parlay.server.figures.footprint import Footprint
-from parlay.server.figures.plain_speed import Baseline
-from parlay.server.figures.recent_answers import ALL, Group, Key, figures
+from parlay.server.figures.plain_speed import PlainSpeed
+from parlay.server.figures.recent_answers import ALL, AnswerGroup, Key, figures
 from parlay.server.lifecycle.service import Service
 
 TICK_S = 1.0
@@ -31,7 +31,7 @@ class _Recent:
     figures: dict[str, Any]
 
 
-class Live:
+class LiveSnapshots:
     """Makes snapshots; the figures of a moment are those since the last one."""
 
     def __init__(self, service: Service, clock: Callable[[], float] = time.monotonic) -> None:
@@ -98,7 +98,7 @@ class Live:
             total = self._group(recent.total, moment(rounds, elapsed, baseline))
         return [total, *found]
 
-    def _group(self, group: Group, now: dict[str, Any]) -> dict[str, Any]:
+    def _group(self, group: AnswerGroup, now: dict[str, Any]) -> dict[str, Any]:
         self._remember(group.key, now)
         return {
             "route": group.key.route,
@@ -113,7 +113,7 @@ class Live:
         points = self._history.setdefault(key, deque(maxlen=HISTORY))
         points.append({"time": round(time.time(), 1), **now})
 
-    def _refresh(self, groups: Sequence[Group]) -> None:
+    def _refresh(self, groups: Sequence[AnswerGroup]) -> None:
         """The last rounds take longest: of the groups that changed, one a snapshot in turn."""
         self._n_snapshots += 1
         known = self._recent
@@ -124,7 +124,7 @@ class Live:
         if changed:
             self._compute(min(changed, key=lambda group: known[group.key].made))
 
-    def _compute(self, group: Group) -> None:
+    def _compute(self, group: AnswerGroup) -> None:
         made = figures(tuple(group.rounds), self._service.observer.baseline)
         self._recent[group.key] = _Recent(group.n_generated, self._n_snapshots, made)
 
@@ -169,7 +169,7 @@ def _figures_of(group: dict[str, Any]) -> dict[str, Any]:
     return {name: group[name] for name in ("requests", "generated", "now", "recent")}
 
 
-def moment(rounds: Sequence[Round], elapsed: float, baseline: Baseline) -> dict[str, Any]:
+def moment(rounds: Sequence[Round], elapsed: float, baseline: PlainSpeed) -> dict[str, Any]:
     """The rounds of one tick in a few numbers; None where there is nothing to tell."""
     generated = drafted = accepted = 0
     plain_s = draft_s = verify_s = overhead_s = 0.0

@@ -25,7 +25,7 @@ _MAX_PATIENCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class CareTrial:
     """One compaction, timed."""
 
     cost_s: float
@@ -44,7 +44,7 @@ class CacheCare:
         self._done_at: dict[int, int] = {}  # by id of the sequence: tokens when last looked at
         self._patience = 1
         self.n_compactions = 0
-        self.last: Trial | None = None
+        self.last: CareTrial | None = None
 
     def look(self, interval: int) -> None:
         """Ask the worker to look, unless there is nothing to look at; 0: never."""
@@ -97,13 +97,13 @@ class CacheCare:
         }
 
 
-def trial(target: Context, seq: Sequence) -> Trial:
+def trial(target: Context, seq: Sequence) -> CareTrial:
     """Compact one sequence and time a pass on either side."""
     before = _pass_s(target, seq)
     began = perf_counter()
     target.compact(seq.seq_id)
     cost = perf_counter() - began
-    return Trial(cost, before, _pass_s(target, seq))
+    return CareTrial(cost, before, _pass_s(target, seq))
 
 
 def _pass_s(target: Context, seq: Sequence, repeats: int = 2) -> float:

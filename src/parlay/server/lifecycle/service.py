@@ -37,7 +37,7 @@ from parlay.server.lifecycle.slot_files import SlotFiles
 from parlay.server.lifecycle.warmup import WarmUp
 from parlay.web import admission, failures
 from parlay.web.alerts import Alerts
-from parlay.web.memory import Memory, process_bytes
+from parlay.web.memory_pressure import MemoryPressure, process_bytes
 from parlay.web.request_log import RequestLog, timestamp
 from parlay.web.security import checked_keys
 from parlay.web.supervisor_link import SupervisorLink
@@ -63,7 +63,7 @@ class Service:
         self.admission = admission.Admission()
         self.supervisor_link = SupervisorLink()  # nobody keeps anything, unless a supervisor does
         self.alerts = Alerts()
-        self.memory = Memory(deployment.monitoring.memory_pressure_pct)
+        self.memory = MemoryPressure(deployment.monitoring.memory_pressure_pct)
         self.metrics = Metrics(observer, self.gauges)
         self.pricing: Pricing | None = None  # where windows are chosen by measured time
         self.warm_up = WarmUp(engine, observer.baseline)
@@ -141,7 +141,7 @@ class Service:
         if self.pricing is not None:
             self.engine.call(self.pricing.save)
 
-    def _hear(self, alert: guard.Alert) -> None:
+    def _hear(self, alert: guard.LimitAlert) -> None:
         """A guard rail acted, on the worker's thread; the share of fallbacks is watched anyway."""
         text = f"{alert.kind} is {alert.value:.3g}, below {alert.limit:g}: decoding plainly"
         if self.loop is not None and alert.kind != "fallback_share":

@@ -18,7 +18,7 @@ from functools import partial
 from parlay.errors import ParlayError
 from parlay.runtime.engine import Engine
 from parlay.runtime.pricing import Pricing
-from parlay.server.figures.plain_speed import Baseline
+from parlay.server.figures.plain_speed import PlainSpeed
 from parlay.timing.window_passes import time_plain
 
 log = logging.getLogger("parlay.server")
@@ -32,7 +32,7 @@ _AGAIN_S = (60.0, 300.0, 1500.0)
 class WarmUp:
     """What is still to be measured."""
 
-    def __init__(self, engine: Engine, baseline: Baseline) -> None:
+    def __init__(self, engine: Engine, baseline: PlainSpeed) -> None:
         self._engine = engine
         n = engine.settings.context.n_sequences
         self._steps: deque[Step] = deque(
@@ -111,7 +111,7 @@ class WarmUp:
         """Timed passes use the slots: the next turn finds what was there where it was put away."""
         self._engine.slots.vacate()
 
-    def _time_plain(self, baseline: Baseline, n_sequences: int) -> None:
+    def _time_plain(self, baseline: PlainSpeed, n_sequences: int) -> None:
         target = self._engine.target
         for s in range(n_sequences):
             target.clear(s)

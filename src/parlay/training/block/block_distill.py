@@ -32,7 +32,7 @@ from parlay.training.block.states import capture
 from parlay.training.corpus import Corpus
 from parlay.training.export import TYPES, add_shape, written
 from parlay.training.rounding import ROUNDING
-from parlay.training.trainer import Progress, Recipe, Watch, in_time
+from parlay.training.trainer import Recipe, TrainingProgress, Watch, in_time
 
 HELD_OUT_TOKENS = 20_000
 _SAMPLE = 65_536  # tokens whose states tell how large their numbers are
@@ -59,7 +59,7 @@ class BlockTrained:
 
     shape: BlockShape
     recipe: Recipe
-    progress: Progress
+    progress: TrainingProgress
     agreement: dict[str, Agreement]  # on held-out text, by file type
     n_tokens: int
     head_rows: NDArray[np.int64] | None  # tokens of its own head

@@ -14,7 +14,7 @@ from parlay.gateway.upstream import Upstream
 _AT_ONCE = 64
 
 
-class Probing:
+class ServerProbing:
     """Looks at one gateway's servers."""
 
     def __init__(self, gateway: Gateway) -> None:

@@ -18,7 +18,7 @@ def used_pct() -> float:
     return float(psutil.virtual_memory().percent)
 
 
-class Memory:
+class MemoryPressure:
     """Pressure with hysteresis."""
 
     def __init__(self, limit_pct: float, read: Callable[[], float] = used_pct) -> None:
