@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
+from time import thread_time
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,6 +94,39 @@ def test_a_change_back_to_an_earlier_place_is_found_by_several_tokens() -> None:
     answer = Answer(TEXT, truth)
     answer.tokens += truth[:44]
     assert answer.draft() == TEXT[8:16]
+
+
+@pytest.mark.parametrize("period", [1, 7, 50_000])
+def test_a_prediction_of_100_000_tokens_that_is_wrong_is_bounded_in_time_and_memory(
+    period: int,
+) -> None:
+    expected = tuple(i % period for i in range(100_000))
+    truth = [(i * 7919) % 60_000 for i in range(400)]  # now and then a token of it
+    began = thread_time()
+    tracemalloc.start()
+    answer = Answer(expected, truth, window=64).run()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(answer.tokens) == 403
+    assert peak < 8e6  # a prediction in numbers, and a scan of it
+    assert thread_time() - began < 10  # a millisecond a round, and room for slow machines
+
+
+def test_a_long_answer_costs_no_more_a_round_than_a_short_one() -> None:
+    proposer, read = PredictionProposer(), 0
+
+    class Tokens(list[int]):
+        def __getitem__(self, at: Any) -> Any:
+            nonlocal read
+            found = super().__getitem__(at)
+            read += len(found) if isinstance(at, slice) else 1
+            return found
+
+    tokens = Tokens([1, 2, 3])
+    for i in range(3000):
+        tokens.append(i)
+        proposer.propose([Ask(0, tokens, 8, n_prompt=3, expected=TEXT)])
+    assert read < 4 * 3000
 
 
 def test_without_a_prediction_nothing_is_drafted() -> None:

@@ -64,7 +64,7 @@ class PredictionProposer:
         reader = self._readers.get(ask.seq_id)
         if reader is None or reader.expected is not ask.expected:
             reader = self._readers[ask.seq_id] = _Reader(ask.expected)
-        reader.read(ask.tokens[ask.n_prompt :])
+        reader.read(ask.tokens[ask.n_prompt + reader.n_read :])
         tokens, confidence = reader.guess(ask.window)
         return Draft(tokens, self.name, confidence) if tokens else NO_DRAFT
 
@@ -97,12 +97,18 @@ class _Reader:
         self._coming: tuple[int, ...] = ()  # what is left of a change that is being made again
         self._behind = 0  # the place after it
         self._edits: dict[tuple[int, ...], tuple[int, ...]] = {}  # what stood there, what came
+        self._edited: set[int] = set()  # the first tokens of what stood there
 
     # -- following ------------------------------------------------------------
 
-    def read(self, answer: Sequence[int]) -> None:
-        """The answer so far; what is new of it moves the place."""
-        for token in answer[len(self._answer) :]:
+    @property
+    def n_read(self) -> int:
+        """Tokens of the answer that have moved the place."""
+        return len(self._answer)
+
+    def read(self, more: Sequence[int]) -> None:
+        """What is new of the answer moves the place."""
+        for token in more:
             self._answer.append(token)
             if self._left is not None or not self._goes_on(token):
                 self._search(token)
@@ -178,11 +184,14 @@ class _Reader:
         if 0 < len(stood) <= _LONGEST_EDIT and 0 < len(came) <= _LONGEST_EDIT:
             self._edits.pop(stood, None)
             self._edits[stood] = came
+            self._edited.add(stood[0])
             if len(self._edits) > _MAX_EDITS:
                 del self._edits[next(iter(self._edits))]
 
     def _edit_at(self, place: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """A change that was made to what stands here, the latest first."""
+        if place >= len(self.expected) or self.expected[place] not in self._edited:
+            return None
         for stood, came in reversed(self._edits.items()):
             if tuple(self.expected[place : place + len(stood)]) == stood:
                 return stood, came

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.server.running import Running
+from tests.server.running import Running, running
 
 SCHEMA = {
     "type": "object",
@@ -86,12 +88,82 @@ def test_the_skeleton_is_right_where_it_drafts(server: Running) -> None:
     assert told["token_acceptance"] > 0.5
 
 
-def test_a_prediction_that_contradicts_the_grammar_changes_nothing(server: Running) -> None:
-    prediction = {"type": "content", "content": "no JSON at all " * 20}
-    plain = complete(server, json_schema=SCHEMA, speculation=False)
+def test_a_prediction_that_contradicts_the_grammar_takes_no_row_and_changes_nothing(
+    server: Running,
+) -> None:
+    numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 5}
+    prediction = {"type": "content", "content": "nonsense" * 40}
     how = {"draft": "prediction", "window": 8}
-    found = complete(server, json_schema=SCHEMA, prediction=prediction, speculation=how)
-    assert found["choices"][0]["text"] == plain["choices"][0]["text"]
+    for schema in (SCHEMA, numbers):
+        plain = complete(server, json_schema=schema, speculation=False)
+        found = complete(server, json_schema=schema, prediction=prediction, speculation=how)
+        assert found["choices"][0]["text"] == plain["choices"][0]["text"]
+    assert details(found)["rejected_prediction_tokens"] == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_chat_takes_a_prediction_and_says_what_it_brought(
+    server: Running, way: dict[str, Any]
+) -> None:
+    body = {"messages": [{"role": "user", "content": "the on and"}], "max_tokens": 40, **way}
+    url = f"{server.url}/v1/chat/completions"
+    plain = httpx.post(url, json={**body, "speculation": False}).json()
+    text = plain["choices"][0]["message"]["content"]
+    more = {
+        "prediction": {"type": "content", "content": text},
+        "speculation": {"draft": "prediction", "window": 8},
+    }
+    found = httpx.post(url, json={**body, **more}).json()
+    assert found["choices"][0]["message"]["content"] == text
+    assert details(found)["accepted_prediction_tokens"] >= 3
+    used = found["usage"]
+    assert used["completion_tokens"] == plain["usage"]["completion_tokens"]
+    assert used["prompt_tokens"] == plain["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_tool_calls_have_a_skeleton_too(server: Running, way: dict[str, Any]) -> None:
+    function = {"name": "find", "description": "finds", "parameters": SCHEMA}
+    body = {
+        "messages": [{"role": "user", "content": "find the on"}],
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": "required",
+        "max_tokens": 160,
+        **way,
+    }
+    url = f"{server.url}/v1/chat/completions"
+    plain = httpx.post(url, json={**body, "speculation": False}).json()
+    how = {"draft": "skeleton", "window": 8}
+    found = httpx.post(url, json={**body, "speculation": how}).json()
+    calls = [answer["choices"][0]["message"]["tool_calls"] for answer in (plain, found)]
+    assert calls[0][0]["function"] == calls[1][0]["function"]
+    assert json.loads(calls[1][0]["function"]["arguments"]).keys() == {"name", "kind"}
+    assert found["speculation"]["accepted"] > 5
+
+
+def test_a_schema_is_kept_with_every_source_of_drafts(server: Running) -> None:
+    for draft in ("skeleton", "suffix", "model", "skeleton,suffix,model"):
+        how = {"draft": draft, "window": 8}
+        found = complete(server, json_schema=SCHEMA, speculation=how, max_tokens=80)
+        answer = json.loads(found["choices"][0]["text"])
+        assert answer.keys() == {"name", "kind"} and answer["kind"] in ("on", "and")
+
+
+def test_how_one_key_spaces_its_answers_is_not_drafted_for_another(target: Path) -> None:
+    """By counts: the first tokens of an answer are drafted from its owner's last one, if any."""
+    options = {"server__api_keys": ("anna", "bert"), "model__drafter": "suffix"}
+    how = {"draft": "skeleton", "window": 8}
+    body = {"prompt": "the on and", "max_tokens": 60, "temperature": 0}
+    told = {}
+    with running(target, **options) as server:
+        for name, key in (("first", "anna"), ("again", "anna"), ("another", "bert")):
+            headers = {"authorization": f"Bearer {key}"}
+            more = {"json_schema": SCHEMA, "speculation": how}
+            answer = httpx.post(
+                f"{server.url}/v1/completions", json={**body, **more}, headers=headers
+            )
+            told[name] = answer.json()["speculation"]["drafted"]
+    assert told["another"] == told["first"]
 
 
 def test_a_prediction_of_another_kind_is_refused_in_one_line(server: Running) -> None:
