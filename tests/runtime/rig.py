@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+
+import numpy as np
+from numpy.typing import NDArray
 
 from parlay.control.controller import Controller, FixedWindow
 from parlay.control.cutting import Cutting
 from parlay.decoding.constraint import Constraint
+from parlay.decoding.span import Span
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
 from parlay.runtime.composition import Composition
@@ -94,7 +99,18 @@ class Rig:
             n_batch=64,
         )
         self._ends = ends
+        self.passes: list[tuple[int, int]] = []  # where those over one sequence began, their rows
+        self._watch()
         self.pieces: dict[Sequence, list[Piece]] = {}
+
+    def _watch(self) -> None:
+        decode = self.target.decode
+
+        def watched(spans: Seq[Span]) -> list[NDArray[np.float32]]:
+            self.passes += [(s.start, len(s.tokens)) for s in spans if len(spans) == 1]
+            return decode(spans)
+
+        self.target.decode = watched  # type: ignore[method-assign]
 
     def add(self, request: Request, constraint: Constraint | None = None) -> Sequence:
         seq = Sequence(request, Letters(), self._ends, self._take, constraint)

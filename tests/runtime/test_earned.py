@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from parlay.runtime.engine import Engine
 from parlay.runtime.exactness import Inexact
 from parlay.runtime.request import Request
 from tests import tiny_models
-from tests.runtime.rig import Rig, exact_class
+from tests.runtime.rig import Rig, exact_class, plain
 from tests.runtime.test_engine import PROBE, Waiting, run, settings
 
 EXACT: dict[str, Any] = {"mode": "exact", "exact_class": "1", "context": {"context_size": 2048}}
@@ -56,8 +58,12 @@ def bits(engine: Engine, request: Request) -> Bits:
     seq = engine.submit(request, client.take)
     assert client.ended.wait(60.0)
     assert seq.exact, seq.inexact
-    scored = [piece.logprob for piece in client.pieces if piece.logprob is not None]
-    return [(one.token, one.logprob) for one in scored]
+    return scored(client)
+
+
+def scored(client: Waiting) -> Bits:
+    found = [piece.logprob for piece in client.pieces if piece.logprob is not None]
+    return [(one.token, one.logprob) for one in found]
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +106,20 @@ def test_what_a_faithful_answer_left_in_the_cache_is_not_reused(
         assert bits(engine, asked(300)) == cold[300]
 
 
+def test_what_a_slid_answer_left_in_the_cache_is_not_reused(
+    target: Path, cold: dict[int, Bits]
+) -> None:
+    small = {**EXACT, "context": {"context_size": 512}}
+    with Engine(settings(target, **small)) as engine:
+        own = bits(engine, asked(300))
+    with Engine(settings(target, "suffix", **small)) as engine:
+        long = Request(prompt(300), max_tokens=260, context_full="slide")
+        (slid,) = run(engine, long)
+        assert slid.inexact is Inexact.SLIDE
+        assert bits(engine, asked(300)) == own
+    assert own == cold[300]
+
+
 @pytest.mark.parametrize("name", ["1", "4"])
 def test_as_one_of_four_an_answer_has_the_bits_it_has_alone(target: Path, name: str) -> None:
     pinned = {**EXACT, "exact_class": name}
@@ -112,8 +132,7 @@ def test_as_one_of_four_an_answer_has_the_bits_it_has_alone(target: Path, name: 
             engine.submit(request, client.take)
         assert all(client.ended.wait(60.0) for client in clients)
     for client, own in zip(clients, alone, strict=True):
-        scored = [piece.logprob for piece in client.pieces if piece.logprob is not None]
-        assert [(one.token, one.logprob) for one in scored] == own
+        assert scored(client) == own
 
 
 # -- exact: false, with the reason ---------------------------------------------------------------
@@ -139,6 +158,47 @@ def test_a_text_that_slid_is_not_exact() -> None:
 def test_a_pass_outside_the_class_spoils_an_answer() -> None:
     rig = Rig(mode="faithful", exact=exact_class(1), window=3)
     assert spoiled(rig, Request((1, 2, 3), max_tokens=9)) is Inexact.SHAPE
+
+
+def test_a_length_at_which_nobody_tried_the_class_is_passed_in_plain_passes() -> None:
+    found = replace(exact_class(1, 2, 3), bands=frozenset({0}))
+    rig = Rig(exact=found, window=2, context_size=600)
+    (seq,) = rig.run(Request((1, 2, 3), max_tokens=300))
+    widths = {start: rows for start, rows in rig.passes if start > 2}
+    assert seq.exact
+    assert {rows for start, rows in widths.items() if start < 254} == {3}
+    assert {rows for start, rows in widths.items() if start >= 256} == {1}
+
+
+def test_a_text_that_was_read_again_after_a_failed_pass_is_not_exact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the rest of a pass can be cut off nothing is read again, and nothing changes."""
+    request = Request((1, 2, 3), max_tokens=9)
+    for cut, reason in ((True, None), (False, Inexact.RECOVERY)):
+        rig = Rig(window=3)
+        seq = rig.add(request)
+        for _ in range(2):
+            rig.scheduler.step()
+        if not cut:
+            monkeypatch.setattr(rig.scheduler._slots, "keep", partial(_read_again, rig))
+        rig.target.fail_next = 1
+        rig.finish()
+        assert (seq.error, seq.inexact) == (None, reason)
+        assert rig.text(seq) == plain(request)
+
+
+def _read_again(rig: Rig, seq_id: int, _length: int) -> int:
+    rig.target.clear(seq_id)
+    return 0
+
+
+def test_with_one_cache_for_all_nothing_is_exact(target: Path) -> None:
+    unified = settings(target, "suffix", slots=2, context={"unified": True})
+    with Engine(unified) as engine:
+        assert engine.mode == "faithful"
+        (seq,) = run(engine, asked(40, mode="exact"))
+    assert seq.inexact is Inexact.UNIFIED
 
 
 def test_while_reading_states_changes_sums_nothing_is_exact() -> None:

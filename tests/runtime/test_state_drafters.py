@@ -17,6 +17,7 @@ from parlay.errors import LoadError, VocabularyMismatch
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.head import HeadProposer
 from parlay.proposers.selector import SelectorProposer
+from parlay.runtime.class_calibration import ClassCalibration
 from tests import tiny_drafters, tiny_models
 
 PROMPTS = ("Hello there, how are you", "abc def", "The cat sat on the mat and")
@@ -127,6 +128,23 @@ def test_llama_cpps_own_server_drafts_and_accepts_the_same(parlay: Parlay, pair:
     timings = theirs["timings"]
     assert counts.n_accepted == timings["draft_n_accepted"] > 0
     assert counts.n_drafted == timings["draft_n"]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_nothing_is_exact_while_a_drafter_reads_states_and_that_changes_sums(
+    folder: Path, same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the target gives is compared with the record when the drafter is attached."""
+    target = tiny_drafters.few_words(tiny_models.write_llama(folder / "spoiled.gguf"))
+    drafter = tiny_drafters.write_dflash(folder / "spoils.gguf")
+    monkeypatch.setattr(ClassCalibration, "unchanged", lambda *_: same)
+    with Parlay(target, draft="suffix", mode="exact", context_size=512) as parlay:
+        reasons = [parlay.generate(PROMPTS[0], max_tokens=4, raw=True).exact_reason]
+        parlay.engine.load_drafter(drafter)
+        reasons.append(parlay.generate(PROMPTS[0], max_tokens=4, raw=True).exact_reason)
+        parlay.engine.drop_drafter(Fallback.MEMORY)
+        reasons.append(parlay.generate(PROMPTS[0], max_tokens=4, raw=True).exact_reason)
+    assert reasons == [None, None if same else "states", None]
 
 
 def test_a_drafter_may_come_late_and_go_again(pair: Pair) -> None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
 from parlay.decoding.span import Span
+from parlay.errors import DecodeError
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.llama.vocabulary import Detokenizer
+from parlay.runtime.exactness import Inexact
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Sequence
-from parlay.server.lifecycle.cache_care import CareTrial, trial
+from parlay.server.lifecycle.cache_care import CacheCare, CareTrial, trial
 from tests.server.running import running
 from tests.serving import wait_for
 
@@ -67,6 +71,31 @@ def test_a_timed_compaction_leaves_the_text_as_it_was(context: Context) -> None:
     )
     again = context.decode([Span(0, seq.n_cached, [7], 1)])[0][0]
     assert np.abs(row - again).max() < 0.01
+
+
+@pytest.mark.parametrize(
+    ("fails", "reason"), [(False, Inexact.COMPACTION), (True, Inexact.RECOVERY)]
+)
+def test_an_answer_whose_cells_were_moved_or_read_again_is_not_exact(
+    context: Context, fails: bool, reason: Inexact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> CareTrial:
+        raise DecodeError("scripted failure", code=-3)
+
+    seq = Sequence(
+        Request(prompt=tuple(range(5, 205))),
+        Detokenizer(context.model.vocabulary),
+        frozenset(),
+        lambda *_: None,
+    )
+    context.decode([Span(0, 0, seq.tokens[:-1], 0)])
+    seq.seq_id, seq.n_cached, seq.n_firm = 0, context.length(0), 128
+    if fails:
+        monkeypatch.setattr("parlay.server.lifecycle.cache_care.trial", broken)
+    engine: Any = SimpleNamespace(target=context)
+    CacheCare(engine)._compact(seq, 64)
+    assert (seq.exact, seq.inexact, seq.n_firm) == (False, reason, 0)
+    assert (seq.n_cached == 0) == fails
 
 
 def test_a_trial_pays_only_if_the_tokens_to_come_earn_it() -> None:

@@ -73,7 +73,8 @@ class CacheCare:
         except DecodeError as error:  # its cache is gone: it reads its text again
             log.error("a compaction failed: %s", error)
             self._engine.target.clear(seq.seq_id)
-            seq.n_cached = 0
+            seq.n_cached = seq.n_firm = 0
+            seq.spoil(Inexact.RECOVERY)
             return
         self.n_compactions += 1
         seq.spoil(Inexact.COMPACTION)  # other cells, other rounding than an answer left alone
