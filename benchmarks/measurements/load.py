@@ -103,18 +103,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = _arguments(argv)
     samples: list[Sample] = []
     for cells, slots, context in lots(args):
-        samples += _run_lot(args, cells, slots, context)
-    found, ratios = summary(samples), overall(samples)
-    _print(found)
-    for name, over in ratios.items():
+        _run_lot(args, cells, slots, context, samples)
+    _print(summary(samples))
+    for name, over in overall(samples).items():
         print(f"all cells: {name} {shown(over)}")
-    if args.json:
+
+
+def _keep(samples: Sequence[Sample], path: str | None) -> None:
+    """All there is so far: a run that is cut leaves what it has."""
+    if path:
         record = {
             "samples": [asdict(sample) for sample in samples],
-            "cells": found,
-            "overall": {name: recorded(over) for name, over in ratios.items()},
+            "cells": summary(samples),
+            "overall": {name: recorded(over) for name, over in overall(samples).items()},
         }
-        Path(args.json).write_text(json.dumps(record, indent=1))
+        Path(path).write_text(json.dumps(record, indent=1))
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -217,15 +220,19 @@ def _source(at: int, n: int) -> str:
 
 
 def _run_lot(
-    args: argparse.Namespace, cells: Sequence[Cell], slots: int, context: int
-) -> list[Sample]:
+    args: argparse.Namespace,
+    cells: Sequence[Cell],
+    slots: int,
+    context: int,
+    samples: list[Sample],
+) -> None:
     model = resolve_model(args.model)
     print(f"{len(cells)} cells, {slots} slots of {context} tokens", flush=True)
     with ExitStack() as stack:
         subjects = _own(stack, args, model, slots, context)
         if not args.no_peer:
             subjects += _peers(stack, args, model, slots, context)
-        return asyncio.run(_measure(subjects, cells, args))
+        asyncio.run(_measure(subjects, cells, args, samples))
 
 
 def _own(
@@ -263,9 +270,11 @@ def _peers(
 
 
 async def _measure(
-    subjects: Sequence[Subject], cells: Sequence[Cell], args: argparse.Namespace
-) -> list[Sample]:
-    samples: list[Sample] = []
+    subjects: Sequence[Subject],
+    cells: Sequence[Cell],
+    args: argparse.Namespace,
+    samples: list[Sample],
+) -> None:
     salts = count(1)
     # llama.cpp's server closes a connection after five idle seconds, maybe just when it is used.
     limits = httpx.Limits(max_keepalive_connections=0)
@@ -277,9 +286,9 @@ async def _measure(
         for n_done in count():
             for cell in cells:
                 if n_done >= args.least and perf_counter() > deadline:
-                    return samples
+                    return
                 samples += await _pair(client, subjects, cell, next(salts))
-    return samples
+                _keep(samples, args.json)
 
 
 async def _pair(
