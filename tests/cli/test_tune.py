@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from parlay.deployment import load_deployment
 from parlay.pairing.manifest import user_manifest
+from parlay.tuning.race import Race
+from tests import tiny_models
 from tests.cli.runner import call
+from tests.hub.loopback import Hub, serving
 
 
 @pytest.fixture
@@ -53,3 +57,38 @@ def test_a_log_is_asked_again_as_it_was_read(here: Path, tiny_llama: Path) -> No
 def test_a_folder_that_is_not_there_is_told_before_the_race(here: Path, tiny_llama: Path) -> None:
     done = call("tune", tiny_llama, "--out", "nowhere/deploy.yaml")
     assert "make it first" in str(done.exception)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    with serving(Hub()) as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.url)
+        yield running
+
+
+def test_from_a_name_on_the_hub_to_a_deployment(
+    here: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target and what could draft for it are fetched and raced; the winner is written down."""
+    target = tiny_models.write_llama(here / "Tiny-7B-Instruct-Q8_0.gguf", n_embd=256, n_layers=8)
+    sibling = tiny_models.write_llama(here / "Tiny-0.5B-Instruct-Q4_0.gguf")
+    hub.add("acme/Tiny-7B-Instruct-GGUF", target)
+    hub.add("acme/Tiny-0.5B-Instruct-GGUF", sibling)
+    for path in (target, sibling):
+        path.unlink()
+    wins = "Tiny-0.5B-Instruct-Q4_0"  # whatever it takes here: no random model surely drafts well
+    monkeypatch.setattr(Race, "winner", property(lambda _race: wins))
+    done = call(
+        "tune", "acme/Tiny-7B-Instruct-GGUF:Q8_0", "--fetch", "--submit", "mine", "--minutes", 10,
+        "--prompts", "mine.jsonl", "-n", 8, "-c", 512, "--json",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["winner"] == wins
+    made = load_deployment(here / "speculative-deploy.yaml", environ={})
+    assert made.model.target == "acme/Tiny-7B-Instruct-GGUF:Q8_0"
+    assert made.model.drafter == "acme/Tiny-0.5B-Instruct-GGUF:Q4_0"
+    assert user_manifest().pairs
+    assert found["submission"] is None  # of two prompts of one's own: the map would refuse it
+    assert "no submission" in done.stderr and "send a whole run of a built-in suite" in done.stderr
