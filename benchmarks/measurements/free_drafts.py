@@ -18,9 +18,10 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +32,9 @@ from benchmarks.shared.ratios import ratio, recorded
 from benchmarks.shared.wanted_edits import wanted
 from parlay import Parlay
 from parlay.bench.suite import Prompt, load_suite
+from parlay.decoding.round import Round
 from parlay.decoding.span import Span
+from parlay.parlay import Stream
 from parlay.proposers.prediction import PREDICTION
 from parlay.proposers.skeleton import SKELETON
 from parlay.runtime.answer import Answer
@@ -51,8 +54,11 @@ class Rates:
     by_arm: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     tokens: dict[str, list[int]] = field(default_factory=dict)  # in the order of COUNTED
     different: list[str] = field(default_factory=list)
+    rounds: dict[str, list[list[Any]]] = field(default_factory=dict)  # by prompt and arm
 
-    def add(self, arm: str, prompt: str, answer: Answer) -> None:
+    def add(self, arm: str, prompt: str, answer: Answer, rounds: Iterable[Round]) -> None:
+        if arm != "plain":
+            self.rounds[f"{prompt}/{arm}"] = [_told_shortly(r) for r in rounds]
         self.by_arm.setdefault(arm, {}).setdefault(prompt, []).append(answer.tokens_per_second)
         counts = answer.speculation
         found = (counts.n_generated, counts.n_rounds, counts.n_drafted, counts.n_accepted)
@@ -72,29 +78,38 @@ class Rates:
             },
             "tokens_per_second": self.by_arm,
             "different_texts": self.different,
+            "rounds": self.rounds,
         }
 
 
 def main() -> None:
     args = _arguments()
-    until = time.monotonic() + args.minutes * 60
-    found: dict[str, Any] = {"model": args.model, "draft": args.draft, "suites": {}}
+    rates = {suite: Rates() for suite in args.suites}
+    prompts = {suite: _some(load_suite(suite).prompts, args.prompts) for suite in args.suites}
     with Parlay(
         args.model, draft=args.draft, mode=args.mode, gpu_layers=args.gpu_layers, context_size=4096
     ) as parlay:
-        for suite in args.suites:
-            rates = Rates()
-            prompts = _some(load_suite(suite).prompts, args.prompts)
-            for prompt in prompts * args.pairs:
-                if time.monotonic() > until:
-                    break
-                arms = [a for a in ARMS[suite] if a == "plain" or a in (args.arms or ARMS[suite])]
-                _measure(parlay, arms, prompt, prompts, args.tokens, rates)
-                found["suites"][suite] = rates.summary()
-                _keep(args.json, found)  # whatever comes next, this is measured
-    print(json.dumps({suite: _short(one) for suite, one in found["suites"].items()}, indent=1))
-    if any(one["different_texts"] for one in found["suites"].values()):
+        until = time.monotonic() + args.minutes * 60
+        for suite, prompt in _in_turn(prompts, args.pairs):
+            if time.monotonic() > until:
+                break
+            arms = [a for a in ARMS[suite] if a == "plain" or a in (args.arms or ARMS[suite])]
+            _measure(parlay, arms, prompt, prompts[suite], args.tokens, rates[suite])
+            _keep(args, rates)  # whatever comes next, this is measured
+    found = _found(rates)
+    print(json.dumps({suite: _short(one) for suite, one in found.items()}, indent=1))
+    if any(one["different_texts"] for one in found.values()):
         raise SystemExit("texts differ")
+
+
+def _in_turn(prompts: Mapping[str, Sequence[Prompt]], pairs: int) -> Iterator[tuple[str, Prompt]]:
+    """One prompt of each suite after the other, so that a run that is cut has some of both."""
+    for row in list(zip_longest(*prompts.values())) * pairs:
+        yield from ((suite, p) for suite, p in zip(prompts, row, strict=True) if p is not None)
+
+
+def _found(rates: Mapping[str, Rates]) -> dict[str, Any]:
+    return {suite: one.summary() for suite, one in rates.items() if one.by_arm}
 
 
 def _arguments() -> argparse.Namespace:
@@ -135,9 +150,10 @@ def _measure(
     _answer(parlay, prompt, "plain", edit, "", 2)
     for arm in arms:
         expected = _expected(arm, prompt, prompts)
-        answer = _answer(parlay, prompt, arm, edit, expected, tokens)
-        texts[arm] = answer.text
-        rates.add(arm, prompt.id, answer)
+        stream = _answer(parlay, prompt, arm, edit, expected, tokens)
+        texts[arm] = stream.answer.text
+        assert stream.sequence is not None
+        rates.add(arm, prompt.id, stream.answer, stream.sequence.rounds)
     if len(set(texts.values())) > 1 or (edit is not None and not edit.startswith(texts["plain"])):
         rates.different.append(prompt.id)
     speeds = {arm: rates.by_arm[arm][prompt.id][-1] for arm in texts}
@@ -156,12 +172,12 @@ def _expected(arm: str, prompt: Prompt, prompts: Sequence[Prompt]) -> str:
 
 def _answer(
     parlay: Parlay, prompt: Prompt, arm: str, edit: str | None, expected: str, tokens: int
-) -> Answer:
+) -> Stream:
     vocabulary = parlay.engine.model.vocabulary
     said = None if edit is None else vocabulary.continuation(edit)
     n_prompt = len(parlay.tokens(prompt.messages))
     with _told(parlay, said, n_prompt):
-        return parlay.generate(
+        stream = parlay.stream(
             prompt.messages,
             json_schema=prompt.json_schema,
             prediction=expected,
@@ -169,6 +185,15 @@ def _answer(
             max_tokens=min(tokens, prompt.max_tokens or tokens),
             temperature=0.0,
         )
+        assert stream.answer.finish_reason != "error"
+        return stream
+
+
+def _told_shortly(r: Round) -> list[Any]:
+    """Who drafted, how many, how many held; milliseconds of draft, pass and the rest; why not."""
+    times = (r.timing.draft_s, r.timing.verify_s, r.timing.overhead_s)
+    why = None if r.fallback is None else str(r.fallback)
+    return [r.proposer, r.n_drafted, r.n_accepted, *(round(1e3 * s, 2) for s in times), why]
 
 
 def _proposers(parlay: Parlay, arm: str, prompt: Prompt) -> str:
@@ -210,9 +235,10 @@ def _short(one: Mapping[str, Any]) -> dict[str, Any]:
     return {name: one[name] for name in ("over_plain", "counts", "different_texts")}
 
 
-def _keep(path: Path | None, found: Mapping[str, Any]) -> None:
-    if path is not None:
-        path.write_text(json.dumps(found, indent=1), "utf-8")
+def _keep(args: argparse.Namespace, rates: Mapping[str, Rates]) -> None:
+    if args.json is not None:
+        found = {"model": args.model, "draft": args.draft, "suites": _found(rates)}
+        args.json.write_text(json.dumps(found, indent=1), "utf-8")
 
 
 if __name__ == "__main__":
