@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext
+from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -20,8 +21,8 @@ from parlay.cli.machine_options import (
     NO_MACHINE_OPTIONS,
     MachineOptions,
     number_or_auto,
-    with_machine_options,
 )
+from parlay.cli.option_groups import with_groups
 from parlay.errors import BadRequest
 from parlay.parlay import Parlay, Stream
 
@@ -53,160 +54,150 @@ class Switch(str, Enum):
     off = "off"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("generate", help="Answer a prompt with live acceptance.", epilog=EXAMPLE)(
-        with_machine_options(generate)
-    )
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What is loaded, and how."""
 
-
-def generate(
-    prompt: Annotated[str, typer.Argument(help="The prompt; - reads standard input.")],
-    model: Annotated[str, typer.Option("--model", "-m", help="GGUF file, or default.")] = "default",
+    model: Annotated[str, typer.Option("--model", "-m", help="GGUF file, or default.")] = "default"
     draft: Annotated[
         str,
         typer.Option(
             help="auto, none, ngram, suffix, default or default-block (the shipped drafters),"
             " PATH of a drafter, or several: suffix,PATH."
         ),
-    ] = "auto",
+    ] = "auto"
     window: Annotated[
         int | None,
         typer.Option("--window", "-k", min=0, help="Tokens to draft; default: by measured time."),
-    ] = None,
+    ] = None
     mode: Annotated[
         ModeName | None, typer.Option(help="Default: exact where that costs less than 5 %.")
-    ] = None,
+    ] = None
     exact_class: Annotated[
         str | None, typer.Option(help="Run in this class of passes, such as 3-4.")
-    ] = None,
-    verification: VerificationName = VerificationName.coupled,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=1)] = 256,
-    system: Annotated[str | None, typer.Option(help="System message.")] = None,
-    raw: Annotated[bool, typer.Option(help="No chat template.")] = False,
-    stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
-    temperature: Annotated[float, typer.Option(min=0)] = 0.0,
-    top_k: Annotated[int, typer.Option(min=0)] = 0,
-    top_p: Annotated[float, typer.Option(min=0, max=1)] = 1.0,
-    min_p: Annotated[float, typer.Option(min=0, max=1)] = 0.0,
-    typical_p: Annotated[float, typer.Option(min=0, max=1)] = 1.0,
-    repeat_penalty: float = 1.0,
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
-    penalty_last_n: Annotated[int, typer.Option(min=0)] = 64,
-    logit_bias: Annotated[
-        list[str] | None, typer.Option(help="TOKEN_ID=BIAS; may be repeated.")
-    ] = None,
-    logprobs: Annotated[int | None, typer.Option(min=0, help="Best tokens to score.")] = None,
-    json_schema: Annotated[
-        Path | None, typer.Option(help="A file with a JSON schema that the answer obeys.")
-    ] = None,
-    grammar: Annotated[
-        Path | None, typer.Option(help="A file with a GBNF grammar that the answer obeys.")
-    ] = None,
+    ] = None
     context_size: Annotated[
         str, typer.Option("--context-size", "-c", help="Tokens; auto: the longest that fits.")
-    ] = "4096",
-    context_full: FullName = FullName.stop,
-    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0,
+    ] = "4096"
+    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0
     gpu_layers: Annotated[
         str, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
-    ] = "-1",
+    ] = "-1"
     devices: Annotated[
         list[str] | None, typer.Option("--devices", "--device", help="Such as CUDA0; may repeat.")
-    ] = None,
-    flash_attention: Switch = Switch.auto,
-    cache_type_k: str = "auto",
-    cache_type_v: str = "auto",
-    drafter_gpu_layers: int = -1,
-    drafter_cache_type_k: str = "auto",
-    drafter_cache_type_v: str = "auto",
+    ] = None
+    flash_attention: Switch = Switch.auto
+    cache_type_k: str = "auto"
+    cache_type_v: str = "auto"
+    drafter_gpu_layers: int = -1
+    drafter_cache_type_k: str = "auto"
+    drafter_cache_type_v: str = "auto"
     draft_ahead: Annotated[
         Switch, typer.Option(help="Go on drafting while the target verifies; auto: if it pays.")
-    ] = Switch.auto,
-    mmap: bool = True,
-    mlock: bool = False,
+    ] = Switch.auto
+    mmap: bool = True
+    mlock: bool = False
     large_pages: Annotated[
         bool, typer.Option(help="On a CPU: copy the weights into large pages if there is room.")
-    ] = True,
-    batch: Annotated[int, typer.Option(help="Most rows in one pass.")] = 512,
-    vram_budget_gb: Annotated[float | None, typer.Option(help="Refuse to load beyond.")] = None,
+    ] = True
+    batch: Annotated[int, typer.Option(help="Most rows in one pass.")] = 512
+    vram_budget_gb: Annotated[float | None, typer.Option(help="Refuse to load beyond.")] = None
     translate: Annotated[
         bool, typer.Option(help="Allow a drafter of another vocabulary, through text.")
-    ] = False,
+    ] = False
+    measure_again: Annotated[
+        bool, typer.Option(help="Measure again what passes cost here and which are exact.")
+    ] = False
+
+    def keywords(self) -> dict[str, Any]:
+        """As `Parlay` takes them."""
+        given = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        given["target"] = given.pop("model")
+        given["context_size"] = number_or_auto("--context-size", self.context_size)
+        given["gpu_layers"] = number_or_auto("--gpu-layers", self.gpu_layers)
+        return given | {"devices": self.devices or ()}
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """How it is answered."""
+
+    verification: VerificationName = VerificationName.coupled
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=1)] = 256
+    raw: Annotated[bool, typer.Option(help="No chat template.")] = False
+    stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None
+    seed: Annotated[int, typer.Option(min=0)] = 0
+    temperature: Annotated[float, typer.Option(min=0)] = 0.0
+    top_k: Annotated[int, typer.Option(min=0)] = 0
+    top_p: Annotated[float, typer.Option(min=0, max=1)] = 1.0
+    min_p: Annotated[float, typer.Option(min=0, max=1)] = 0.0
+    typical_p: Annotated[float, typer.Option(min=0, max=1)] = 1.0
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_last_n: Annotated[int, typer.Option(min=0)] = 64
+    logit_bias: Annotated[
+        list[str] | None, typer.Option(help="TOKEN_ID=BIAS; may be repeated.")
+    ] = None
+    logprobs: Annotated[int | None, typer.Option(min=0, help="Best tokens to score.")] = None
+    json_schema: Annotated[
+        Path | None, typer.Option(help="A file with a JSON schema that the answer obeys.")
+    ] = None
+    grammar: Annotated[
+        Path | None, typer.Option(help="A file with a GBNF grammar that the answer obeys.")
+    ] = None
+    context_full: FullName = FullName.stop
+
+    def keywords(self) -> dict[str, Any]:
+        """As `Parlay.stream` takes them."""
+        given = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        return given | {
+            "stop": self.stop or (),
+            "logit_bias": _parse_biases(self.logit_bias or []),
+            "json_schema": None if self.json_schema is None else _read_schema(self.json_schema),
+            "grammar": None if self.grammar is None else _read_file("--grammar", self.grammar),
+        }
+
+
+def _plain(value: object) -> object:
+    return value.value if isinstance(value, Enum) else value
+
+
+_LOAD, _ANSWER = LoadOptions(), AnswerOptions()
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("generate", help="Answer a prompt with live acceptance.", epilog=EXAMPLE)(
+        with_groups(generate)
+    )
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads standard input.")],
+    load: LoadOptions = _LOAD,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    answer: AnswerOptions = _ANSWER,
     trace: Annotated[
         Path | None, typer.Option(help="Write every round's decision there, as JSON lines.")
     ] = None,
-    measure_again: Annotated[
-        bool, typer.Option(help="Measure again what passes cost here and which are exact.")
-    ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     machine: MachineOptions = NO_MACHINE_OPTIONS,
 ) -> None:
     """Answer one prompt."""
-    biases = _parse_biases(logit_bias or [])
-    schema = None if json_schema is None else _read_schema(json_schema)
+    wanted = answer.keywords()
     text = _read_stdin() if prompt == "-" else prompt
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": text})
     with (
         nullcontext() if trace is None else _open_trace(trace) as lines,
         show.measuring() as progress,
-        Parlay(
-            model,
-            draft=draft,
-            window=window,
-            mode=mode.value if mode else None,
-            exact_class=exact_class,
-            context_size=number_or_auto("--context-size", context_size),
-            threads=threads,
-            gpu_layers=number_or_auto("--gpu-layers", gpu_layers),
-            devices=devices or (),
-            flash_attention=flash_attention.value,
-            cache_type_k=cache_type_k,
-            cache_type_v=cache_type_v,
-            drafter_gpu_layers=drafter_gpu_layers,
-            drafter_cache_type_k=drafter_cache_type_k,
-            drafter_cache_type_v=drafter_cache_type_v,
-            draft_ahead=draft_ahead.value,
-            mmap=mmap,
-            mlock=mlock,
-            large_pages=large_pages,
-            batch=batch,
-            vram_budget_gb=vram_budget_gb,
-            translate=translate,
-            measure_again=measure_again,
-            progress=progress,
-            **machine.keywords(),
-        ) as parlay,
+        Parlay(**load.keywords(), **machine.keywords(), progress=progress) as parlay,
     ):
         if lines is not None:
             parlay.engine.trace(lines.write)
-        plain_text = raw or parlay.template is None
-        stream = parlay.stream(
-            text if plain_text else messages,
-            raw=raw,
-            max_tokens=max_tokens,
-            stop=stop or (),
-            verification=verification.value,
-            context_full=context_full.value,
-            logprobs=logprobs,
-            json_schema=schema,
-            grammar=None if grammar is None else _read_file("--grammar", grammar),
-            seed=seed,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            typical_p=typical_p,
-            repeat_penalty=repeat_penalty,
-            presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty,
-            penalty_last_n=penalty_last_n,
-            logit_bias=biases,
-        )
-        _print(stream, json_output)
+        plain_text = answer.raw or parlay.template is None
+        _print(parlay.stream(text if plain_text else messages, **wanted), json_output)
 
 
 def _print(stream: Stream, json_output: bool) -> None:

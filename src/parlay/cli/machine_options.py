@@ -5,13 +5,10 @@ Knows their names and what they become; a verb that takes them gets them as one 
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -150,29 +147,3 @@ def number_or_auto(option: str, text: str) -> int | Literal["auto"]:
 
 
 NO_MACHINE_OPTIONS = MachineOptions()
-
-
-def with_machine_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb these options; it gets them as one argument, `machine`."""
-    hints = get_type_hints(MachineOptions, include_extras=True)
-    own, verbs = inspect.signature(verb), get_type_hints(verb, include_extras=True)
-    named = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        p.replace(kind=named, annotation=verbs[name])
-        for name, p in own.parameters.items()
-        if name != "machine"
-    ]
-    parameters += [
-        inspect.Parameter(name, named, default=None, annotation=hint)
-        for name, hint in hints.items()
-    ]
-
-    @functools.wraps(verb)
-    def run(**given: Any) -> None:
-        machine = MachineOptions(**{f.name: given.pop(f.name) for f in fields(MachineOptions)})
-        verb(**given, machine=machine)
-
-    del run.__wrapped__  # typer would read the verb's own signature
-    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    return run

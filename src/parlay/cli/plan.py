@@ -6,9 +6,11 @@ Turns options into a plan and shows it; all arithmetic is in `parlay.planning`.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -20,13 +22,13 @@ from parlay.cli.machine_options import (
     NO_MACHINE_OPTIONS,
     MachineOptions,
     number_or_auto,
-    with_machine_options,
 )
+from parlay.cli.option_groups import with_groups
 from parlay.fleet.sizing import Goals
 from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.planning import public
-from parlay.planning.devices import GIB, pretend, ram
+from parlay.planning.devices import GIB, MemoryPool, pretend, ram
 from parlay.planning.limits import (
     Wanted,
     engine_contexts,
@@ -36,7 +38,7 @@ from parlay.planning.limits import (
     proposals_for,
     usable_pools,
 )
-from parlay.planning.needs import Item
+from parlay.planning.needs import Item, Load
 from parlay.planning.plan import Plan
 from parlay.planning.proposals import Proposal
 from parlay.planning.snapshots import with_snapshots
@@ -68,127 +70,181 @@ _COLOURS = {
 _MIB = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryOptions:
+    """What is to be loaded, and where."""
+
+    draft: Annotated[
+        str | None, typer.Option(help="The drafter's GGUF file, or default, default-block.")
+    ] = None
+    context_size: Annotated[
+        str, typer.Option("--context-size", "-c", help="Tokens; auto: the longest that fits.")
+    ] = "4096"
+    slots: Annotated[int | None, typer.Option(min=1, max=256, help="Sequences at a time; 1.")] = (
+        None
+    )
+    window: Annotated[int, typer.Option("--window", "-k", min=0)] = 16
+    gpu_layers: Annotated[
+        str, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
+    ] = "-1"
+    drafter_gpu_layers: int = -1
+    cache_type_k: str = "auto"
+    cache_type_v: str = "auto"
+    drafter_cache_type_k: str = "auto"
+    drafter_cache_type_v: str = "auto"
+    batch: Annotated[int, typer.Option(help="Most rows in one pass.")] = 512
+    mmap: bool = True
+    features: Annotated[
+        int, typer.Option(min=0, help="Target layers a drafter reads; 0: as its file says.")
+    ] = 0
+    snapshots: Annotated[
+        int | None, typer.Option(min=0, max=64, help="Of a recurrent state; else what fits.")
+    ] = None
+    prompt_cache_mb: Annotated[int, typer.Option(min=0, help="RAM for earlier prompts.")] = 1024
+    vram_budget_gb: Annotated[float | None, typer.Option(min=0, help="Hard limit.")] = None
+    gpu_gb: Annotated[
+        float | None, typer.Option(min=0.1, help="Plan for a GPU of this size instead.")
+    ] = None
+
+    @property
+    def size(self) -> int | Literal["auto"]:
+        return number_or_auto("--context-size", self.context_size)
+
+    @property
+    def layers(self) -> int | Literal["auto"]:
+        return number_or_auto("--gpu-layers", self.gpu_layers)
+
+    @property
+    def drafter(self) -> Path | None:
+        return None if self.draft is None else resolve_drafter(self.draft)
+
+    def context(self, machine: MachineOptions) -> ContextSettings:
+        return ContextSettings(
+            4096 if self.size == "auto" else self.size,
+            self.slots or 1,
+            n_batch=self.batch,
+            cache_type_k=self.cache_type_k,
+            cache_type_v=self.cache_type_v,
+            n_ubatch=machine.ubatch or 0,
+            n_snapshots=self.snapshots or 0,
+            prompt_cache_bytes=self.prompt_cache_mb << 20,
+            rope=machine.rope,
+        )
+
+    def model(self, machine: MachineOptions) -> ModelSettings:
+        layers = -1 if self.layers == "auto" else self.layers
+        return machine.placed(ModelSettings(layers, mmap=self.mmap))
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencyOptions:
+    """What is asked of many streams."""
+
+    costs: Annotated[
+        str | None, typer.Option(help="Cost table: a file or a shipped name; else measured.")
+    ] = None
+    proposer: Annotated[
+        str | None, typer.Option(help="Odds as recorded: ngram, suffix, model, pruned.")
+    ] = None
+    acceptance: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Odds: this share at every position.")
+    ] = None
+    log: Annotated[Path | None, typer.Option(help="Request log, JSON lines.")] = None
+    ttft_goal: Annotated[
+        float | None, typer.Option(min=0.001, help="Milliseconds to the first token, p95.")
+    ] = None
+    tpot_goal: Annotated[
+        float | None, typer.Option(min=0.001, help="Milliseconds for each further token, p95.")
+    ] = None
+    times: Annotated[float, typer.Option(min=0.001, help="So many times the log's traffic.")] = 1.0
+    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 0
+
+    def question(self, target: str, memory: MemoryOptions) -> plan_concurrency.Question:
+        return plan_concurrency.Question(
+            target,
+            memory.drafter,
+            memory.slots,
+            self.costs,
+            self.proposer,
+            self.acceptance,
+            self.log,
+            Goals(self.ttft_goal, self.tpot_goal),
+            self.times,
+            self.seed,
+        )
+
+
+_MEMORY, _STREAMS = MemoryOptions(), ConcurrencyOptions()
+
+
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     app.command("plan", help="Does it fit: two models, two caches, buffers.", epilog=EXAMPLE)(
-        with_machine_options(plan)
+        with_groups(plan)
     )
 
 
 def plan(
     target: Annotated[str, typer.Argument(help="GGUF file, or default.")] = "default",
-    draft: Annotated[
-        str | None, typer.Option(help="The drafter's GGUF file, or default, default-block.")
-    ] = None,
-    context_size: Annotated[
-        str, typer.Option("--context-size", "-c", help="Tokens; auto: the longest that fits.")
-    ] = "4096",
-    slots: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Sequences at a time; 1.")
-    ] = None,
-    window: Annotated[int, typer.Option("--window", "-k", min=0)] = 16,
-    gpu_layers: Annotated[
-        str, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
-    ] = "-1",
-    drafter_gpu_layers: int = -1,
-    cache_type_k: str = "auto",
-    cache_type_v: str = "auto",
-    drafter_cache_type_k: str = "auto",
-    drafter_cache_type_v: str = "auto",
-    batch: Annotated[int, typer.Option(help="Most rows in one pass.")] = 512,
-    mmap: bool = True,
-    features: Annotated[
-        int, typer.Option(min=0, help="Target layers a drafter reads; 0: as its file says.")
-    ] = 0,
-    snapshots: Annotated[
-        int | None, typer.Option(min=0, max=64, help="Of a recurrent state; else what fits.")
-    ] = None,
-    prompt_cache_mb: Annotated[int, typer.Option(min=0, help="RAM for earlier prompts.")] = 1024,
-    vram_budget_gb: Annotated[float | None, typer.Option(min=0, help="Hard limit.")] = None,
-    gpu_gb: Annotated[
-        float | None, typer.Option(min=0.1, help="Plan for a GPU of this size instead.")
-    ] = None,
+    memory: MemoryOptions = _MEMORY,
     table: Annotated[bool, typer.Option(help="Public shapes at 12 to 48 GB, in Markdown.")] = False,
     concurrency: Annotated[
         bool, typer.Option("--concurrency", help="What batch does to the bet.")
     ] = False,
-    costs: Annotated[
-        str | None, typer.Option(help="Cost table: a file or a shipped name; else measured.")
-    ] = None,
-    proposer: Annotated[
-        str | None, typer.Option(help="Odds as recorded: ngram, suffix, model, pruned.")
-    ] = None,
-    acceptance: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Odds: this share at every position.")
-    ] = None,
-    log: Annotated[Path | None, typer.Option(help="Request log, JSON lines.")] = None,
-    ttft_goal: Annotated[
-        float | None, typer.Option(min=0.001, help="Milliseconds to the first token, p95.")
-    ] = None,
-    tpot_goal: Annotated[
-        float | None, typer.Option(min=0.001, help="Milliseconds for each further token, p95.")
-    ] = None,
-    times: Annotated[float, typer.Option(min=0.001, help="So many times the log's traffic.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 0,
+    streams: ConcurrencyOptions = _STREAMS,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     machine: MachineOptions = NO_MACHINE_OPTIONS,
 ) -> None:
     """Plan the memory of a target and its drafter."""
-    size = number_or_auto("--context-size", context_size)
-    layers = number_or_auto("--gpu-layers", gpu_layers)
-    drafting = None if draft is None else resolve_drafter(draft)
     if table:
-        typer.echo(public.markdown_table(4096 if size == "auto" else size))
-        return
-    if concurrency:
-        goals = Goals(ttft_goal, tpot_goal)
-        question = plan_concurrency.Question(
-            target, drafting, slots, costs, proposer, acceptance, log, goals, times, seed
-        )
-        if not plan_concurrency.answer(question, json_output, _say):
+        typer.echo(public.markdown_table(4096 if memory.size == "auto" else memory.size))
+    elif concurrency:
+        if not plan_concurrency.answer(streams.question(target, memory), json_output, _say):
             raise typer.Exit(1)
-        return
-    shared = ContextSettings(
-        4096 if size == "auto" else size,
-        slots or 1,
-        n_batch=batch,
-        cache_type_k=cache_type_k,
-        cache_type_v=cache_type_v,
-        n_ubatch=machine.ubatch or 0,
-        n_snapshots=snapshots or 0,
-        prompt_cache_bytes=prompt_cache_mb << 20,
-        rope=machine.rope,
-    )
-    drafter_types = drafter_cache_type_k, drafter_cache_type_v
-    context, own = engine_contexts(shared, window, drafter_types)
-    model = machine.placed(ModelSettings(-1 if layers == "auto" else layers, mmap=mmap))
-    wanted = Wanted(resolve_model(target), model, context)
-    drafters = []
-    if drafting is not None:
-        drafters = [Wanted(drafting, model.for_drafter(drafter_gpu_layers), own)]
-    loads = load_list(wanted, drafters, features)
-    available = usable_pools() if gpu_gb is None else pretend(gpu_gb, ram())
-    if snapshots is None:
-        plan_now = partial(plan_here, budget_gb=vram_budget_gb, available=available)
-        loads = with_snapshots(loads, min(window, context.rows_at_once - 1), plan_now)
-    if "auto" in (size, layers):
+    else:
+        _plan_memory(resolve_model(target), memory, machine, json_output)
+
+
+def _plan_memory(
+    target: Path, memory: MemoryOptions, machine: MachineOptions, json_output: bool
+) -> None:
+    available = usable_pools() if memory.gpu_gb is None else pretend(memory.gpu_gb, ram())
+    loads = _loads(target, memory, machine, available)
+    if "auto" in (memory.size, memory.layers):
         found = fit_here(
             loads,
-            context=size == "auto",
-            layers=layers == "auto",
-            budget_gb=vram_budget_gb,
+            context=memory.size == "auto",
+            layers=memory.layers == "auto",
+            budget_gb=memory.vram_budget_gb,
             available=available,
         )
         _say(found.line)
         made = found.plan
     else:
-        made = plan_here(loads, budget_gb=vram_budget_gb, available=available)
-    told = exactness_told(wanted.path)
+        made = plan_here(loads, budget_gb=memory.vram_budget_gb, available=available)
+    told = exactness_told(target)
     if told is not None:
         _say(f"exactness: {told}")
     _print(made, proposals_for(made), json_output)
     if made.verdict != "fits":
         raise typer.Exit(1)
+
+
+def _loads(
+    target: Path, memory: MemoryOptions, machine: MachineOptions, available: Sequence[MemoryPool]
+) -> list[Load]:
+    """Target and drafter, with as many snapshots as there is room for."""
+    types = memory.drafter_cache_type_k, memory.drafter_cache_type_v
+    context, own = engine_contexts(memory.context(machine), memory.window, types)
+    model, drafter = memory.model(machine), memory.drafter
+    drafters = []
+    if drafter is not None:
+        drafters = [Wanted(drafter, model.for_drafter(memory.drafter_gpu_layers), own)]
+    loads = load_list(Wanted(target, model, context), drafters, memory.features)
+    if memory.snapshots is not None:
+        return loads
+    plan_now = partial(plan_here, budget_gb=memory.vram_budget_gb, available=available)
+    return with_snapshots(loads, min(memory.window, context.rows_at_once - 1), plan_now)
 
 
 def _say(line: str) -> None:

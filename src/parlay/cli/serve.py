@@ -15,8 +15,8 @@ import typer
 from parlay.cli.machine_options import (
     NO_MACHINE_OPTIONS,
     MachineOptions,
-    with_machine_options,
 )
+from parlay.cli.option_groups import with_groups
 from parlay.cli.settings import settings
 from parlay.deployment import KEPT_NAMES, Deployment, DeploymentError, load_deployment
 from parlay.errors import BadRequest, LoadError, ModelUnavailable
@@ -36,7 +36,7 @@ as PARLAY_RUNTIME_SLOTS. SIGTERM drains, SIGHUP reads the file again.
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     app.command("serve", help="Serve a model over HTTP as OpenAI does.", epilog=EXAMPLE)(
-        with_machine_options(serve)
+        with_groups(serve)
     )
 
 
