@@ -92,7 +92,25 @@ class Stream:
 
 
 class Parlay:
-    """A target with its drafters, ready to answer."""
+    """A target with its drafters, ready to answer.
+
+    `draft`: auto, none, ngram, suffix, default or default-block (the drafters that are
+    shipped for the default model), a drafter's path, or several with commas between. auto:
+    suffix, and the drafter that the manifest of pairs has for this target. `window`:
+    None lets the controller choose, round by round, by measured time; it may choose not to
+    speculate.
+    `remember_tokens`: suffix also drafts what earlier answers said, up to so many tokens.
+    `prompt_cache_mb`: RAM for what was read before. `snapshots`: tokens of a draft that a
+    recurrent target takes back without a copy; None: by price and room.
+    `draft_ahead`: whether a draft model goes on while the target verifies; auto: on a GPU,
+    where it pays.
+    `follow_load`: on a CPU, fewer threads or sleeping ones where other work takes the cores.
+    `tensor_overrides`: PATTERN=DEVICE each; `lora`: FILE or FILE:SCALE each; `n_cpu_moe`:
+    layers whose experts stay in RAM, -1 for all. `rope`: how positions are stretched.
+    `context_size="auto"`: the longest that memory holds, up to the model's own;
+    `gpu_layers="auto"`: as many as fit, a mixture's experts leaving the GPU first.
+    `progress` is told what is measured at the first start; `measure_again` does so anew.
+    """
 
     def __init__(
         self,
@@ -138,22 +156,6 @@ class Parlay:
         measure_again: bool = False,
         progress: Progress = quietly,
     ) -> None:
-        """`draft`: auto, none, ngram, suffix, default or default-block (the drafters that are
-        shipped for the default model), a drafter's path, or several with commas between. auto:
-        suffix, and the drafter that the manifest of pairs has for this target. `window`:
-        None lets the controller choose, round by round, by measured time; it may choose not to
-        speculate.
-        `remember_tokens`: suffix also drafts what earlier answers said, up to so many tokens.
-        `prompt_cache_mb`: RAM for what was read before. `snapshots`: tokens of a draft that a
-        recurrent target takes back without a copy; None: by price and room.
-        `draft_ahead`: whether a draft model goes on while the target verifies; auto: on a GPU,
-        where it pays.
-        `follow_load`: on a CPU, fewer threads or sleeping ones where other work takes the cores.
-        `tensor_overrides`: PATTERN=DEVICE each; `lora`: FILE or FILE:SCALE each; `n_cpu_moe`:
-        layers whose experts stay in RAM, -1 for all. `rope`: how positions are stretched.
-        `context_size="auto"`: the longest that memory holds, up to the model's own;
-        `gpu_layers="auto"`: as many as fit, a mixture's experts leaving the GPU first.
-        `progress` is told what is measured at the first start; `measure_again` does so anew."""
         path = resolve_model(str(target))
         model = ModelSettings(
             -1 if gpu_layers == "auto" else gpu_layers,

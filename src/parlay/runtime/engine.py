@@ -6,7 +6,7 @@ The one place that joins llama.cpp to the scheduler; knows nothing of prompts as
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
@@ -102,9 +102,24 @@ class Engine:
             raise
 
     def _open(self, settings: EngineSettings, controller: Controller | None) -> Scheduler:
-        """Load everything; runs on the worker's thread."""
+        """Load, calibrate, and put together who works in a round; runs on the worker's thread."""
         if settings.vram_budget_gb is not None:
             self._check_budget(settings.vram_budget_gb)
+        self._load_target()
+        proposers = self._loader.proposers(self._closing)
+        drafter = proposers.get(MODEL)
+        self._calibrate(drafter)
+        made = controller or self._controller(self.watched, drafter)
+        self.bets = self._make_bets(made, proposers)
+        self._scheduler = self._make_scheduler()
+        self.bets.listeners.append(self.crews)
+        self._scheduler.spoiled = self._spoiled()
+        self._pause_unless_paid(drafter)
+        self._progress(1.0, "ready")
+        return self._scheduler
+
+    def _load_target(self) -> None:
+        settings = self.settings
         n_snapshots = choose_snapshots(settings)  # while the memory of the weights is still free
         room = room_for_prompts(settings)
         own_head = any(same_file(Path(name), settings.target) for name in settings.draft)
@@ -120,34 +135,41 @@ class Engine:
         self.target = self._keep(Context(self.model, context))
         self.widest = min(settings.widest, self.target.max_rollback)
         self._loader = Loader(settings, self.model, self.target)
+
+    def _calibrate(self, drafter: Proposer | None) -> None:
+        """Which passes are exact and what they cost, as far as it is not known from before."""
+        settings = self.settings
         self._calibration = Calibration(settings, self.model, self.target, self._progress)
-        proposers = self._loader.proposers(self._closing)
         self.watched = Stopwatch(self.target)  # the probe's passes also tell what passes cost
-        n_batch = settings.context.n_batch
-        default = n_batch if self.model.on_gpu else min(_CHUNK, n_batch)
-        chunk = settings.prompt_chunk or default
-        self._classes = ClassCalibration(settings, self.target, self.threads, chunk)
+        self._classes = ClassCalibration(settings, self.target, self.threads, self._chunk)
         known = self._calibration.known_costs(self._pair_key)
         learned = learned_survival(self._pair_key)
         self.chosen = self._classes.choose(self.watched, known, learned, self._progress)
         self.mode: Mode = settings.mode or self._default_mode()
-        self._attach(proposers.get(MODEL))
+        self._attach(drafter)
         if self.model.facts.n_experts:  # but a mixture's depend on the text, and the probe has none
             self.watched.forget()
-        self.bets = Bets(
-            controller or self._controller(self.watched, proposers.get(MODEL)),
-            proposers,
-            FREE,
-            self.target.context_size,
-            self.widest,
-            min(settings.most_rows, self.target.max_rollback + 1),
-        )
-        if settings.drafter_later:
-            self.bets.absent[MODEL] = Fallback.DRAFTER_LOADING
+
+    @property
+    def _chunk(self) -> int:
+        """Tokens of a prompt in one pass."""
+        n_batch = self.settings.context.n_batch
+        default = n_batch if self.model.on_gpu else min(_CHUNK, n_batch)
+        return self.settings.prompt_chunk or default
+
+    def _make_bets(self, controller: Controller, proposers: Mapping[str, Proposer]) -> Bets:
+        target, most = self.target, self.settings.most_rows
+        rows = min(most, target.max_rollback + 1)
+        bets = Bets(controller, proposers, FREE, target.context_size, self.widest, rows)
+        if self.settings.drafter_later:
+            bets.absent[MODEL] = Fallback.DRAFTER_LOADING
+        return bets
+
+    def _make_scheduler(self) -> Scheduler:
+        chunk, context = self._chunk, self.settings.context
         cache = PromptCache(self._cache_bytes())
         step = 1 if self.chosen.found.prompts else chunk
-        n = settings.context.n_sequences
-        copying = Copying(from_device=self.target.steady)
+        n, copying = context.n_sequences, Copying(from_device=self.target.steady)
         self.slots = Slots(self.target, n, cache, worth=chunk, step=step, copying=copying)
         composition = Composition(
             self.chosen.found,
@@ -157,7 +179,7 @@ class Engine:
             self.chosen.cost_percent,
         )
         self.crews = self._keep(self._make_crews(composition))
-        self._scheduler = Scheduler(
+        return Scheduler(
             self.target,
             self.slots,
             self.bets,
@@ -166,14 +188,9 @@ class Engine:
             mode=self.mode,
             ends=self.model.vocabulary.ends,
             chunk=chunk,
-            n_batch=n_batch,
+            n_batch=context.n_batch,
             ready=self.crews.ready,
         )
-        self.bets.listeners.append(self.crews)
-        self._scheduler.spoiled = self._spoiled()
-        self._pause_unless_paid(proposers.get(MODEL))
-        self._progress(1.0, "ready")
-        return self._scheduler
 
     def _make_crews(self, composition: Composition) -> Crews:
         """What follows other work on these cores; where one thread is the rule, nothing can."""
