@@ -591,3 +591,28 @@ def test_what_made_a_pass_inexact_is_told_of_that_pass_and_of_no_other() -> None
     rig.scheduler.spoiled = None
     rig.finish()
     assert [r.exact for r in seq.rounds] == [True, True, False, True, True]
+
+
+class Weighing(FixedWindow):
+    """Counts how often it has to choose, and for how many."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.n_views: list[int] = []
+
+    def choose(self, views: Seq[View]) -> list[Choice]:
+        self.n_views.append(len(views))
+        return super().choose(views)
+
+
+def test_plain_rounds_of_the_same_answers_are_weighed_once() -> None:
+    controller = Weighing()
+    rig = Rig(controller=controller, slots=2)
+    without = Request((1, 2, 3), max_tokens=6, proposers=())
+    first, second = rig.run(without, Request((1, 2, 4), max_tokens=3, proposers=()))
+    assert controller.n_views == [1, 2, 1]  # prompts are read one after the other
+    assert rig.text(first) == plain(without)
+    assert {r.fallback for r in (*first.rounds, *second.rounds)} == {Fallback.REQUEST}
+    rig.run(Request((1, 2, 3), max_tokens=3))  # one that may bet is weighed every time
+    assert controller.n_views[3:] == [1] * len(controller.n_views[3:])
+    assert len(controller.n_views) > 3

@@ -58,6 +58,18 @@ class Bet:
         return self.choice.fallback or Fallback.NO_DRAFT
 
 
+@dataclass(frozen=True, slots=True)
+class _Quiet:
+    """A round that was plain whatever came before it."""
+
+    sequences: list[Sequence]
+    frame: Frame
+    placed: list[Bet]
+
+    def is_for(self, sequences: Seq[Sequence], frame: Frame) -> bool:
+        return self.sequences == list(sequences) and self.frame == frame
+
+
 class Bets:
     """Asks the controller, then the proposers."""
 
@@ -79,6 +91,7 @@ class Bets:
         self._context_size = context_size
         self._max_window = max_window
         self._most_rows = most_rows
+        self._quiet: _Quiet | None = None
         self._faults = Faults()
 
     @property
@@ -109,6 +122,19 @@ class Bets:
     def _place(self, sequences: Seq[Sequence], frame: Frame) -> list[Bet]:
         if not self.proposers or not sequences:
             return [Bet(plain(self._absence(seq)), NO_DRAFT) for seq in sequences]
+        if not self.is_quiet(sequences):
+            self._quiet = None
+            return self._weigh(sequences, frame)
+        if self._quiet is not None and self._quiet.is_for(sequences, frame):
+            self.controller.due()  # a plain round like the last one needs no second thought
+            return self._quiet.placed
+        weighed = self._weigh(sequences, frame)
+        again = [Bet(bet.choice, NO_DRAFT) for bet in weighed]
+        self._quiet = _Quiet(list(sequences), frame, again)
+        return weighed
+
+    def _weigh(self, sequences: Seq[Sequence], frame: Frame) -> list[Bet]:
+        """Let proposers and controller say what they would."""
         due = self.controller.due()
         views = [self._view(seq, len(sequences), frame, due) for seq in sequences]
         choices = [
@@ -119,7 +145,7 @@ class Bets:
         ]
         drafts = self._drafts(sequences, views, choices)
         return [
-            replace(_bet(choice, draft, view.offers), ready=view.ready)
+            _bet(choice, draft, view)
             for choice, draft, view in zip(choices, drafts, views, strict=True)
         ]
 
@@ -316,15 +342,16 @@ class Bets:
             return [_FAILED] * len(asks)
 
 
-def _bet(choice: Choice, draft: Draft, offers: Mapping[str, Draft]) -> Bet:
+def _bet(choice: Choice, draft: Draft, view: View) -> Bet:
     """The draft as far as the controller wants it verified, now that its confidences are known."""
+    offers, ready = view.offers, view.ready
     if choice.verify is None or not draft.confidence:
-        return Bet(choice, draft, 0, offers)
+        return Bet(choice, draft, 0, offers, ready)
     n_made, n = len(draft.tokens), choice.verify(draft.confidence)
     if n == 0:
         unprofitable = replace(choice, fallback=Fallback.UNPROFITABLE)
-        return Bet(unprofitable, NO_DRAFT, n_made, offers)
-    return Bet(choice, draft.first(n), n_made - n, offers)
+        return Bet(unprofitable, NO_DRAFT, n_made, offers, ready)
+    return Bet(choice, draft.first(n), n_made - n, offers, ready)
 
 
 def _begin(proposer: Proposer, seq: Sequence) -> None:
