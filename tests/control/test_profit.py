@@ -95,6 +95,24 @@ def test_a_fresh_controller_bets_on_what_is_sure_and_cheap() -> None:
     assert choice.reason == "profit"
 
 
+def test_tokens_that_nothing_else_may_come_for_need_no_record() -> None:
+    """A schema's names: they cannot be lost, whatever leaving the shape of a plain pass costs."""
+    costs = CostTable({(1, 1): Curve({1: 1.0, 17: 2.0}, {1: 1.3, 17: 2.4}, 0.8)})
+    likely = choose(ProfitController(costs), view({"skeleton": draft("skeleton", *(0.97,) * 6)}))
+    certain = choose(ProfitController(costs), view({"skeleton": draft("skeleton", *(1.0,) * 6)}))
+    assert (likely[0].window, certain[0].window) == (0, 6)
+
+
+def test_how_long_a_draft_may_be_follows_the_prices() -> None:
+    """A copied passage of 64 tokens: whole where passes are flat, a few where rows cost."""
+    offer = {"prediction": draft("prediction", *(0.99,) * 64)}
+    chosen = [
+        choose(proven(table(slope), "prediction"), view(offer, max_window=64))[0].window
+        for slope in (0.01, 0.05, 0.5)
+    ]
+    assert chosen[0] == 64 > chosen[1] >= 16 > chosen[2]
+
+
 def test_a_longer_window_is_worth_it_where_rows_are_cheap() -> None:
     windows = []
     for slope in (0.6, 0.3, 0.1, 0.02):

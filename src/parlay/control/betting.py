@@ -115,10 +115,11 @@ class Market:
         """What a draft model's first pass costs beyond those that follow it in the same shape."""
         return self.prices[rows] - self.steady[rows] if self.plainly else 0.0
 
-    def widest(self, stake: Stake, gained: Sequence[float]) -> int:
-        """The widest window whose loss is allowed."""
+    def widest(self, stake: Stake, gained: Sequence[float], n_certain: int = 0) -> int:
+        """The widest window whose loss is allowed; the first tokens may be certain to be right."""
         for window in range(min(len(gained), self.most_window), 0, -1):
-            if stake.allows(self.loss(self.at(window)), self.plain_s, gained[:window]):
+            loss_s = self.loss(self.at(window)) - min(n_certain, window) * self.plain_s
+            if stake.allows(loss_s, self.plain_s, gained[:window]):
                 return window
         return 0
 
@@ -202,7 +203,7 @@ def best_offer(
         )
         at_risk = account.at_risk(view.seq_id, market.plain_s)
         stake = Stake(allowance, at_risk, request.evidence(proposer))
-        n_allowed = market.widest(stake, gained)
+        n_allowed = market.widest(stake, gained, _n_certain(draft.confidence))
         # What a draft that holds saves is what the windows save that are allowed.
         allowed = gained[: max(1, n_allowed)]
         each = worth(allowed, market.rate, market.share_s(len(allowed)))
@@ -211,6 +212,11 @@ def best_offer(
             best = offer
     request.refused = None if best is None else _refusal(best, market)
     return best
+
+
+def _n_certain(confidence: Sequence[float]) -> int:
+    """Tokens at a draft's start that nothing else may come for: their proposer knows the rules."""
+    return next((n for n, sure in enumerate(confidence) if sure < 1.0), len(confidence))
 
 
 def _refusal(offer: Offer, market: Market) -> Refusal | None:

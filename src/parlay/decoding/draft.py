@@ -29,7 +29,8 @@ class Draft:
 
     tokens: tuple[int, ...]
     proposer: str
-    # One per token: the proposer's estimate that it is right, given that those before it are.
+    # One per token: the proposer's estimate that it is right, given that those before it are;
+    # 1 where nothing else may come.
     confidence: tuple[float, ...] = ()
     # What each token was drawn from (rejection sampling needs it); None: no chance was involved.
     q: tuple[Distribution, ...] | None = None
