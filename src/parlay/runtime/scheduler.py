@@ -186,11 +186,12 @@ class Scheduler:
             self.bets.begin(seq)
 
     def _drop_cancelled(self) -> None:
-        for seq in (*self._waiting, *self._active):
-            if seq.cancelled:
-                seq.finish_early("cancelled")
-        self._leave_queue()
-        self._retire()
+        gone = [seq for seq in (*self._waiting, *self._active) if seq.cancelled]
+        for seq in gone:
+            seq.finish_early("cancelled")
+        if gone:
+            self._leave_queue()
+            self._retire()
 
     def tidy(self) -> None:
         """Nothing is asked for: time for what would make the next one wait."""
@@ -481,7 +482,9 @@ class Scheduler:
 
     def _make_room(self) -> None:
         """A full context ends the answer, or slides: the oldest half after the prompt goes."""
-        for seq in self._active:
+        fits = self.target.context_size - self.composition.found.floor
+        near = [seq for seq in self._active if seq.n_cached > fits]
+        for seq in near:
             if seq.n_pending != 1 or not self._is_full(seq):
                 continue
             with self._alone(seq):
@@ -489,7 +492,8 @@ class Scheduler:
                     seq.finish_early("length")
                 else:
                     self._slide(seq)
-        self._retire()
+        if near:
+            self._retire()
 
     def _is_full(self, seq: Sequence) -> bool:
         if self._is_exact([seq]):
