@@ -1,6 +1,7 @@
 """Writes the tables of docs/explanation/controller.md from the shipped recordings and cost tables.
 
 Knows the replay only; deterministic. With --check it writes nothing and fails if they are stale.
+Ten minutes of one core for all; several may run side by side, each with its tables (--only).
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ RIVALS = ("fixed-3", "fixed-5", "fixed-8", "fixed-16", "plus-two-minus-one", "ti
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES))
     options = parser.parse_args()
-    page = PAGE.read_text("utf-8")
+    made = {name: TABLES[name]() for name in options.only}
+    page = PAGE.read_text("utf-8")  # late: others may have been at their own tables meanwhile
     written = page
-    for name, make in TABLES.items():
-        written = replaced(written, name, make())
+    for name, table in made.items():
+        written = replaced(written, name, table)
     if options.check:
         return int(written != page)
     PAGE.write_text(written, "utf-8")
