@@ -96,6 +96,24 @@ class Results:
             self.path.write_text(json.dumps(whole, indent=1), "utf-8")
 
 
+def summary(lines: Sequence[Line]) -> Iterator[str]:
+    """As in docs/explanation/exactness.md: texts that differ, by what proposed them."""
+    kinds = {
+        "none": "no proposer",
+        "suffix": "suffix",
+        "model": "drafter",
+        "controller": "controller",
+    }
+    yield f"| | {' | '.join(kinds.values())} |"
+    yield "|---" * (1 + len(kinds)) + "|"
+    for slots in sorted({line.slots for line in lines}):
+        cells = []
+        for kind in kinds:
+            own = [line for line in lines if line.slots == slots and line.what.startswith(kind)]
+            cells.append(f"{sum(o.differ for o in own)} of {sum(o.texts for o in own)}")
+        yield f"| {'alone' if slots == 1 else f'as one of {slots}'} | {' | '.join(cells)} |"
+
+
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -326,6 +344,7 @@ def main() -> None:
     if not args.speed and not args.classes:
         n, left = sum(line.texts for line in results.lines), len(results.left_out)
         say(f"{results.wrong} of {n} texts differ that say exact; {left} rows left out")
+        print("\n".join(summary(results.lines)))
     sys.exit(1 if results.wrong else 0)
 
 
