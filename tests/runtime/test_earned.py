@@ -106,6 +106,17 @@ def test_what_a_faithful_answer_left_in_the_cache_is_not_reused(
         assert bits(engine, asked(300)) == cold[300]
 
 
+def test_a_second_turn_has_the_bits_of_a_cold_one(target: Path) -> None:
+    """What was decoded was read in other passes than a prompt is: it is read again."""
+    with Engine(settings(target, "suffix", **EXACT)) as engine:
+        (first,) = run(engine, Request(prompt(340), max_tokens=60))
+        assert first.n_generated == 60  # past the end of a chunk
+        turn = Request((*first.tokens, 9, 9), max_tokens=12, logprobs=2)
+        warm = bits(engine, turn)
+    with Engine(settings(target, **EXACT)) as engine:
+        assert bits(engine, turn) == warm
+
+
 def test_what_a_slid_answer_left_in_the_cache_is_not_reused(
     target: Path, cold: dict[int, Bits]
 ) -> None:
