@@ -131,6 +131,9 @@ def _leave(
 def _submit(tuner: Tuner, found: Outcome, path: Path, name: str) -> str | None:
     assert found.winner is not None
     record = writing.result(tuner, found.winner, path)
+    if record is None:
+        _say("no submission: not every prompt was asked; give more --minutes")
+        return None
     problems = community.problems_of(record)
     for problem in problems:
         _say(f"no submission: {problem}")

@@ -5,6 +5,8 @@ Knows those formats; what is in them was measured elsewhere.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import yaml
 from parlay import store
 from parlay.bench.machine import describe
 from parlay.bench.runner import Run, RunOptions
+from parlay.bench.sample import Sample
 from parlay.deployment import load_deployment
 from parlay.errors import BadRequest
 from parlay.pairing.alignment import check_pair
@@ -114,16 +117,18 @@ def write_pair(target: Path, winner: SittingWay, notes: str) -> Pair:
 # -- a result for the map ---------------------------------------------------------------------
 
 
-def result(tuner: Tuner, winner: SittingWay, target: Path) -> ResultRecord:
-    """The winner's sitting as a result of the bench."""
+def result(tuner: Tuner, winner: SittingWay, target: Path) -> ResultRecord | None:
+    """The winner's sitting as a result of the bench; None: not one whole lap was raced."""
     found = next(r for r in tuner.records if winner in r.sitting.ways)
-    samples = sorted(found.samples, key=lambda sample: sample.at_s)
     drafter = winner.drafter
     kept = {PLAIN: found.infos[PLAIN], winner.label: found.infos[winner.label]}
+    ran = sorted((s for s in found.samples if s.arm in kept), key=lambda sample: sample.at_s)
     samples = [
         sample.model_copy(update={"position": i})
-        for i, sample in enumerate(s for s in samples if s.arm in kept)
+        for i, sample in enumerate(_whole_laps(ran, len(tuner.workload.suite.prompts) * len(kept)))
     ]
+    if not samples:
+        return None
     setting = Setting(
         suite=tuner.workload.source,
         options=RunOptions(MAX_LAPS, max_tokens=tuner.n_tokens),
@@ -134,3 +139,9 @@ def result(tuner: Tuner, winner: SittingWay, target: Path) -> ResultRecord:
     )
     run = Run(samples, found.file.texts, found.shapes, tuner.spent_s, 1, stopped_early=True)
     return assemble(setting, run)
+
+
+def _whole_laps(samples: Sequence[Sample], size: int) -> list[Sample]:
+    """Without the lap in which the time was over: the map takes whole ones."""
+    sizes = Counter(sample.repeat for sample in samples)
+    return [sample for sample in samples if sizes[sample.repeat] == size]

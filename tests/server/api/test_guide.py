@@ -28,7 +28,7 @@ SCHEMA = {
 }
 WEATHER = Function("and", SCHEMA)
 STRICT = replace(WEATHER, strict=True)
-FORMS = [form for form in FORMATS if form.kind not in ("channels", "quoted")]
+FORMS = [form for form in FORMATS if form.kind != "channels"]
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +175,69 @@ def test_a_forced_call_is_all_there_is(model: Model, grammars: Grammars, form: T
     writer.go_on()
     ((name, arguments),) = calls_in(form, writer.text.partition("</think>")[2])
     assert name == "and" and isinstance(arguments, dict) and arguments["city"] in ("on", "he")
+
+
+GEMMA = next(form for form in FORMATS if form.name == "gemma")
+PLACE = Function(
+    "and",
+    {
+        "type": "object",
+        "properties": {
+            "note": {"type": "string"},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "at": {
+                "type": "object",
+                "properties": {"x": {"type": "integer"}, "y": {"type": ["number", "null"]}},
+                "required": ["x", "y"],
+            },
+            "done": {"type": "boolean"},
+            "more": {},
+        },
+        "required": ["note", "at"],
+    },
+    strict=True,
+)
+
+
+def gemma(model: Model, grammars: Grammars) -> Writer:
+    wish = Wish(functions=(PLACE,), forced=True, many=False, budget=0, thinking=True)
+    writer = guided(model, grammars, GEMMA, wish)
+    writer.say("</think>")
+    return writer
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ('{note:<|"|>a, {b}<|"|>,at:{x:-3,y:0.5}}', {"note": "a, {b}", "at": {"x": -3, "y": 0.5}}),
+        (
+            '{note:<|"|><|"|>,tags:[<|"|>on<|"|>,<|"|>he<|"|>],at:{x:0,y:null},done:true}',
+            {"note": "", "tags": ["on", "he"], "at": {"x": 0, "y": None}, "done": True},
+        ),
+        (
+            '{note:<|"|>a<|"|>,at:{x:1,y:2},more:{k:[1,{l:<|"|>z<|"|>}]}}',
+            {"note": "a", "at": {"x": 1, "y": 2}, "more": {"k": [1, {"l": "z"}]}},
+        ),
+    ],
+)
+def test_arguments_in_gemmas_quotes_are_held_to_their_schema(
+    model: Model, grammars: Grammars, said: str, meant: object
+) -> None:
+    writer = gemma(model, grammars)
+    writer.say(f"<|tool_call>call:and{said}<tool_call|>")
+    writer.go_on()
+    assert writer.ended
+    assert calls_in(GEMMA, writer.text.partition("</think>")[2]) == [("and", meant)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["{}", "{at:", '{note:<|"|>a<|"|>}', "{note:1", '{note:<|"|>a<|"|>,at:{x:1.5', "{other:"],
+)
+def test_gemmas_arguments_that_leave_their_schema_cannot_be_written(
+    model: Model, grammars: Grammars, said: str
+) -> None:
+    writer = gemma(model, grammars)
+    writer.say("<|tool_call>call:and{")
+    with pytest.raises(AssertionError):
+        writer.say(said[1:])

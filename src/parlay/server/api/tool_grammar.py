@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parlay.runtime.grammar import bounded
+from parlay.server.api.quoted_grammar import QuotedGrammar
 from parlay.server.api.tool_formats import PYTHON_TAG, ToolFormat
 from parlay.server.api.tools import Function
 
@@ -112,8 +113,14 @@ class CallGrammar:
             schema = self._json(self._schema(function))
             return f"{name} {self._text(form.middle)} {schema} {close}"
         if form.kind == "quoted":
-            return f"{name} {self._text(form.middle)} {self._until(form.close)}"
+            members = self._quoted_values().members(self._schema(function))
+            return f"{name} {self._text(form.middle)} {members} {close}"
         return f"{name} {self._text(form.middle)} {self._tagged(function)} {close}"
+
+    def _quoted_values(self) -> QuotedGrammar:
+        mark = self._form.quote
+        quoted = self._rule("quoted", f"{self._text(mark)} {self._until(mark)}")
+        return QuotedGrammar(self._rule, self._text, quoted, mark, self._define, exact=self._exact)
 
     def _tagged(self, function: Function) -> str:
         properties = function.parameters.get("properties")
@@ -184,6 +191,10 @@ class CallGrammar:
             self._rules[f"{attributes}{body}"] = known
             self._rules[f"={known}"] = f"{known}{attributes}: {body}"
         return known
+
+    def _define(self, name: str, body: str) -> None:
+        """A rule whose name is given, since it may stand in its own body."""
+        self._rules[f"={name}"] = f"{name}: {body}"
 
     def _lark(self, start: str) -> str:
         rules = [rule for key, rule in self._rules.items() if key.startswith("=")]
