@@ -25,8 +25,9 @@ _HORIZON_S, _MOST_REPLACED = 0.3, 0.5
 # The typical time of a shape is the average of the first ones, then it follows slowly.
 _TYPICAL_RATE, _N_YOUNG = 0.01, 8
 _MAX_SHAPES = 512
-# How often others' load is looked at, and how far from a whole number of cores it must be.
+# How often others' load is looked at, and how far from the last level it must be to be another.
 _LOAD_EVERY_S, _OTHER_LEVEL = 0.25, 0.6
+_N_LEVELS = 8  # at most, of others that use as many cores as the rule has threads
 # Seconds of passes after which a crew that lost is tried again, doubled each time.
 _FIRST_WAIT_S, _LAST_WAIT_S = 4.0, 128.0
 _UNKNOWN = 2.0  # times slower, a crew that nobody has tried
@@ -87,7 +88,8 @@ class CrewChoice:
     def __init__(self, candidates: Sequence[Crew], load: Load = lambda: 0.0) -> None:
         """`candidates`: the rule first."""
         self.rule = self.chosen = candidates[0]
-        self.level = 0  # cores that others use
+        self.level = 0  # of others' load
+        self._per_level = max(1.0, self.rule.threads / _N_LEVELS)  # cores
         self._candidates = tuple(candidates)
         self._known: dict[tuple[Crew, int], _Known] = {(self.rule, 0): _Known(1.0, 0.0)}
         self._typical: dict[Hashable, _Typical] = {}
@@ -151,7 +153,7 @@ class CrewChoice:
         """Where others took cores or left some, what was found under that load holds again."""
         if self._now - self._load_at < _LOAD_EVERY_S:
             return
-        self._load_at, load = self._now, self._read_load()
+        self._load_at, load = self._now, self._read_load() / self._per_level
         slowness = self.slowness
         if abs(load - self.level) < _OTHER_LEVEL:
             self._before = (self._before[1], slowness)
