@@ -71,6 +71,21 @@ def test_an_answer_begins_as_the_last_one_of_its_owner_and_of_nobody_else() -> N
     assert again == same
 
 
+def test_an_owner_is_forgotten_with_its_named_conversations() -> None:
+    made = proposer()
+    for owner in ("anna", "anna/letters", "annabel"):
+        made.propose([ask(TEXT, owner=owner)])
+        made.finish(0, [])
+    made.forget_owner("anna")
+    known = {}
+    for owner in ("anna", "anna/letters", "annabel"):
+        known[owner] = len(made.propose([ask("{", owner=owner)])[0].tokens) > 2
+        made.forget(0)
+    assert known == {"anna": False, "anna/letters": False, "annabel": True}
+    made.forget_owner()
+    assert len(made.propose([ask("{", owner="annabel")])[0].tokens) == 2
+
+
 def test_owners_that_are_remembered_are_bounded() -> None:
     made = proposer()
     for n in range(1000):

@@ -49,6 +49,12 @@ class SkeletonProposer:
                 del self._last[next(iter(self._last))]
         self.forget(seq_id)
 
+    def forget_owner(self, owner: str | None = None) -> None:
+        """How one owner's answers were spaced, named conversations included; or everybody's."""
+        for name in list(self._last):
+            if owner is None or name == owner or name.startswith(f"{owner}/"):
+                del self._last[name]
+
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
         """So many tokens before the end of what was read went."""
         if seq_id in self._spacings:

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from parlay.proposers.skeleton import SkeletonProposer
 from tests.server.running import Running, running
 from tests.serving import wait_for
 
@@ -32,8 +33,13 @@ def test_one_person_is_remembered_by_default_and_can_be_forgotten(target: Path) 
         assert remembered(server) == 0
         ask(server)
         wait_for(lambda: remembered(server) > 20)
+        schema = {"type": "object", "properties": {"a": {"enum": ["on"]}}, "required": ["a"]}
+        ask(server, json_schema=schema, max_tokens=60)
+        skeleton = server.service.engine.bets.proposers["skeleton"]
+        assert isinstance(skeleton, SkeletonProposer)
+        wait_for(lambda: bool(skeleton._last))
         assert httpx.delete(f"{server.url}/memory").status_code == 204
-        wait_for(lambda: remembered(server) == 0)
+        wait_for(lambda: remembered(server) == 0 and not skeleton._last)
 
 
 def test_with_keys_nothing_is_remembered_unless_it_is_set(target: Path) -> None:

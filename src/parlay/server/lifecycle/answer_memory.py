@@ -1,6 +1,6 @@
 """What the server remembers of earlier answers: told in numbers, forgotten on request, kept.
 
-Knows the engine's suffix proposer and a path; never shows a text.
+Knows the engine's suffix and skeleton proposers and a path; never shows a text.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 from pathlib import Path
 
 from parlay.proposers.memory import Memory, Remembered
+from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime.engine import Engine
 
@@ -33,9 +34,12 @@ class AnswerMemory:
         return None if memory is None else memory.told
 
     def forget(self, owner: str | None) -> None:
-        """One owner's texts, or everybody's; from the file, too."""
+        """One owner's texts and habits, or everybody's; from the file, too."""
 
         def forget() -> None:
+            skeleton = self._engine.bets.proposers.get(SKELETON)
+            if isinstance(skeleton, SkeletonProposer):
+                skeleton.forget_owner(owner)
             if self._memory is not None:
                 self._memory.forget(owner)
                 self._save()
