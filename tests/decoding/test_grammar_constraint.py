@@ -184,6 +184,13 @@ def test_no_state_is_computed_twice_for_one_row(tokenizer: Any) -> None:
     assert matcher.n_masks == before
 
 
+@pytest.mark.parametrize("text", ['{"first_name":"An', "{"])
+def test_looking_for_the_skeleton_of_json_needs_no_mask(tokenizer: Any, text: str) -> None:
+    constraint, spacing, matcher = after(tokenizer, text)
+    constraint.forced(spacing)
+    assert matcher.n_masks == 0
+
+
 def test_tokens_that_may_come_are_told_without_a_mask(tokenizer: Any) -> None:
     constraint, _, matcher = after(tokenizer, '{"first_name":"Ann",')
     draft = tokenize('"kind":"person"')

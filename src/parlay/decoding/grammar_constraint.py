@@ -108,7 +108,7 @@ class GrammarConstraint:
         if ahead.is_accepting():
             return b""
         firsts = self._probed(ahead)
-        if not firsts or firsts < _LETTERS:  # other letters were not tried
+        if not firsts or (len(firsts) == 1 and firsts <= _LETTERS):  # others were not tried
             firsts = self._firsts(ahead, text)
         if len(firsts) != 1:
             return b""
