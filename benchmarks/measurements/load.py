@@ -65,15 +65,6 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """Who answers, and with what in the body."""
-
-    name: str
-    url: str
-    extra: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Stream:
     """One answer as the client saw it."""
 
@@ -237,7 +228,7 @@ def _run_lot(
 
 def _own(
     stack: ExitStack, args: argparse.Namespace, model: Path, slots: int, context: int
-) -> list[Subject]:
+) -> list[served.Subject]:
     flags = {
         "--model": model, "--draft": args.draft, "--port": 0, "--slots": slots,
         "--context-size": context, "--threads": args.threads,
@@ -247,14 +238,14 @@ def _own(
     own = stack.enter_context(served.parlay(*flat, *shlex.split(args.own)))
     served.wait_idle(own, args.settle)
     return [
-        Subject(PLAIN, own.url, {"speculation": False}),
-        Subject(AUTO, own.url, {"speculation": True}),
+        served.Subject(PLAIN, own.url, {"speculation": False}),
+        served.Subject(AUTO, own.url, {"speculation": True}),
     ]
 
 
 def _peers(
     stack: ExitStack, args: argparse.Namespace, model: Path, slots: int, context: int
-) -> list[Subject]:
+) -> list[served.Subject]:
     kinds = {PEER: "none", NGRAM: "ngram-mod"} if args.ngram else {PEER: "none"}
     found = []
     for name, kind in kinds.items():
@@ -262,7 +253,7 @@ def _peers(
             str(model), kind, n_context=context * slots, threads=args.threads, n_slots=slots
         )
         url = stack.enter_context(served.llama(settings, args.server))
-        found.append(Subject(name, url, {"cache_prompt": False}))
+        found.append(served.Subject(name, url, {"cache_prompt": False}))
     return found
 
 
@@ -270,7 +261,7 @@ def _peers(
 
 
 async def _measure(
-    subjects: Sequence[Subject],
+    subjects: Sequence[served.Subject],
     cells: Sequence[Cell],
     args: argparse.Namespace,
     samples: list[Sample],
@@ -292,7 +283,7 @@ async def _measure(
 
 
 async def _pair(
-    client: httpx.AsyncClient, subjects: Sequence[Subject], cell: Cell, salt: int
+    client: httpx.AsyncClient, subjects: Sequence[served.Subject], cell: Cell, salt: int
 ) -> list[Sample]:
     """All subjects there and back, with the same prompts but for their first word."""
     return [
@@ -302,7 +293,9 @@ async def _pair(
     ]
 
 
-async def _burst(client: httpx.AsyncClient, subject: Subject, cell: Cell, salt: int) -> Sample:
+async def _burst(
+    client: httpx.AsyncClient, subject: served.Subject, cell: Cell, salt: int
+) -> Sample:
     """All streams start together; the clock stops with the last one."""
     began = perf_counter()
     asked = [_stream(client, subject, cell, i, salt) for i in range(cell.streams)]
@@ -328,7 +321,7 @@ def _sample(name: str, cell: Cell, streams: Sequence[Stream], spent_s: float) ->
 
 
 async def _stream(
-    client: httpx.AsyncClient, subject: Subject, cell: Cell, i: int, salt: int
+    client: httpx.AsyncClient, subject: served.Subject, cell: Cell, i: int, salt: int
 ) -> Stream:
     body = {
         "model": "local-model",

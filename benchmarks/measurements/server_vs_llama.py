@@ -33,15 +33,6 @@ TOPICS = ("rain", "bread", "a bridge", "bees", "glass", "maps", "salt", "trains"
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """Who answers, and with what in the body."""
-
-    name: str
-    url: str
-    extra: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Sample:
     """One burst of streams to one subject."""
 
@@ -59,9 +50,9 @@ def main() -> None:
         own = stack.enter_context(served.parlay(*_own_arguments(model, args)))
         peer = stack.enter_context(served.llama(_peer_settings(model, args)))
         subjects = [
-            Subject("llama.cpp", peer, {"cache_prompt": False}),
-            Subject("parlay plain", own.url, {"speculation": False}),
-            Subject("parlay speculative", own.url, {"speculation": True}),
+            served.Subject("llama.cpp", peer, {"cache_prompt": False}),
+            served.Subject("parlay plain", own.url, {"speculation": False}),
+            served.Subject("parlay speculative", own.url, {"speculation": True}),
         ]
         served.wait_idle(own)
         samples = asyncio.run(_measure(subjects, args))
@@ -101,7 +92,7 @@ def _peer_settings(model: Path, args: argparse.Namespace) -> PeerSettings:
     return PeerSettings(str(model), n_context=n_context, threads=args.threads, n_slots=args.slots)
 
 
-async def _measure(subjects: Sequence[Subject], args: argparse.Namespace) -> list[Sample]:
+async def _measure(subjects: Sequence[served.Subject], args: argparse.Namespace) -> list[Sample]:
     samples: list[Sample] = []
     # llama.cpp's server closes a connection after five idle seconds, maybe just when it is used.
     limits = httpx.Limits(max_keepalive_connections=0)
@@ -118,7 +109,7 @@ async def _measure(subjects: Sequence[Subject], args: argparse.Namespace) -> lis
 
 
 async def _burst(
-    client: httpx.AsyncClient, subject: Subject, n_streams: int, n_tokens: int, salt: int
+    client: httpx.AsyncClient, subject: served.Subject, n_streams: int, n_tokens: int, salt: int
 ) -> Sample:
     """All streams start together; the clock stops with the last one."""
     began = perf_counter()
@@ -131,7 +122,7 @@ async def _burst(
 
 
 async def _stream(
-    client: httpx.AsyncClient, subject: Subject, i: int, salt: int, n_tokens: int
+    client: httpx.AsyncClient, subject: served.Subject, i: int, salt: int, n_tokens: int
 ) -> tuple[int, float]:
     """Tokens made, and seconds to the first."""
     content = f"[{salt:03}] Tell me about {TOPICS[i % len(TOPICS)]}, then say it again."

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -25,6 +26,15 @@ from parlay.cli.serve import serve
 logging.basicConfig(level=logging.WARNING)
 typer.run(serve)
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Who answers, and with what in the body."""
+
+    name: str
+    url: str
+    extra: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ import json
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
-from enum import Enum
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -25,6 +24,7 @@ from parlay.cli.machine_options import (
 from parlay.cli.option_groups import with_groups
 from parlay.errors import BadRequest
 from parlay.parlay import Parlay, Stream
+from parlay.runtime.request import Mode, Verification
 
 EXAMPLE = """
 Example: parlay generate "Write a haiku about rain" --draft suffix --window 4
@@ -33,25 +33,7 @@ PROMPT - reads standard input. Text goes to standard output, the summary to stan
 """
 
 
-class ModeName(str, Enum):
-    exact = "exact"
-    faithful = "faithful"
-
-
-class VerificationName(str, Enum):
-    coupled = "coupled"
-    rejection = "rejection"
-
-
-class FullName(str, Enum):
-    stop = "stop"
-    slide = "slide"
-
-
-class Switch(str, Enum):
-    auto = "auto"
-    on = "on"
-    off = "off"
+Switch = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +53,7 @@ class LoadOptions:
         typer.Option("--window", "-k", min=0, help="Tokens to draft; default: by measured time."),
     ] = None
     mode: Annotated[
-        ModeName | None, typer.Option(help="Default: exact where that costs less than 5 %.")
+        Mode | None, typer.Option(help="Default: exact where that costs less than 5 %.")
     ] = None
     exact_class: Annotated[
         str | None, typer.Option(help="Run in this class of passes, such as 3-4.")
@@ -86,7 +68,7 @@ class LoadOptions:
     devices: Annotated[
         list[str] | None, typer.Option("--devices", "--device", help="Such as CUDA0; may repeat.")
     ] = None
-    flash_attention: Switch = Switch.auto
+    flash_attention: Switch = "auto"
     cache_type_k: str = "auto"
     cache_type_v: str = "auto"
     drafter_gpu_layers: int = -1
@@ -94,7 +76,7 @@ class LoadOptions:
     drafter_cache_type_v: str = "auto"
     draft_ahead: Annotated[
         Switch, typer.Option(help="Go on drafting while the target verifies; auto: if it pays.")
-    ] = Switch.auto
+    ] = "auto"
     mmap: bool = True
     mlock: bool = False
     large_pages: Annotated[
@@ -111,7 +93,7 @@ class LoadOptions:
 
     def keywords(self) -> dict[str, Any]:
         """As `Parlay` takes them."""
-        given = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
         given["target"] = given.pop("model")
         given["context_size"] = number_or_auto("--context-size", self.context_size)
         given["gpu_layers"] = number_or_auto("--gpu-layers", self.gpu_layers)
@@ -122,7 +104,7 @@ class LoadOptions:
 class AnswerOptions:
     """How it is answered."""
 
-    verification: VerificationName = VerificationName.coupled
+    verification: Verification = "coupled"
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=1)] = 256
     raw: Annotated[bool, typer.Option(help="No chat template.")] = False
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None
@@ -146,21 +128,17 @@ class AnswerOptions:
     grammar: Annotated[
         Path | None, typer.Option(help="A file with a GBNF grammar that the answer obeys.")
     ] = None
-    context_full: FullName = FullName.stop
+    context_full: Literal["stop", "slide"] = "stop"
 
     def keywords(self) -> dict[str, Any]:
         """As `Parlay.stream` takes them."""
-        given = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
         return given | {
             "stop": self.stop or (),
             "logit_bias": _parse_biases(self.logit_bias or []),
             "json_schema": None if self.json_schema is None else _read_schema(self.json_schema),
             "grammar": None if self.grammar is None else _read_file("--grammar", self.grammar),
         }
-
-
-def _plain(value: object) -> object:
-    return value.value if isinstance(value, Enum) else value
 
 
 _LOAD, _ANSWER = LoadOptions(), AnswerOptions()

@@ -55,21 +55,14 @@ class Exchange:
 
     async def respond(self, request: Request) -> Response:
         """The answer, or nothing where the client has left."""
-        beginning = asyncio.create_task(self._begin())
-        leaving = asyncio.create_task(sse.gone(request.receive))
         try:
-            await asyncio.wait({beginning, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not beginning.done():
-                await _stop(beginning)
+            if not await sse.unless_gone(self._begin(), request.receive):
                 self._end(499)
                 return Response(status_code=499)  # nobody is there to read it
-            beginning.result()
         except failures.Failure as failure:
             self._end(failure.status, None, error=failure.code)
             body = failure.body_for(request.url.path)
             return JSONResponse(body, failure.status, failure.headers)
-        finally:
-            await _stop(beginning, leaving)
         if self._asked.stream:
             native = self._attempt is not None and self._attempt.native
             frames = self._native() if native else self._frames()
@@ -379,12 +372,6 @@ class LimitedStream(sse.EventStream):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(super().__call__(scope, receive, send), self._limit_s)
-
-
-async def _stop(*tasks: asyncio.Task[None]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _choice(chunk: dict[str, Any]) -> dict[str, Any]:

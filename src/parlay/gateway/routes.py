@@ -102,13 +102,15 @@ async def _through(
     chat = {**translated.chat, **extra}
     ours = ("speculation", "speculative")
     original = {name: value for name, value in original.items() if name not in ours}
-    asked = gateway.understand(endpoint, chat, dict(request.headers), original)
+    asked = gateway.open_asking().understand(endpoint, chat, dict(request.headers), original)
     return await Exchange(gateway, asked, writer).respond(request)
 
 
 async def _answer(request: Request, endpoint: Endpoint) -> Response:
     gateway = gateway_of(request)
-    asked = gateway.understand(endpoint, await _object(request), dict(request.headers))
+    asked = gateway.open_asking().understand(
+        endpoint, await _object(request), dict(request.headers)
+    )
     return await Exchange(gateway, asked).respond(request)
 
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any
 
 from parlay.deployment import Deployment
@@ -22,7 +22,6 @@ from parlay.gateway.pools import Pools
 from parlay.gateway.relay import Attempt, UpstreamFailed
 from parlay.gateway.tally import Tally, together
 from parlay.gateway.upstream import Upstream
-from parlay.routing import Endpoint
 from parlay.web import admission, failures
 from parlay.web.alerts import Alerts
 from parlay.web.request_log import RequestLog, timestamp
@@ -88,16 +87,11 @@ class Gateway:
         """Before a body is read: whether it could be sent on, or wait."""
         return self.pools.full(self.admission.n_coming)
 
-    def understand(
-        self,
-        endpoint: Endpoint,
-        body: dict[str, Any],
-        headers: Mapping[str, str],
-        original: dict[str, Any] | None = None,
-    ) -> Asked:
+    def open_asking(self) -> Asking:
+        """Who understands requests, unless none are taken any more."""
         if self.draining:
             raise failures.unavailable("the server is shutting down", "shutting_down")
-        return self.asking.understand(endpoint, body, headers, original)
+        return self.asking
 
     def route(self, asked: Asked) -> RouteTiming:
         """What is known of a route; whole answers are timed otherwise than streams."""

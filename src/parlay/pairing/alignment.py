@@ -17,8 +17,7 @@ from parlay.pairing.tokenizer import Tokenizer, read_tokenizer
 Verdict = Literal["identical", "compatible", "incompatible"]
 
 # Fine-tunes pad the vocabulary to a multiple of 64 or 128 (the engine applies the same rule).
-MAX_PADDING = 128
-_MAX_SHOWN = 5
+MAX_PADDING, _MAX_SHOWN = 128, 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ Knows HTTP and the service; what a reply looks like is the reply's business.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from time import perf_counter
 from typing import Any, Protocol
@@ -80,17 +79,9 @@ class Exchange:
 
     async def _whole(self, request: Request) -> Response:
         """Collect everything, unless the client leaves first."""
-        collecting = asyncio.create_task(self._collect())
-        leaving = asyncio.create_task(sse.gone(request.receive))
-        try:
-            await asyncio.wait({collecting, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not collecting.done():
-                self._finished(499)
-                return Response(status_code=499)  # nobody is there to read it
-            collecting.result()
-        finally:
-            for task in (collecting, leaving):
-                task.cancel()
+        if not await sse.unless_gone(self._collect(), request.receive):
+            self._finished(499)
+            return Response(status_code=499)  # nobody is there to read it
         self._finished(200)
         return JSONResponse(self._reply.whole(), headers=self._headers)
 
