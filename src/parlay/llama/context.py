@@ -98,8 +98,8 @@ class Context:
         """One pass over all spans. Returns every row of logits in one view, in order of spans."""
         n_outputs = self._launch(spans)
         started = time.perf_counter()
-        if self.steady:  # a GPU computes: what is done meanwhile takes no time of its own
-            self.meanwhile()
+        if self.steady and self._capture is None:  # else it may be told to capture nothing more
+            self.meanwhile()  # a GPU computes, so that this takes no time of its own
         rows = self._logits(n_outputs)
         self.busy_s += time.perf_counter() - started
         self._tell(spans)

@@ -299,8 +299,8 @@ class Scheduler:
             placed = [(row.seq, row.bet) for row in made.rows if row.decodes]
             self._beside = self.bets.ahead(placed)
             return self.target.decode(made.spans)
-        self.target.start(made.spans)
         self._catch_up()
+        self.target.start(made.spans)
         self._reading = True
         for row in made.rows:  # while a GPU reads the prompt, so do those who index it
             self.bets.read(row.seq, meanwhile=self.target.steady)
