@@ -1,0 +1,243 @@
+"""Draft ahead in the round: both models at work, in every order, and the text never changes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from parlay import Parlay
+from parlay.decoding.round import Fallback
+from parlay.decoding.sampling import Sampling
+from parlay.decoding.span import Span
+from parlay.proposers.ahead import THREAD, DraftAhead
+from parlay.proposers.draft_model import DraftModel
+from parlay.runtime.request import Request
+from parlay.testing import Logits, ScriptedModel
+from tests import tiny_models
+from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
+
+PROMPT = (1, 2, 3, 4, 5)
+WINDOW = 3
+
+
+def unsure(period: int) -> Logits:
+    """A drafter that is wrong at every so many places."""
+
+    def logits(history: Sequence[int]) -> NDArray[np.float32]:
+        row = LOGITS(history).copy()
+        if period and len(history) % period == 0:
+            row[int(row.argmax())] = -100.0
+        return row
+
+    return logits
+
+
+class Drafter(ScriptedModel):
+    """Counts the passes that it makes beside the target's."""
+
+    steady = True
+
+    def __init__(self, period: int = 0) -> None:
+        super().__init__(unsure(period), N_VOCAB)
+        self.n_ahead = 0  # passes on the thread of its own
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        try:
+            return super().decode(spans)
+        finally:
+            self.n_ahead += threading.current_thread().name.startswith(THREAD)
+
+
+class Beside:
+    """A rig whose target's passes end when the test says so: after something happened in them."""
+
+    def __init__(self, period: int = 0, window: int = WINDOW) -> None:
+        self.drafter = Drafter(period)
+        self.ahead = DraftAhead(DraftModel(self.drafter, frozenset(), N_VOCAB, 64), always=True)
+        self.rig = Rig(proposers={"model": self.ahead}, window=window)
+        self.meanwhile: Callable[[], object] = lambda: None
+        real = self.rig.target.decode
+
+        def decode(spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+            self.meanwhile()
+            return real(spans)
+
+        self.rig.target.decode = decode  # type: ignore[method-assign]
+
+    def wait(self, n: int) -> None:
+        """Until so many tokens are drafted ahead of this pass, or no more will be."""
+        walk, n_before = self.ahead._walk, self.drafter.n_ahead
+        while not walk.ended and self.drafter.n_ahead < n_before + n:
+            os.sched_yield()
+
+
+@pytest.fixture
+def beside() -> Iterator[Callable[..., Beside]]:
+    made: list[Beside] = []
+
+    def make(*args: int) -> Beside:
+        made.append(Beside(*args))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.ahead.close()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    period=st.integers(0, 7),
+    window=st.integers(1, 8),
+    n=st.integers(1, 40),
+    sampling=st.sampled_from(
+        [Sampling(), Sampling(temperature=0.8, seed=7), Sampling(repeat_penalty=1.3)]
+    ),
+)
+def test_the_text_is_plain_decodings(period: int, window: int, n: int, sampling: Sampling) -> None:
+    made = Beside(period, window)
+    request = Request(PROMPT, max_tokens=n, sampling=sampling)
+    try:
+        (seq,) = made.rig.run(request)
+        assert made.rig.text(seq) == plain(request)
+    finally:
+        made.ahead.close()
+
+
+@pytest.mark.parametrize("n_ready", range(WINDOW + 2))
+@pytest.mark.parametrize("period", [0, 2, 5])
+def test_whatever_is_ready_when_a_pass_ends_the_text_is_the_same(
+    beside: Callable[..., Beside], n_ready: int, period: int
+) -> None:
+    made = beside(period)
+    request = Request(PROMPT, max_tokens=24)
+
+    made.meanwhile = lambda: made.wait(n_ready)
+    (seq,) = made.rig.run(request)
+    assert made.rig.text(seq) == plain(request)
+    if period == 0:  # where all is right, what was ready beyond the guess was the next draft
+        used = [r.n_ahead for r in seq.rounds if r.n_drafted][1:-1]
+        assert all(n >= max(0, min(WINDOW, n_ready - 1)) for n in used)
+
+
+def test_drafts_that_hold_are_ready_and_counted(beside: Callable[..., Beside]) -> None:
+    made = beside()
+    made.meanwhile = lambda: made.wait(1 + WINDOW)  # the guess and a whole draft
+    (seq,) = made.rig.run(Request(PROMPT, max_tokens=20))
+    counts = seq.counts
+    assert counts.n_hits >= 3 and counts.n_drafted_ahead >= 4 * counts.n_hits
+    assert counts.hidden_s > 0
+    shown = counts.as_dict()
+    assert shown["hits"] == counts.n_hits and shown["drafted_ahead"] == counts.n_drafted_ahead
+    hits = [r for r in seq.rounds if r.n_ahead]
+    assert all(r.n_ahead == r.n_drafted for r in hits) and all(r.beside for r in hits[:-1])
+
+
+def test_an_answer_cancelled_while_both_work_ends_and_the_next_one_is_right(
+    beside: Callable[..., Beside],
+) -> None:
+    made = beside()
+    seq = made.rig.add(Request(PROMPT, max_tokens=40))
+    while seq.n_generated < 3:
+        made.rig.scheduler.step()
+    made.meanwhile = lambda: setattr(seq, "cancelled", True)
+    made.rig.finish()
+    made.meanwhile = lambda: None
+    other = Request((7, 8, 9), max_tokens=12)
+    (next_one,) = made.rig.run(other)
+    assert seq.finish_reason == "cancelled"
+    assert made.rig.text(next_one) == plain(other)
+
+
+def test_a_pass_of_the_target_that_fails_beside_a_drafter_is_made_good(
+    beside: Callable[..., Beside],
+) -> None:
+    made = beside()
+    request = Request(PROMPT, max_tokens=20)
+    seq = made.rig.add(request)
+    while seq.n_generated < 5:
+        made.rig.scheduler.step()
+    made.rig.target.fail_next = 1
+    made.rig.finish()
+    assert seq.finish_reason == "length" and made.rig.text(seq) == plain(request)
+
+
+def test_a_drafter_that_fails_ahead_costs_a_draft_and_not_a_word(
+    beside: Callable[..., Beside],
+) -> None:
+    made = beside()
+    request = Request(PROMPT, max_tokens=20)
+    seq = made.rig.add(request)
+    while seq.n_generated < 5:
+        made.rig.scheduler.step()
+    made.ahead.forget(1)  # nothing is under way
+    made.drafter.fail_next = 1
+    made.rig.finish()
+    assert made.rig.text(seq) == plain(request)
+    assert seq.counts.fallbacks[Fallback.DRAFT_ERROR] == 1
+
+
+def test_a_drafter_may_be_taken_away_between_two_rounds(beside: Callable[..., Beside]) -> None:
+    made = beside()
+    request = Request(PROMPT, max_tokens=20)
+    seq = made.rig.add(request)
+    while seq.n_generated < 5:
+        made.rig.scheduler.step()
+    made.rig.bets.proposers.pop("model")  # as under memory pressure, while it drafts ahead
+    made.ahead.close()
+    assert made.drafter.closed
+    made.rig.finish()
+    assert made.rig.text(seq) == plain(request)
+
+
+# -- real models on a CPU ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("ahead")
+    target, drafter = folder / "target.gguf", folder / "drafter.gguf"
+    tiny_models.write_llama(target, seed=1)
+    tiny_models.write_llama(drafter, seed=1)
+    return target, drafter
+
+
+def drafters() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith(THREAD)]
+
+
+def test_on_a_cpu_nothing_is_drafted_ahead_unless_it_is_asked_for(
+    files: tuple[Path, Path],
+) -> None:
+    target, drafter = files
+    texts = set()
+    for mode in ("off", "auto", "on"):
+        with Parlay(
+            target, draft=str(drafter), window=3, context_size=256, threads=1, draft_ahead=mode
+        ) as parlay:
+            answers = [
+                parlay.generate("abc", raw=True, max_tokens=40, temperature=t, seed=5)
+                for t in (0.0, 0.9)
+            ]
+            assert bool(drafters()) == (mode == "on")
+            assert any(a.speculation.n_hits for a in answers) == (mode == "on")
+            texts.add(tuple(a.text for a in answers))
+        assert not drafters()
+    assert len(texts) == 1
+
+
+def test_an_engine_closes_while_both_work(files: tuple[Path, Path]) -> None:
+    target, drafter = files
+    with Parlay(
+        target, draft=str(drafter), window=3, context_size=256, threads=1, draft_ahead="on"
+    ) as parlay:
+        stream = parlay.stream("abc", raw=True, max_tokens=200)
+        next(iter(stream))
+    assert not drafters()
