@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from parlay.control.both import Both
 from parlay.control.controller import FixedWindow
+from parlay.control.cost import CostTable
 from parlay.control.profit import ProfitController
+from parlay.decoding.round import Round
 from parlay.errors import BadRequest
 from parlay.replay.contest import compare, controller_named
 from parlay.replay.hindsight import WINDOWS, best_fixed, fixed_seconds, oracle_seconds
@@ -16,7 +20,7 @@ from parlay.replay.recording import (
     mixed_workload,
     save_recordings,
 )
-from parlay.replay.replay import Replay
+from parlay.replay.replay import Replay, total
 from parlay.replay.rivals import RULES, OneProposer, rival
 from tests.control.synthetic import table
 
@@ -148,3 +152,59 @@ def test_a_comparison_holds_what_it_says() -> None:
     assert record["tokens_per_second"]["plain"] == record["tokens_per_second"]["controller"] == 1.0
     with pytest.raises(BadRequest):
         controller_named("nobody", "ngram")
+
+
+# -- drafting ahead ---------------------------------------------------------------------------
+
+
+def ahead_table(*, slowdown: float = 1.1, token: float = 0.25) -> CostTable:
+    """A plain pass takes 1 s, any other 2; a token 0.1 s alone and `token` beside a pass."""
+    costs = table(slope=0.0, drafter=0.1)
+    assert costs.drafter is not None
+    costs.drafter.both = Both({2: slowdown}, {2: token})
+    return costs
+
+
+def test_a_hit_hides_the_next_draft_and_a_miss_waits_for_the_token_under_way() -> None:
+    offers = [Offer(9, (0.9,) * 9)] * 3 + [Offer(0, (0.9,) * 9)] * 4
+    made = recording(*offers, proposer="model", n_prompt=9)
+    costs, seen = ahead_table(), Seen()
+    (outcome,) = Replay([made], ("model",)).run(FixedWindow(2), costs, [seen])
+    first, second, third, *_ = seen.rounds
+    # Beside a pass of 1.1 s four tokens and a part of the fifth: the guess, and four for the next.
+    assert (first.n_ahead, second.n_ahead) == (0, 2) and first.beside
+    assert second.n_drafted_ahead == 5
+    assert second.timing.draft_s == pytest.approx(0.6 * 0.1)
+    assert second.timing.verify_s == pytest.approx(1.1 * costs.curve(1, 1).steady[3])
+    assert second.n_accepted == 0  # it was hidden all the same, and nothing of it is left
+    assert third.n_ahead == 0 and third.timing.draft_s > 0.2
+    assert outcome.n_tokens == made.n_tokens
+
+
+def test_prices_of_both_at_once_make_the_controller_draft_ahead_where_it_pays() -> None:
+    recordings = mixed_workload()[:24]
+    speeds = {}
+    for both in (None, Both({2: 1.03}, {2: 0.0015})):
+        record = {
+            "parlay_costs": 1,
+            "target": [{"context": 1, "sequences": 1, "steady_ms": {"1": 9, "2": 12, "17": 12.5}}],
+            "drafter": {"steady_ms": {"1": 1.3, "32": 1.6, "512": 3}, "single_steps": True},
+        }
+        costs = CostTable.from_dict(record)
+        assert costs.drafter is not None
+        costs.drafter.both = both
+        replay, seen = Replay(recordings, ("model",)), Seen()
+        outcomes = replay.run(ProfitController(costs.copy()), costs, [seen])
+        speeds[both is not None] = total(outcomes).tokens_per_second
+        assert any(r.beside for r in seen.rounds) == (both is not None)
+    assert speeds[True] > 1.01 * speeds[False]
+
+
+class Seen:
+    """A listener that keeps everything."""
+
+    def __init__(self) -> None:
+        self.rounds: list[Round] = []
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        self.rounds += rounds

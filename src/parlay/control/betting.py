@@ -371,10 +371,13 @@ def draft_plan(
     survival: Survival,
     account: Account,
     drafter: DrafterCost,
+    *,
+    beside: bool = False,
 ) -> DraftPlan:
     """The best window of a draft model that drafts for these sequences.
 
-    Its time is shared: every step is one pass over all of them.
+    Its time is shared: every step is one pass over all of them. `beside`: it was at work beside the
+    last pass, and unless that was of use, the token under way is waited for.
     """
     n, n_ready = len(requests), min([request.view.ready.n_tokens for request in requests])
     n_missing = 0 if n_ready else sum([request.n_missing for request in requests])
@@ -383,7 +386,7 @@ def draft_plan(
         requests,
         [_rates(proposer, request, survival) for request in requests],
         _allowance(proposer, requests, market, account),
-        drafter.catch_up_s(n_missing, n) if n_missing else 0.0,
+        (drafter.catch_up_s(n_missing, n) + beside * drafter.under_way_s(n)) if n_missing else 0.0,
         drafter.step_s(n),
         n_ready,
     )
@@ -436,7 +439,8 @@ def _choose_window(
     best = max(values)
     at = values.index(best)
     plan.window, plan.rows, plan.gain = at + 1, rows_at[at], gained[at]
-    plan.value, plan.ahead = best + prices[market.rows] - plan.catch_up_s, saved[at] > 0.0
+    plan.value = best + prices[market.rows] - plan.catch_up_s
+    plan.ahead = saved[at] > 0.0
 
 
 def _together(rates: Sequence[Sequence[float]], rows: int) -> tuple[Sequence[int], list[float]]:

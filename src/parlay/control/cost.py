@@ -34,6 +34,8 @@ _LARGEST_SURPRISE = 1.5
 _SINGLE_STEPS = 4
 # A block drafter lets at most so many tokens of a sequence wait.
 _WAITING = 64
+# Of a token that is being drafted ahead when the target's pass ends, so much is left.
+_UNDER_WAY = 0.5
 
 
 class Curve:
@@ -178,6 +180,10 @@ class DrafterCost:
             return self.pace * n_steps * curve.steady[n_sequences]
         there, back = curve.changed[n - n_sequences], curve.changed[n_sequences]
         return self.pace * (there + back + curve.settling_s)
+
+    def under_way_s(self, n_sequences: int = 1) -> float:
+        """Until a token drafted ahead for nothing is done: it is waited for."""
+        return _UNDER_WAY * self.step_s(n_sequences)
 
     def draft_s(self, n_drafted: int, n_missing: int = 1, n_sequences: int = 1) -> float:
         """A whole draft."""

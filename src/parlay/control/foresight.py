@@ -13,9 +13,6 @@ from operator import mul
 from parlay.control.both import Both
 from parlay.control.cost import DrafterCost
 
-# The drafter's pass that is under way when the target's ends is half done, and waited for.
-_UNDER_WAY = 0.5
-
 
 @dataclass(frozen=True, slots=True)
 class Foresight:
@@ -32,7 +29,7 @@ class Foresight:
         return [
             hit * self._hidden_s(window, rows, steady[rows])
             - self.cost_s(rows, steady[rows])
-            - (1.0 - hit) * _UNDER_WAY * self.drafter.step_s(len(self.rates))
+            - (1.0 - hit) * self.drafter.under_way_s(len(self.rates))
             for window, (rows, hit) in enumerate(zip(rows_at, hits, strict=True), 1)
         ]
 

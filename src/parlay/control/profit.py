@@ -69,6 +69,7 @@ class ProfitController:
         self._probing: dict[str, Probing] = {}
         self._search_pace = SearchPace()
         self._n_without_plain = 0
+        self._beside = False  # whether a drafter was at work beside the last pass
         self._last_proposer = "none"  # whom the shape of the last pass is owed to
         self._skipped = False  # whether no draft was searched for the coming pass
 
@@ -230,7 +231,13 @@ class ProfitController:
     def _plan(self, proposer: str, requests: list[Request], market: Market) -> DraftPlan:
         assert self.costs.drafter is not None
         return draft_plan(
-            proposer, requests, market, self.survival, self.account, self.costs.drafter
+            proposer,
+            requests,
+            market,
+            self.survival,
+            self.account,
+            self.costs.drafter,
+            beside=self._beside,
         )
 
     def _draft(self, request: Request, plan: DraftPlan, market: Market) -> Choice:
@@ -277,6 +284,10 @@ class ProfitController:
             self._observe_skipped(rounds)
             return
         self._spend(rounds)
+        self._learn_all(rounds)
+        self._beside = rounds[0].beside
+
+    def _learn_all(self, rounds: Sequence[Round]) -> None:
         # A pass that also read a prompt tells nothing about the price of its rounds.
         if sum([r.n_rows for r in rounds]) == rounds[0].n_pass_rows - rounds[0].n_padding:
             self._observe_time(rounds)
@@ -445,7 +456,8 @@ class ProfitController:
         if not drafted or ready or self.costs.drafter is None:
             return 0.0
         n_steps, n_missing = max(n for n, _ in drafted), sum(missing for _, missing in drafted)
-        return self.costs.drafter.draft_s(n_steps, n_missing, len(drafted))
+        wait_s = self.costs.drafter.under_way_s(len(drafted)) if self._beside else 0.0
+        return wait_s + self.costs.drafter.draft_s(n_steps, n_missing, len(drafted))
 
     def _book(
         self, rounds: Sequence[Round], seconds: float, plain_s: float, return_s: float

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from parlay.control.both import Both
 from parlay.control.controller import Choice, Controller, Listener, View
-from parlay.control.cost import CostTable
+from parlay.control.cost import CostTable, DrafterCost
 from parlay.control.cutting import APART, Cutting, Part, seconds
 from parlay.control.packing import padded
-from parlay.decoding.draft import Draft
+from parlay.decoding.draft import Draft, Ready
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.replay.recording import Recording
 
@@ -54,6 +55,10 @@ class _Sequence:
     seq_id: int
     position: int = 0
     n_missing: int = 0  # tokens the drafter has not read yet
+    n_ready: int = 0  # tokens that are drafted already
+    n_ahead: int = 0  # tokens drafted beside the last pass, of use or not
+    ahead_s: float = 0.0  # what those took
+    wait_s: float = 0.0  # until the drafter's pass under way has ended
 
     @property
     def n_left(self) -> int:
@@ -74,6 +79,7 @@ class _Bet:
     confidence: tuple[float, ...]
     n_accepted: int
     n_made: int = 0  # tokens a draft model made, those not verified included
+    n_ready: int = 0  # of them, those that were there before
 
 
 @dataclass(slots=True)
@@ -163,17 +169,18 @@ class _World:
         made = {seq.seq_id: 1 + len(bet.confidence) for seq, bet in zip(slots, bets, strict=True)}
         n_context = max(seq.recording.n_prompt + seq.position for seq in slots)
         laid_out = self._laid_out(made, n_context)
-        timing = Timing(
-            draft_s=self._draft_s(slots, bets),
-            verify_s=self._pass_s(self._cutting.parts(laid_out), n_context),
-            overhead_s=self._undo_s(bets),
-        )
         rows = sum(laid_out.values())
+        both, draft_s = self._beside(choices, bets), self._draft_s(slots, bets)
+        pass_s = self._pass_s(self._cutting.parts(laid_out), n_context)
+        slowdown = 1.0 if both is None else both.slowdown[rows]
+        timing = Timing(draft_s, pass_s * slowdown, self._undo_s(bets))
+        shape = _Shape(len(slots), rows, rows - sum(made.values()), both is not None)
         rounds = [
-            _round(seq, choice, bet, timing, len(slots), rows, rows - sum(made.values()))
+            _round(seq, choice, bet, timing, shape)
             for seq, choice, bet in zip(slots, choices, bets, strict=True)
         ]
         for seq, bet, r in zip(slots, bets, rounds, strict=True):
+            _look_ahead(seq, bet, r, self._costs.drafter, pass_s)
             _advance(seq, bet, r)
         for hears in (controller, *self._listeners):
             hears.observe(rounds)
@@ -205,16 +212,24 @@ class _World:
             self._settled, self._last = False, Part(0, 0)
         return len(paid) * undoing.seconds
 
+    def _beside(self, choices: Sequence[Choice], bets: Sequence[_Bet]) -> Both | None:
+        """The prices of both at once, if a drafter goes on beside this pass."""
+        drafter = self._costs.drafter
+        going = any(c.ahead and bet.n_made for c, bet in zip(choices, bets, strict=True))
+        return drafter.both if drafter is not None and going else None
+
     def _draft_s(self, slots: Sequence[_Sequence], bets: Sequence[_Bet]) -> float:
         """The drafter goes on while any sequence does; those that stopped cost no more rows."""
-        made = [(bet.n_made, seq.n_missing) for seq, bet in zip(slots, bets, strict=True)]
-        asked = [(n, missing) for n, missing in made if n]
+        asked = [(seq, bet) for seq, bet in zip(slots, bets, strict=True) if bet.n_made]
         drafter = self._costs.drafter
         if not asked or drafter is None:
             return 0.0
-        catch_up = drafter.catch_up_s(sum(missing for _, missing in asked), len(asked))
-        steps = range(1, max(n for n, _ in asked))
-        return catch_up + sum(drafter.step_s(sum(n > i for n, _ in asked)) for i in steps)
+        behind = [seq.n_missing for seq, bet in asked if not bet.n_ready]
+        wait_s = max(seq.wait_s for seq, _ in asked)
+        catch_up = drafter.catch_up_s(sum(behind), len(behind)) if behind else 0.0
+        lacking = [bet.n_made - max(bet.n_ready, int(bool(behind))) for _, bet in asked]
+        steps = range(max(lacking))
+        return wait_s + catch_up + sum(drafter.step_s(sum(n > i for n in lacking)) for i in steps)
 
 
 def _view(seq: _Sequence, proposers: tuple[str, ...]) -> View:
@@ -229,6 +244,7 @@ def _view(seq: _Sequence, proposers: tuple[str, ...]) -> View:
         proposers=proposers,
         offers=offers if most else {},
         n_remaining=seq.n_left,
+        ready=Ready(seq.n_ready, seq.n_ahead, seq.ahead_s),
     )
 
 
@@ -246,24 +262,27 @@ def _bet(seq: _Sequence, choice: Choice) -> _Bet:
     drafted = offer.confidence[: choice.window]
     if choice.proposer in FREE:
         return _Bet(choice.proposer, drafted, min(len(drafted), offer.n_accepted))
-    n_made = 1
+    n_ready = min(seq.n_ready, len(drafted))
+    n_made = max(1, n_ready)
     while n_made < len(drafted) and (
         choice.keep_going is None or choice.keep_going(drafted[:n_made])
     ):
         n_made += 1
     n = n_made if choice.verify is None else choice.verify(drafted[:n_made])
-    return _Bet(choice.proposer, drafted[:n], min(n, offer.n_accepted), n_made)
+    return _Bet(choice.proposer, drafted[:n], min(n, offer.n_accepted), n_made, n_ready)
 
 
-def _round(
-    seq: _Sequence,
-    choice: Choice,
-    bet: _Bet,
-    timing: Timing,
-    n_sequences: int,
-    n_pass_rows: int,
-    n_padding: int,
-) -> Round:
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A pass as its rounds tell of it."""
+
+    n_sequences: int
+    n_rows: int
+    n_padding: int
+    beside: bool
+
+
+def _round(seq: _Sequence, choice: Choice, bet: _Bet, timing: Timing, shape: _Shape) -> Round:
     n = len(bet.confidence)
     n_generated = min(bet.n_accepted + 1, seq.n_left)
     return Round(
@@ -275,13 +294,17 @@ def _round(
         n_generated=n_generated,
         confidence=bet.confidence,
         n_rows=n + 1,
-        n_sequences=n_sequences,
-        n_pass_rows=n_pass_rows,
+        n_sequences=shape.n_sequences,
+        n_pass_rows=shape.n_rows,
         n_context=seq.recording.n_prompt + seq.position,
         timing=timing,
         fallback=None if n else choice.fallback or Fallback.NO_DRAFT,
         n_dropped=bet.n_made - n if bet.n_made else 0,
-        n_padding=n_padding,
+        n_padding=shape.n_padding,
+        n_drafted_ahead=seq.n_ahead,
+        drafted_ahead_s=seq.ahead_s,
+        n_ahead=min(n, bet.n_ready),
+        beside=shape.beside,
         agreed=_agreed(seq, n_generated),
         expected_gain=choice.expected_gain,
         reason=choice.reason,
@@ -294,10 +317,29 @@ def _agreed(seq: _Sequence, n_generated: int) -> dict[str, int]:
     return {name: min(offers[name][seq.position].n_accepted, n_generated) for name in seq.drafts}
 
 
+def _look_ahead(
+    seq: _Sequence, bet: _Bet, r: Round, drafter: DrafterCost | None, pass_s: float
+) -> None:
+    """What is there for the next round: a draft goes on as the one recorded there does. The token
+    that is under way when the pass ends is waited for, of use or not."""
+    both = drafter.both if drafter is not None and r.beside else None
+    seq.n_ready = seq.n_ahead = 0
+    seq.ahead_s = seq.wait_s = 0.0
+    n, n_beside = len(bet.confidence), 0.0
+    if both is not None and drafter is not None:
+        n_beside = both.n_beside(r.n_pass_rows, pass_s)
+        seq.n_ahead = int(n_beside) + 1
+        seq.ahead_s = seq.n_ahead * both.token_s[r.n_pass_rows]
+        seq.wait_s = (seq.n_ahead - n_beside) * drafter.step_s()
+    if bet.n_made and r.n_accepted == n:
+        n_right = seq.recording.offers[bet.proposer][seq.position].n_accepted
+        seq.n_ready = max(0, bet.n_made - n + seq.n_ahead - 1) if n_right > n else 0
+
+
 def _advance(seq: _Sequence, bet: _Bet, r: Round) -> None:
     seq.position += r.n_generated
     if not bet.n_made:
         seq.n_missing += r.n_generated
     else:
         # Its own last token is the one it never read; a rejected draft leaves only the target's.
-        seq.n_missing = 2 if bet.n_accepted == bet.n_made else 1
+        seq.n_missing = 2 if bet.n_accepted == bet.n_made and not r.beside else 1
