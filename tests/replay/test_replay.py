@@ -166,7 +166,7 @@ def ahead_table(*, slowdown: float = 1.1, token: float = 0.25) -> CostTable:
 
 
 def test_a_hit_hides_the_next_draft_and_a_miss_waits_for_the_token_under_way() -> None:
-    offers = [Offer(9, (0.9,) * 9)] * 3 + [Offer(0, (0.9,) * 9)] * 4
+    offers = [RecordedOffer(9, (0.9,) * 9)] * 3 + [RecordedOffer(0, (0.9,) * 9)] * 4
     made = recording(*offers, proposer="model", n_prompt=9)
     costs, seen = ahead_table(), Seen()
     (outcome,) = Replay([made], ("model",)).run(FixedWindow(2), costs, [seen])
