@@ -32,7 +32,7 @@ def unsure(period: int) -> Logits:
     """A drafter that is wrong at every so many places."""
 
     def logits(history: Sequence[int]) -> NDArray[np.float32]:
-        row = LOGITS(history).copy()
+        row: NDArray[np.float32] = LOGITS(history).copy()
         if period and len(history) % period == 0:
             row[int(row.argmax())] = -100.0
         return row
