@@ -131,3 +131,20 @@ def test_without_following_the_rule_stays(tiny_llama: Path) -> None:
     with Parlay(tiny_llama, draft="none", context_size=128, follow_load=False) as parlay:
         parlay.generate("one", max_tokens=8)
         assert parlay.engine.crews.choice.now == parlay.engine.crews.choice.rule
+
+
+def test_what_was_found_of_a_crew_is_known_at_the_next_start(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path))
+    told = {"crews": [[0, 2, False, 1.0], [1, 1, False, 1.9]]}
+    found = []
+    for learns in (True, False):
+        with Parlay(tiny_llama, draft="none", context_size=128) as parlay:
+            choice = parlay.engine.crews.choice
+            if choice.rule != TWO:
+                pytest.skip("two cores are needed")
+            if learns:
+                choice.recall(told)
+            found.append(choice.to_dict())
+    assert found == [told, told]

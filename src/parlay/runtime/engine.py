@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from parlay import store
 from parlay.control.controller import Controller, FixedWindow
 from parlay.control.cost import CostTable, DrafterCost
 from parlay.control.crew import Crew, CrewChoice, crews
@@ -200,7 +201,16 @@ class Engine:
         cuts = target.rollback is Rollback.PARTIAL
         bits = ThreadBits(target, target.threads, rule, lambda: composition.found, cuts=cuts)
         choice = CrewChoice(candidates, Neighbours())
+        if follows:
+            self._keep_crews(choice)
         return Crews(target.threads, choice, bits, lambda: self.prices)
+
+    def _keep_crews(self, choice: CrewChoice) -> None:
+        """What was found of crews under a load, from one run to the next."""
+        key = self.pair_key(())
+        if not self.settings.measure_again:
+            store.read("crews", key, choice.recall)
+        self._closing.append(lambda: store.save("crews", key, choice.to_dict()))
 
     def _scout(self, found: ExactClass, placed: Seq[tuple[int, int]]) -> ExactClass:
         """What a class holds for is found with the threads it was probed with."""
