@@ -321,11 +321,11 @@ def _lines(log: Path) -> list[dict[str, Any]]:
 
 
 def told(outcome: Outcome) -> str:
-    doors = ", ".join(sorted({request["endpoint"] for request in outcome.requests}))
+    formats = ", ".join(sorted({request["endpoint"] for request in outcome.requests}))
     statuses = " ".join(str(request["status"]) for request in outcome.requests)
     reused = "" if outcome.reused is None else f"{outcome.reused:.0%}"
     verdict = "yes" if outcome.worked else "no"
-    row = (outcome.name, outcome.version, doors, verdict, statuses, reused, outcome.exit_codes)
+    row = (outcome.name, outcome.version, formats, verdict, statuses, reused, outcome.exit_codes)
     return " | ".join(map(str, row))
 
 
@@ -349,7 +349,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         install(chosen, folder)
         with parlay(Path(temporary), args.model, args.context, args.threads) as (url, log):
-            print("agent | version | doors | worked | statuses | reused | exit codes")
+            print("agent | version | formats | worked | statuses | reused | exit codes")
             for agent in chosen:
                 outcome = drive(agent, folder, url, log)
                 outcomes.append(outcome)

@@ -1,9 +1,9 @@
-"""What a streamed token costs through each door: CPU time of the event loop's thread.
+"""What a streamed token costs in each format: CPU time of the event loop's thread.
 
-Interleaved rounds over chat, responses and messages, one token an event; each door's median over
+Interleaved rounds over chat, responses and messages, one token an event; each format's median over
 chat's. CPU time and not wall time: on a busy machine the latter measures the neighbours.
 
-    python -m benchmarks.measurements.door_cost --rounds 7 --tokens 300
+    python -m benchmarks.measurements.format_cost --rounds 7 --tokens 300
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.shared import served
 from parlay.hub.resolving import resolve_model
 
 TURN = [{"role": "user", "content": "Tell me a long story."}]
-DOORS: dict[str, tuple[str, dict[str, Any], bytes]] = {
+FORMATS: dict[str, tuple[str, dict[str, Any], bytes]] = {
     "chat": ("/v1/chat/completions", {"messages": TURN}, b'"delta":{"content":'),
     "responses": ("/v1/responses", {"input": TURN}, b"event: response.output_text.delta"),
     "messages": ("/v1/messages", {"messages": TURN}, b"event: content_block_delta"),
@@ -41,23 +41,23 @@ def main() -> None:
     with served.parlay(*flags) as own:
         served.wait_idle(own)
         idle = _idle_share(own)
-        costs: dict[str, list[float]] = {door: [] for door in DOORS}
+        costs: dict[str, list[float]] = {name: [] for name in FORMATS}
         for _ in range(args.rounds):
-            for door in DOORS:
-                costs[door].append(cost_us(own, door, args.tokens, idle))
-    medians = {door: statistics.median(found) for door, found in costs.items()}
-    for door, found in costs.items():
-        over = medians[door] / medians["chat"]
+            for name in FORMATS:
+                costs[name].append(cost_us(own, name, args.tokens, idle))
+    medians = {name: statistics.median(found) for name, found in costs.items()}
+    for name, found in costs.items():
+        over = medians[name] / medians["chat"]
         low, high = min(found), max(found)
-        print(f"{door:<10} {medians[door]:7.1f} us [{low:.1f}, {high:.1f}]  {over:.2f} of chat's")
+        print(f"{name:<10} {medians[name]:7.1f} us [{low:.1f}, {high:.1f}]  {over:.2f} of chat's")
     if args.json:
         args.json.write_text(json.dumps(costs, indent=1))
 
 
-def cost_us(own: served.Served, door: str, n_tokens: int, idle_share: float) -> float:
-    path, body, mark = DOORS[door]
+def cost_us(own: served.Served, name: str, n_tokens: int, idle_share: float) -> float:
+    path, body, mark = FORMATS[name]
     ban = {str(token): -100 for token in range(3)}  # no end before its time
-    limit = "max_output_tokens" if door == "responses" else "max_tokens"
+    limit = "max_output_tokens" if name == "responses" else "max_tokens"
     body = {**body, limit: n_tokens, "temperature": 0, "stream": True, "speculation": False}
     body |= {"model": "x", "logit_bias": ban}
     command = ["curl", "-sN", f"{own.url}{path}", "-H", "Content-Type: application/json"]
