@@ -32,10 +32,12 @@ def test_a_short_run_says_the_edit_in_every_arm(
     tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "found.json"
-    call = ["free_drafts", "--model", str(tiny_llama), "--suites", "edits-16", "--prompts", "1"]
+    call = ["free_drafts", "--model", str(tiny_llama), "--prompts", "1"]
     monkeypatch.setattr(sys, "argv", [*call, "--tokens", "24", "--json", str(out)])
     free_drafts.main()
-    found = json.loads(out.read_text("utf-8"))["suites"]["edits-16"]
-    assert found["different_texts"] == []
+    suites = json.loads(out.read_text("utf-8"))["suites"]
+    assert [suite["different_texts"] for suite in suites.values()] == [[], []]
+    assert suites["structured-24"]["counts"]["free"]["accepted"] > 0
+    found = suites["edits-16"]
     assert found["over_plain"].keys() == {"free", "all", "others", "wrong"}
     assert found["counts"]["free"]["accepted"] > 0 == found["counts"]["plain"]["drafted"]
