@@ -285,3 +285,25 @@ def test_a_class_that_is_not_here_is_refused_with_those_that_are(target: Path) -
     with pytest.raises(BadRequest, match=r"no exact class '99' here; there are: 1") as refused:
         Engine(settings(target, "suffix", exact_class="99"))
     assert "\n" not in str(refused.value)
+
+
+TEXT = tuple(range(3, 20))  # two chunks of eight, and one token
+
+
+def test_chunks_read_in_company_are_not_reused_and_those_read_alone_are() -> None:
+    for mode, n_reused in (("faithful", 0), ("exact", 16)):
+        rig = Rig(exact=exact_class(1), mode=mode, slots=3, chunk=8)  # type: ignore[arg-type]
+        rig.add(Request((1, 2), max_tokens=60))
+        for _ in range(2):  # somebody decodes, so that prompts are read in chunks
+            rig.scheduler.step()
+        rig.run(Request(TEXT, max_tokens=2), Request(TEXT, max_tokens=2))
+        (again,) = rig.run(Request(TEXT, max_tokens=2, mode="exact"))
+        assert (again.n_reused, again.exact) == (n_reused, True)
+
+
+def test_of_an_earlier_turn_only_whole_chunks_of_its_prompt_are_reused() -> None:
+    """What was decoded was read in other passes than a prompt is."""
+    rig = Rig(exact=exact_class(1, 2, 3), chunk=8)
+    (first,) = rig.run(Request(TEXT, max_tokens=20))
+    (second,) = rig.run(Request((*first.tokens, 1), max_tokens=2))
+    assert (second.n_reused, second.exact) == (16, True)
