@@ -26,6 +26,8 @@ OPERATIONS = {
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
     "POST /v1/responses",
+    "GET /v1/responses/{response_id}",
+    "DELETE /v1/responses/{response_id}",
     "POST /v1/embeddings",
     "POST /infill",
     "POST /apply-template",
