@@ -56,7 +56,7 @@ def bits(engine: Engine, request: Request) -> Bits:
     """The tokens and their log-probabilities."""
     client = Waiting()
     seq = engine.submit(request, client.take)
-    assert client.ended.wait(60.0)
+    assert client.ended.wait(300.0)
     assert seq.exact, seq.inexact
     return scored(client)
 
