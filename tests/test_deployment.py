@@ -181,3 +181,11 @@ def test_a_password_in_an_address_is_refused_and_not_shown(tmp_path: Path) -> No
     with pytest.raises(DeploymentError, match="api_key_file") as caught:
         load(tmp_path, POOLS.replace("10.0.0.2", "me:hush@10.0.0.2"))
     assert "hush" not in caught.value.message
+
+
+def test_several_drafters_come_as_a_list_or_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "d.yaml").write_text("model:\n  drafter: [suffix, a.gguf, ./b.gguf]\n")
+    found = load_deployment(tmp_path / "d.yaml").model.drafter.split(",")
+    assert found == ["suffix", str(tmp_path / "a.gguf"), str(tmp_path / "b.gguf")]
+    given = Deployment.model_validate({"model": {"drafter": ["suffix", "a.gguf"]}})
+    assert given.model.drafter == "suffix,a.gguf"

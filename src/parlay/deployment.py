@@ -65,11 +65,17 @@ class ModelSection(Section):
     """Which models."""
 
     target: str = "default"
-    # a model, ngram, suffix, default, default-block (shipped), none, several by commas; auto: pairs
+    # a model, ngram, suffix, default, default-block (shipped), none; several by commas or as a
+    # list; auto: pairs
     drafter: str = "auto"
     tokenizer: str | None = None  # must match the target's own; absent: that one is used
     alias: tuple[str, ...] = ()  # names under which clients may ask for it; the first is shown
     lora: tuple[str, ...] = ()  # adapters of the target: FILE, or FILE:SCALE
+
+    @field_validator("drafter", mode="before")
+    @classmethod
+    def _one_line(cls, value: object) -> object:
+        return joined(value) if isinstance(value, list | tuple) else value
 
     @field_validator("lora", mode="before")
     @classmethod
@@ -361,8 +367,16 @@ def _check_key(what: str, section: str, key: str) -> None:
         raise DeploymentError(f"{what}: {key} is not a key of {section}{_hint(key, known)}")
 
 
+def joined(names: Sequence[object]) -> object:
+    """Several drafters in one line; what is no list of names stays as it is, to be refused."""
+    return ",".join(map(str, names)) if all(isinstance(n, str) for n in names) else names
+
+
 def _resolve(content: dict[str, Any], folder: Path) -> None:
     """Relative paths are meant from where they were written: the file's folder, or this one."""
+    model = content.get("model")
+    if isinstance(model, dict) and isinstance(model.get("drafter"), list):
+        model["drafter"] = joined(model["drafter"])
     for dotted in _PATHS:
         section, _, key = dotted.partition(".")
         part = content.get(section)
@@ -370,7 +384,6 @@ def _resolve(content: dict[str, Any], folder: Path) -> None:
             names = part[key].split(",") if dotted == "model.drafter" else [part[key]]
             place = _model if dotted in _MODELS else _absolute
             part[key] = ",".join(place(name.strip(), folder) for name in names)
-    model = content.get("model")
     if isinstance(model, dict) and isinstance(model.get("lora"), str | list):
         named = [model["lora"]] if isinstance(model["lora"], str) else model["lora"]
         model["lora"] = [_absolute(n, folder) if isinstance(n, str) else n for n in named]

@@ -94,7 +94,8 @@ def learn(made: ProfitController, accepted: int, n_rounds: int = 60) -> int:
     n = 1
     for _ in range(n_rounds):
         made.choose([view(n)])
-        made._requests[0].asked, made._requests[0].n_missing = "model", 1
+        made._requests[0].asked = "model"
+        made._requests[0].has_read("model", 0, but=1)
         timing = Timing(draft_s=8 * 0.0012, verify_s=0.0124)
         made.observe(
             [Round(0, "model", 8, 8, accepted, accepted + 1, (0.9,) * 8, 9, 1, 9, 100 + n, timing)]

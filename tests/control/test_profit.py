@@ -507,3 +507,28 @@ def test_choosing_takes_microseconds() -> None:
             controller.observe([finished("ngram", 16, 16, 2.6, agreed={"ngram": 16, "suffix": 16})])
         best = min(best, (time.process_time() - started) / 100)
     assert best < 500e-6
+
+
+# -- several draft models ---------------------------------------------------------------------
+
+
+def answers_of(good: str, n: int = 24, length: int = 96) -> list[Recording]:
+    """One draft model is right, the other wrong."""
+    right, wrong = Offer(16, (0.9,) * 16), Offer(0, (0.9,) * 16)
+    offers = {name: (right if name == good else wrong,) * length for name in ("model", "model2")}
+    return [Recording(str(i), "made", 50, "length", offers) for i in range(n)]
+
+
+@pytest.mark.parametrize("good", ["model", "model2"])
+def test_of_several_draft_models_the_one_that_holds_is_found(good: str) -> None:
+    costs = table(slope=0.1, drafter=0.05)
+    drafted: list[str] = []
+
+    class Watch:
+        def observe(self, rounds: Sequence[Round]) -> None:
+            drafted.extend(r.proposer for r in rounds if r.n_drafted)
+
+    replay = Replay(answers_of(good), ("model", "model2"))
+    replay.run(ProfitController(costs.copy()), costs, [Watch()])
+    late = drafted[len(drafted) // 2 :]
+    assert late.count(good) > 0.9 * len(late) > 20

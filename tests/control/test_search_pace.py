@@ -108,7 +108,7 @@ def test_a_draft_model_still_knows_what_it_missed_while_nobody_looked() -> None:
     seen = fruitless(controller, 40)
     assert not all(v.searched for v in seen)
     skipped = replace(view({}, n_generated=50), searched=False)
-    before = controller._requests[0].n_missing
+    before = controller._requests[0].n_missing("model")
     choice = controller.choose([skipped])[0]
     controller.observe([told(replace(finished(), reason=choice.reason), 0.0)])
-    assert controller._requests[0].n_missing == before + 1
+    assert controller._requests[0].n_missing("model") == before + 1

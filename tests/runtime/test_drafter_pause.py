@@ -19,7 +19,7 @@ def parlay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parlay]:
     folder: Path = tmp_path_factory.mktemp("resting")
     target = tiny_drafters.few_words(tiny_models.write_llama(folder / "target.gguf"))
     drafter = tiny_drafters.write_dflash(folder / "drafter.gguf")
-    with Parlay(target, draft=str(drafter), window=3, context_size=256, threads=1) as made:
+    with Parlay(target, draft=str(drafter), window=3, mode="faithful", context_size=256) as made:
         yield made
 
 
@@ -93,13 +93,13 @@ def test_a_drafter_is_dropped_while_it_rests(tmp_path: Path) -> None:
     drafter = tiny_drafters.write_dflash(tmp_path / "drafter.gguf")
     with Parlay(target, draft="suffix", window=3, context_size=128, threads=1) as parlay:
         engine = parlay.engine
-        engine.load_drafter(drafter)
+        engine.load_drafters([drafter])
         parlay.generate("abc", max_tokens=4, raw=True)
         watch = resting(parlay)
         for _ in range(300):
             watch.observe([a_round(fallback=Fallback.UNPROFITABLE)])
         assert watch.paused
-        engine.drop_drafter(Fallback.MEMORY)
+        engine.drop_drafters(Fallback.MEMORY)
         parlay.generate("abc", max_tokens=4, raw=True)
         assert engine.bets.absent == {"model": Fallback.MEMORY}
         assert engine.target.captured == ()

@@ -367,10 +367,6 @@ def test_a_drafter_with_another_vocabulary_is_refused_with_the_first_difference(
     )
 
 
-def test_a_second_draft_model_is_refused(tiny_llama: Path, tiny_drafter: Path) -> None:
-    refused(settings(tiny_llama, tiny_drafter, tiny_drafter), BadRequest, "only one draft model")
-
-
 def test_a_memory_of_less_than_nothing_is_refused(tiny_llama: Path) -> None:
     with pytest.raises(BadRequest, match="give 0 or more"):
         settings(tiny_llama, "suffix", remember_tokens=-1)
@@ -582,7 +578,7 @@ def test_closing_waits_for_a_drafter_that_is_being_loaded(
 
     def load() -> None:
         with pytest.raises(Closed):
-            engine.load_drafter(tiny_drafter)
+            engine.load_drafters([tiny_drafter])
         found.append("refused")
 
     monkeypatch.setattr(Vocabulary, "first_difference", slowly)
@@ -604,4 +600,4 @@ def test_a_closed_engine_loads_no_drafter(tiny_llama: Path, tiny_drafter: Path) 
     engine = Engine(settings(tiny_llama, "suffix", tiny_drafter, drafter_later=True))
     engine.close()
     with pytest.raises(Closed):
-        engine.load_drafter(tiny_drafter)
+        engine.load_drafters([tiny_drafter])

@@ -152,12 +152,12 @@ def test_a_drafter_may_come_late_and_go_again(pair: Pair) -> None:
         pytest.skip("a target's own head is there from the start")
     with Parlay(pair.target, draft="suffix", window=WINDOW, context_size=512) as parlay:
         plain = parlay.generate(PROMPTS[0], max_tokens=30, raw=True, draft="none")
-        parlay.engine.load_drafter(pair.drafter)
+        parlay.engine.load_drafters([pair.drafter])
         longer = PROMPTS[0] + plain.text  # the cache holds it, the drafter never saw it
         drafted = parlay.generate(longer, max_tokens=60, raw=True, draft="model")
         assert drafted.speculation.n_drafted > 0
         assert drafted.text == parlay.generate(longer, max_tokens=60, raw=True, draft="none").text
-        parlay.engine.drop_drafter(Fallback.MEMORY)
+        parlay.engine.drop_drafters(Fallback.MEMORY)
         assert parlay.generate(longer, max_tokens=60, raw=True).text == drafted.text
         assert parlay.engine.target.captured == ()
 

@@ -44,7 +44,9 @@ def register(app: typer.Typer) -> None:
 def chat(
     model: Annotated[str | None, typer.Argument(help="A model: file or name; default.")] = None,
     url: Annotated[str | None, typer.Option(help="Of a running server, instead.")] = None,
-    draft: Annotated[str, typer.Option(help="As in parlay generate.")] = "auto",
+    draft: Annotated[
+        list[str] | None, typer.Option(help="As in parlay generate.", show_default="auto")
+    ] = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     resume: Annotated[Path | None, typer.Option(help="A conversation kept by /save.")] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=1)] = 512,
@@ -62,10 +64,12 @@ def chat(
 ) -> None:
     """Talk."""
 
+    drafts = ",".join(draft) if draft else "auto"
+
     def open_(name: str) -> Parlay:
         with show.measuring() as progress:
             return Parlay(
-                name, draft=draft, context_size=context_size, threads=threads,
+                name, draft=drafts, context_size=context_size, threads=threads,
                 gpu_layers=gpu_layers, progress=progress,
             )  # fmt: skip
 

@@ -42,12 +42,13 @@ class LoadOptions:
 
     model: Annotated[str, typer.Option("--model", "-m", help="GGUF file, or default.")] = "default"
     draft: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
             help="auto, none, ngram, suffix, default or default-block (the shipped drafters),"
-            " PATH of a drafter, or several: suffix,PATH."
+            " PATH of a drafter, or several: suffix,PATH; may be repeated.",
+            show_default="auto",
         ),
-    ] = "auto"
+    ] = None
     window: Annotated[
         int | None,
         typer.Option("--window", "-k", min=0, help="Tokens to draft; default: by measured time."),
@@ -95,6 +96,7 @@ class LoadOptions:
         """As `Parlay` takes them."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         given["target"] = given.pop("model")
+        given["draft"] = ",".join(self.draft) if self.draft else "auto"
         given["context_size"] = number_or_auto("--context-size", self.context_size)
         given["gpu_layers"] = number_or_auto("--gpu-layers", self.gpu_layers)
         return given | {"devices": self.devices or ()}

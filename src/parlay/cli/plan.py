@@ -27,6 +27,7 @@ from parlay.cli.option_groups import with_groups
 from parlay.fleet.sizing import Goals
 from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.parlay import parse_draft
 from parlay.planning import public
 from parlay.planning.devices import GIB, MemoryPool, pretend, ram
 from parlay.planning.limits import (
@@ -43,6 +44,7 @@ from parlay.planning.plan import Plan
 from parlay.planning.proposals import Proposal
 from parlay.planning.snapshots import with_snapshots
 from parlay.runtime.class_calibration import exactness_told
+from parlay.runtime.loading import FREE_PROPOSERS
 
 EXAMPLE = """
 Example: parlay plan target.gguf --draft drafter.gguf --context-size 8192 --gpu-gb 24
@@ -75,7 +77,8 @@ class MemoryOptions:
     """What is to be loaded, and where."""
 
     draft: Annotated[
-        str | None, typer.Option(help="The drafter's GGUF file, or default, default-block.")
+        list[str] | None,
+        typer.Option(help="A drafter's GGUF file, or default, default-block; may be repeated."),
     ] = None
     context_size: Annotated[
         str, typer.Option("--context-size", "-c", help="Tokens; auto: the longest that fits.")
@@ -115,8 +118,9 @@ class MemoryOptions:
         return number_or_auto("--gpu-layers", self.gpu_layers)
 
     @property
-    def drafter(self) -> Path | None:
-        return None if self.draft is None else resolve_drafter(self.draft)
+    def drafters(self) -> list[Path]:
+        names = parse_draft(",".join(self.draft or ()))
+        return [resolve_drafter(name) for name in names if name not in FREE_PROPOSERS]
 
     def context(self, machine: MachineOptions) -> ContextSettings:
         return ContextSettings(
@@ -162,7 +166,7 @@ class ConcurrencyOptions:
     def question(self, target: str, memory: MemoryOptions) -> plan_concurrency.Question:
         return plan_concurrency.Question(
             target,
-            memory.drafter,
+            next(iter(memory.drafters), None),
             memory.slots,
             self.costs,
             self.proposer,
@@ -236,10 +240,9 @@ def _loads(
     """Target and drafter, with as many snapshots as there is room for."""
     types = memory.drafter_cache_type_k, memory.drafter_cache_type_v
     context, own = engine_contexts(memory.context(machine), memory.window, types)
-    model, drafter = memory.model(machine), memory.drafter
-    drafters = []
-    if drafter is not None:
-        drafters = [Wanted(drafter, model.for_drafter(memory.drafter_gpu_layers), own)]
+    model = memory.model(machine)
+    placed = model.for_drafter(memory.drafter_gpu_layers)
+    drafters = [Wanted(path, placed, own) for path in memory.drafters]
     loads = load_list(Wanted(target, model, context), drafters, memory.features)
     if memory.snapshots is not None:
         return loads

@@ -46,7 +46,9 @@ def serve(
         typer.Argument(metavar="[DEPLOYMENT|MODEL]", help="speculative-deploy.yaml, or a model."),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="File or name.")] = None,
-    draft: Annotated[str | None, typer.Option(help="none, ngram, suffix, PATH; several.")] = None,
+    draft: Annotated[
+        list[str] | None, typer.Option(help="none, ngram, suffix, PATH; may be repeated.")
+    ] = None,
     window: Annotated[int | None, typer.Option("--window", "-k", min=0)] = None,
     host: Annotated[str | None, typer.Option(help="Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: any free one.")] = None,
@@ -76,7 +78,7 @@ def serve(
         raise DeploymentError(f"two models, {what} and {model}; name one")
     given = {
         "model.target": model if what is None or deployment is not None else what,
-        "model.drafter": draft,
+        "model.drafter": ",".join(draft) if draft else None,
         "runtime.speculative_window": window,
         "runtime.controller": None if window is None else "fixed",  # a command is kept to
         "server.host": host,
@@ -175,7 +177,7 @@ def _check(deployment: Deployment, json_output: bool) -> None:
     from parlay.server.lifecycle.engine_start import (
         check_files,
         check_memory,
-        drafter_path,
+        drafter_paths,
         with_fit,
         with_known_drafter,
     )
@@ -191,9 +193,9 @@ def _check(deployment: Deployment, json_output: bool) -> None:
             check_files(deployment)
             deployment = with_fit(with_known_drafter(deployment))
             check_memory(deployment)
-            path = drafter_path(deployment)
-            if path is not None and not path.is_file():
-                problem = f"model.drafter: no file at {path}; the server would decode plainly"
+            missing = [path for path in drafter_paths(deployment) if not path.is_file()]
+            if missing:
+                problem = f"model.drafter: no file at {missing[0]}; the server would decode plainly"
     except (BadRequest, LoadError, ModelUnavailable) as error:
         problem = error.message
     if json_output:

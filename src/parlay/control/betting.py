@@ -42,15 +42,23 @@ _LARGEST_LOSS = 5.0
 class Request:
     """One request in a slot, as far as a controller follows it."""
 
-    __slots__ = ("_difficulties", "_evidence", "asked", "n_missing", "refused", "view")
+    __slots__ = ("_difficulties", "_evidence", "_n_read", "asked", "refused", "view")
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self.n_missing = view.n_context + 1  # tokens the draft model has not read
+        self._n_read: dict[str, int] = {}  # tokens, by draft model
         self.asked = "none"  # the proposer that was bet on
         self.refused: Refusal | None = None
         self._difficulties: dict[tuple[str, bool], Difficulty] = {}
         self._evidence: dict[str, Evidence] = {}
+
+    def n_missing(self, proposer: str) -> int:
+        """Tokens that a draft model has not read."""
+        return max(1, self.view.n_context + 1 - self._n_read.get(proposer, 0))
+
+    def has_read(self, proposer: str, n_generated: int, *, but: int) -> None:
+        """A draft model has read all there is after a round, `but` for the last ones."""
+        self._n_read[proposer] = self.view.n_context + 1 + n_generated - but
 
     def evidence(self, proposer: str) -> Evidence:
         """What this text has shown of a proposer."""
@@ -380,7 +388,7 @@ def draft_plan(
     last pass, and unless that was of use, the token under way is waited for.
     """
     n, n_ready = len(requests), min([request.view.ready.n_tokens for request in requests])
-    n_missing = 0 if n_ready else sum([request.n_missing for request in requests])
+    n_missing = 0 if n_ready else sum([r.n_missing(proposer) for r in requests])
     plan = DraftPlan(
         proposer,
         requests,

@@ -220,7 +220,8 @@ class CostTable:
         `undoing`: taking a rejected draft back, which is in no curve."""
         self._curves = {(_bucket(context), n): curve for (context, n), curve in curves.items()}
         self._numbers = sorted({n for _, n in curves})  # of sequences, measured
-        self.drafter = drafter
+        self.drafter = drafter  # the first one's, and that of any that has no price of its own
+        self.drafters: dict[str, DrafterCost] = {}  # those of others, by proposer
         self.prompt = prompt
         self.undoing = undoing or Undoing()
         self.name = name
@@ -235,6 +236,10 @@ class CostTable:
         if found is None:
             found = self._curves[key] = self._made_up(*key)
         return found
+
+    def cost_of(self, proposer: str) -> DrafterCost | None:
+        """What a draft model costs, by its name."""
+        return self.drafters.get(proposer, self.drafter)
 
     def plain_s(self, n_context: int, n_sequences: int) -> float:
         """Seconds of a pass without drafts, as the machine runs now."""
@@ -335,7 +340,7 @@ class CostTable:
             drafter = record.get("drafter")
             cost = _read_drafter(drafter) if drafter else None
             prompt, undoing = record.get("prompt"), record.get("undoing")
-            return cls(
+            made = cls(
                 curves,
                 cost,
                 prompt=_read_curve(prompt) if prompt else None,
@@ -344,6 +349,9 @@ class CostTable:
                 origin=str(record.get("origin", "")),
                 stable=bool(record.get("stable", True)),
             )
+            others = record.get("drafters", {})
+            made.drafters = {name: _read_drafter(each) for name, each in others.items()}
+            return made
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"
             where = "docs/explanation/controller.md"
@@ -357,6 +365,7 @@ class CostTable:
             if curve.known
         ]
         drafter, prompt = self.drafter, self.prompt
+        others = {name: _write_drafter(each) for name, each in self.drafters.items()}
         return {
             _KEY: VERSION,
             "name": self.name,
@@ -367,13 +376,8 @@ class CostTable:
             **(
                 {"undoing": _write_undoing(self.undoing, self.pace)} if self.undoing.seconds else {}
             ),
-            "drafter": drafter
-            and {
-                **_write_curve(drafter.curve, drafter.pace),
-                "single_steps": drafter.single_steps,
-                **_write_block(drafter),
-                **({"both": drafter.both.to_dict()} if drafter.both else {}),
-            },
+            "drafter": drafter and _write_drafter(drafter),
+            **({"drafters": others} if others else {}),
         }
 
 
@@ -389,8 +393,11 @@ def _read_drafter(record: Mapping[str, Any]) -> DrafterCost:
     return made
 
 
-def _write_block(drafter: DrafterCost) -> dict[str, Any]:
-    return {"block": _write_curve(drafter.block, drafter.pace)} if drafter.block else {}
+def _write_drafter(drafter: DrafterCost) -> dict[str, Any]:
+    block = {"block": _write_curve(drafter.block, drafter.pace)} if drafter.block else {}
+    both = {"both": drafter.both.to_dict()} if drafter.both else {}
+    steps = {"single_steps": drafter.single_steps}
+    return {**_write_curve(drafter.curve, drafter.pace), **steps, **block, **both}
 
 
 def _read_undoing(record: Mapping[str, Any]) -> Undoing:

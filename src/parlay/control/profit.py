@@ -22,7 +22,7 @@ from parlay.control.betting import (
     share_rows,
 )
 from parlay.control.controller import Choice, View, given, no_room, plain
-from parlay.control.cost import MAX_ROWS, CostTable, Curve
+from parlay.control.cost import MAX_ROWS, CostTable, Curve, DrafterCost
 from parlay.control.cutting import APART, Cutting
 from parlay.control.cutting import seconds as seconds_of
 from parlay.control.probing import Probing
@@ -205,40 +205,54 @@ class ProfitController:
     # -- a draft model --------------------------------------------------------
 
     def _draft_plan(self, market: Market, offers: _Offers, saved: float) -> DraftPlan | None:
-        """A draft model for all sequences, or for those without an offer, if that is better."""
-        proposer = _model_of(market)
-        if proposer is None or self.costs.drafter is None:
-            return None
-        probing = self._probing.setdefault(proposer, Probing())
-        if probing.too_soon():
-            return None
-        best = everyone = self._plan(proposer, market.requests, market)
-        value = everyone.value
+        """The best draft model for all sequences, or for those without an offer, if that pays;
+        one that does not is tried now and then."""
+        plans = self._plans(market)
+        least = max(saved, self._margin * market.plain_s)
+        found = [self._instead_of_offers(plan, market, offers, saved) for plan in plans]
+        best = max(found, key=lambda each: each[1], default=None)
+        paying = None if best is None or not best[0].window or best[1] <= least else best[0]
+        if paying is not None:
+            self._probing[paying.proposer].used()
+        others = [p for p in plans if paying is None or p.proposer != paying.proposer]
+        trial = None if offers else self._trial(others, market)
+        return paying if trial is None else trial
+
+    def _plans(self, market: Market) -> list[DraftPlan]:
+        """What each draft model would do for everyone, but for those looked at too lately."""
+        return [
+            self._plan(proposer, market.requests, market)
+            for proposer in _models_of(market)
+            if self.costs.cost_of(proposer) is not None
+            and not self._probing.setdefault(proposer, Probing()).too_soon()
+        ]
+
+    def _instead_of_offers(
+        self, everyone: DraftPlan, market: Market, offers: _Offers, saved: float
+    ) -> tuple[DraftPlan, float]:
+        """A draft model for all, or beside the offers that others have: what saves more."""
         if offers and len(offers) < len(market.requests) and market.step == 1:
-            others = [r for r in market.requests if r.view.seq_id not in offers]
+            without = [r for r in market.requests if r.view.seq_id not in offers]
             n_taken = sum(offer.window for offer in offers.values())
-            rest = self._plan(proposer, others, replace(market, rows=market.rows + n_taken))
-            if rest.window and saved + rest.value > value:
-                best, value = rest, saved + rest.value
-        if best.window and value > max(saved, self._margin * market.plain_s):
-            probing.used()
-            return best
-        if offers or not everyone.window or not probing.wait():
-            return None
-        probing.tried()
-        return everyone if everyone.pays_at_best(market) else None
+            beside = replace(market, rows=market.rows + n_taken)
+            rest = self._plan(everyone.proposer, without, beside)
+            if rest.window and saved + rest.value > everyone.value:
+                return rest, saved + rest.value
+        return everyone, everyone.value
+
+    def _trial(self, plans: Sequence[DraftPlan], market: Market) -> DraftPlan | None:
+        """A draft model that does not pay, if it would at its best and has waited long enough."""
+        due = [p for p in plans if p.window and self._probing[p.proposer].wait()]
+        for plan in due[:1]:
+            self._probing[plan.proposer].tried()
+            return plan if plan.pays_at_best(market) else None
+        return None
 
     def _plan(self, proposer: str, requests: list[Request], market: Market) -> DraftPlan:
-        assert self.costs.drafter is not None
-        return draft_plan(
-            proposer,
-            requests,
-            market,
-            self.survival,
-            self.account,
-            self.costs.drafter,
-            beside=self._beside,
-        )
+        cost = self.costs.cost_of(proposer)
+        assert cost is not None
+        known = self.survival, self.account
+        return draft_plan(proposer, requests, market, *known, cost, beside=self._beside)
 
     def _draft(self, request: Request, plan: DraftPlan, market: Market) -> Choice:
         """Let the drafter go on as long as its confidences make it worth while."""
@@ -304,10 +318,6 @@ class ProfitController:
         timing = rounds[0].timing
         self._search_pace.observe(timing.draft_s, timing.verify_s, found=False)
         self._shapes.observe(rounds[0].n_pass_rows)
-        for r in rounds:
-            request = self._requests.get(r.seq_id)
-            if request is not None:
-                request.n_missing += r.n_generated
 
     def _spend(self, rounds: Sequence[Round]) -> None:
         """What searching took where no bet came of it, and proposers outside of rounds.
@@ -337,11 +347,11 @@ class ProfitController:
         if not n_made:
             self._regain(r, request)
         if not n_made or request.asked in view.offers:
-            request.n_missing += r.n_generated
             return
         # It never read its own last token; if any was rejected, only the target's is new to it.
         # Drafting ahead it has.
-        request.n_missing = 2 if r.n_accepted == n_made and not r.beside else 1
+        n_unread = 2 if r.n_accepted == n_made and not r.beside else 1
+        request.has_read(request.asked, r.n_generated, but=n_unread)
         if r.n_drafted:
             proposer = request.asked
             known = self.survival.of(proposer, view.greedy, view.thinking)
@@ -366,7 +376,7 @@ class ProfitController:
         curve = self.costs.curve(n_context, n_shape)
         changed, pace = rows != self._shapes.last, self.costs.pace
         settling_s = 0.0 if changed or self._shapes.settled else curve.settling_s
-        draft_s = self._expected_draft_s(rounds)
+        drafter, draft_s = self._expected_draft(rounds)
         all_s = first.timing.verify_s + first.timing.overhead_s
         undo_s = pace * self._observe_undoing(rounds, all_s / pace, curve, changed)
         pass_s = max(0.0, all_s - undo_s)
@@ -382,8 +392,8 @@ class ProfitController:
         else:
             self.costs.observe(rows, n_context, n_shape, changed, pass_s, first.beside)
         self._observe_ahead(rounds)
-        if draft_s and self.costs.drafter is not None:
-            self.costs.drafter.observe(draft_s * pace, first.timing.draft_s)
+        if drafter is not None:
+            drafter.observe(draft_s * pace, first.timing.draft_s)
 
     def _observe_ahead(self, rounds: Sequence[Round]) -> None:
         """What was drafted for these rounds was drafted beside the pass before them."""
@@ -443,21 +453,24 @@ class ProfitController:
         pass_s = min((timing.verify_s + timing.overhead_s) / pace, _LARGEST_EXCESS * expected)
         self._book(rounds, pass_s + timing.draft_s / pace, plain_s, 0.0)
 
-    def _expected_draft_s(self, rounds: Sequence[Round]) -> float:
-        """What the draft model should have taken for these rounds."""
+    def _expected_draft(self, rounds: Sequence[Round]) -> tuple[DrafterCost | None, float]:
+        """The draft model that drafted for these rounds, and what it should have taken."""
         drafted = [
-            (r.n_drafted + r.n_dropped, request.n_missing)
+            (r.n_drafted + r.n_dropped, request)
             for r in rounds
             if (request := self._requests.get(r.seq_id)) is not None
             and request.asked not in request.view.offers
             and r.n_drafted + r.n_dropped
         ]
         ready = any(r.n_ahead for r in rounds)  # then it began somewhere in the middle
-        if not drafted or ready or self.costs.drafter is None:
-            return 0.0
-        n_steps, n_missing = max(n for n, _ in drafted), sum(missing for _, missing in drafted)
-        wait_s = self.costs.drafter.under_way_s(len(drafted)) if self._beside else 0.0
-        return wait_s + self.costs.drafter.draft_s(n_steps, n_missing, len(drafted))
+        names = {request.asked for _, request in drafted}
+        cost = self.costs.cost_of(names.pop()) if len(names) == 1 else None
+        if cost is None or ready:
+            return None, 0.0
+        n_missing = sum([request.n_missing(request.asked) for _, request in drafted])
+        wait_s = cost.under_way_s(len(drafted)) if self._beside else 0.0
+        n_steps = max(n for n, _ in drafted)
+        return cost, wait_s + cost.draft_s(n_steps, n_missing, len(drafted))
 
     def _book(
         self, rounds: Sequence[Round], seconds: float, plain_s: float, return_s: float
@@ -512,11 +525,11 @@ def _gain(gain: float, seconds: float, market: Market) -> float:
     return (1.0 + gain / market.n_sequences) * market.plain_s / seconds
 
 
-def _model_of(market: Market) -> str | None:
-    """The draft model of the first sequence that has one."""
+def _models_of(market: Market) -> list[str]:
+    """The draft models of the first sequence that has any."""
     for request in market.requests:
         view = request.view
-        for proposer in view.proposers:
-            if proposer not in view.offers:
-                return proposer
-    return None
+        found = [name for name in view.proposers if name not in view.offers]
+        if found:
+            return found
+    return []

@@ -6,7 +6,7 @@ What passes cost, recalled or measured now; knows no requests.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.engine_settings import EngineSettings
-from parlay.runtime.loading import behind
+from parlay.runtime.loading import MODEL, behind
 from parlay.timing.both import measure_both
 from parlay.timing.measuring import (
     Progress,
@@ -64,12 +64,12 @@ class Calibration:
             *self._target.captured,
         )
 
-    def costs(self, key: str, target: Stopwatch, drafter: Proposer | None) -> CostTable:
+    def costs(self, key: str, target: Stopwatch, drafters: Mapping[str, Proposer]) -> CostTable:
         """Measured once per machine, build, pair and settings; a busy machine is not believed."""
         known = self.known_costs(key)
         if known is not None:
-            return self._with_both(known, drafter, key)
-        inner = behind(drafter)
+            return self._with_both(known, drafters, key)
+        inner = behind(drafters.get(MODEL))
         passes = inner.passes if isinstance(inner, DraftModel) else None
         settings = self._settings
         found = measure(
@@ -79,19 +79,19 @@ class Calibration:
             n_sequences=settings.context.n_sequences,
             progress=self._progress,
         )
-        if isinstance(drafter, Follower):
-            found.drafter = measure_follower(drafter)
+        timed = () if passes is None else (MODEL,)
+        price_drafters(found, {name: d for name, d in drafters.items() if name not in timed})
         if not found.stable:
             log.info("the machine is busy: what passes cost here will be measured again")
         else:
             store.save("costs", key, found.to_dict())
-        return self._with_both(found, drafter, key)
+        return self._with_both(found, drafters, key)
 
-    def _with_both(self, costs: CostTable, drafter: Proposer | None, key: str) -> CostTable:
+    def _with_both(self, costs: CostTable, drafters: Mapping[str, Proposer], key: str) -> CostTable:
         """And what both cost at once, where the drafter may go on while the target verifies."""
         if costs.drafter is not None and costs.drafter.both is None:
             self._progress(1.0, "both at once")
-            costs.drafter.both = both_costs(drafter, self._target, self._widest)
+            costs.drafter.both = both_costs(drafters.get(MODEL), self._target, self._widest)
             if costs.drafter.both is not None and costs.stable:
                 store.save("costs", key, costs.to_dict())
         return costs
@@ -121,8 +121,14 @@ def both_costs(
     return measure_both(target, drafter.drafter.passes, max_window, seq_id)
 
 
-def drafter_cost(drafter: Proposer) -> DrafterCost | None:
-    """What a drafter that came later costs; None for one that costs nothing."""
+def price_drafters(costs: CostTable, drafters: Mapping[str, Proposer]) -> None:
+    """Measure what draft models cost, and put it into the table in place of what was there."""
+    prices = {name: cost for name in drafters if (cost := _drafter_cost(drafters[name]))}
+    costs.drafter = prices.pop(MODEL, costs.drafter)
+    costs.drafters = prices
+
+
+def _drafter_cost(drafter: Proposer) -> DrafterCost | None:
     inner = behind(drafter)
     if isinstance(inner, DraftModel):
         return measure_drafter(inner.passes)

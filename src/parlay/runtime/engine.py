@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from parlay import store
 from parlay.control.controller import Controller, FixedWindow
-from parlay.control.cost import CostTable, DrafterCost
+from parlay.control.cost import CostTable
 from parlay.control.crew import Crew, CrewChoice, crews
 from parlay.control.cutting import Cutting
 from parlay.control.trace import Sink as TraceSink
@@ -33,7 +33,7 @@ from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
-from parlay.runtime.calibration import Calibration, both_costs, drafter_cost
+from parlay.runtime.calibration import Calibration, both_costs, price_drafters
 from parlay.runtime.class_calibration import MAX_EXACT_ROWS, ClassCalibration
 from parlay.runtime.composition import Composition
 from parlay.runtime.copying import Copying
@@ -44,11 +44,12 @@ from parlay.runtime.exactness import SINGLE, ExactClass, Inexact
 from parlay.runtime.learned import keep_learned, learned_controller, learned_survival
 from parlay.runtime.loading import (
     FREE,
-    FREE_PROPOSERS,
     MODEL,
     Closing,
     Loader,
     close_all,
+    drafter_files,
+    model_names,
     same_file,
 )
 from parlay.runtime.padding import Padding
@@ -108,14 +109,14 @@ class Engine:
             self._check_budget(settings.vram_budget_gb)
         self._load_target()
         proposers = self._loader.proposers(self._closing)
-        drafter = proposers.get(MODEL)
-        self._calibrate(drafter)
-        made = controller or self._controller(self.watched, drafter)
+        drafters = _models(proposers)
+        self._calibrate(drafters)
+        made = controller or self._controller(self.watched, drafters)
         self.bets = self._make_bets(made, proposers)
         self._scheduler = self._make_scheduler()
         self.bets.listeners.append(self.crews)
         self._scheduler.spoiled = self._spoiled()
-        self._pause_unless_paid(drafter)
+        self._pause_unless_paid(drafters)
         self._progress(1.0, "ready")
         return self._scheduler
 
@@ -137,7 +138,7 @@ class Engine:
         self.widest = min(settings.widest, self.target.max_rollback)
         self._loader = Loader(settings, self.model, self.target)
 
-    def _calibrate(self, drafter: Proposer | None) -> None:
+    def _calibrate(self, drafters: Mapping[str, Proposer]) -> None:
         """Which passes are exact and what they cost, as far as it is not known from before."""
         settings = self.settings
         self._calibration = Calibration(settings, self.model, self.target, self._progress)
@@ -147,7 +148,7 @@ class Engine:
         learned = learned_survival(self._pair_key)
         self.chosen = self._classes.choose(self.watched, known, learned, self._progress)
         self.mode: Mode = settings.mode or self._default_mode()
-        self._attach(drafter)
+        self._attach(drafters)
         if self.model.facts.n_experts:  # but a mixture's depend on the text, and the probe has none
             self.watched.forget()
 
@@ -163,7 +164,7 @@ class Engine:
         rows = min(most, target.max_rollback + 1)
         bets = Bets(controller, proposers, FREE, target.context_size, self.widest, rows)
         if self.settings.drafter_later:
-            bets.absent[MODEL] = Fallback.DRAFTER_LOADING
+            bets.absent |= dict.fromkeys(self._awaited, Fallback.DRAFTER_LOADING)
         return bets
 
     def _make_scheduler(self) -> Scheduler:
@@ -323,13 +324,13 @@ class Engine:
         if self._learned is not None:
             self._learned()
             self._learned = None
-        self._free_drafter()  # before the target, whose weights it may borrow
+        self._free_drafters()  # before the target, whose weights it may borrow
         close_all(self._closing)
 
-    # -- a drafter that comes and goes ----------------------------------------
+    # -- drafters that come and go --------------------------------------------
 
-    def load_drafter(self, path: Path) -> None:
-        """Load a draft model on the caller's thread; the worker bets on it from its next round.
+    def load_drafters(self, paths: Seq[Path]) -> None:
+        """Load draft models on the caller's thread; the worker bets on them from its next round.
 
         Loading computes, so that thread should end: OpenMP keeps threads for it while it lives.
         """
@@ -338,59 +339,77 @@ class Engine:
             try:
                 if self._running.closed:
                     raise Closed("the engine is closed; open a new one")
-                self._hand_over(self._loader.draft_model(path, closing), closing)
+                self._hand_over(self._loader.draft_models(paths, closing), closing)
             except BaseException:
                 close_all(closing)
                 raise
 
-    def _hand_over(self, made: Proposer, closing: Closing) -> None:
-        """To the worker, which bets on it from its next round."""
+    def _hand_over(self, made: Mapping[str, Proposer], closing: Closing) -> None:
+        """To the worker, which bets on them from its next round."""
 
         def take_over() -> None:
-            self._free_drafter()
+            self._free_drafters()
             self._drafter_closing = closing
             self._attach(made)
             self._scheduler.spoiled = self._spoiled()
-            self.bets.absent.pop(MODEL, None)
-            self.bets.proposers[MODEL] = made
+            self._forget_drafters()
+            self.bets.proposers |= made
             self._pause_unless_paid(made)
             if self.prices is not None:
-                self.prices.drafter = self._drafter_cost(made)
+                self._price(self.prices, made)
 
-        if MODEL not in self.bets.proposers:  # a request that names it may come before the worker
-            self.bets.absent.setdefault(MODEL, Fallback.DRAFTER_LOADING)
+        for name in made.keys() - self.bets.proposers.keys():
+            # A request that names it may come before the worker.
+            self.bets.absent.setdefault(name, Fallback.DRAFTER_LOADING)
         self.call(take_over)
 
-    def _drafter_cost(self, drafter: Proposer) -> DrafterCost | None:
-        """Its prices; those of both at once need a free slot."""
-        found = drafter_cost(drafter)
-        spare = self.slots.spare() if isinstance(drafter, DraftAhead) else None
-        if found is not None and spare is not None:
-            found.both = both_costs(drafter, self.target, self.widest, spare)
-        return found
+    def _price(self, costs: CostTable, drafters: Mapping[str, Proposer]) -> None:
+        """Their prices; those of a drafter and the target at once need a free slot."""
+        price_drafters(costs, drafters)
+        for name, drafter in drafters.items():
+            spare = self.slots.spare() if isinstance(drafter, DraftAhead) else None
+            cost = costs.cost_of(name)
+            if cost is not None and spare is not None:
+                cost.both = both_costs(drafter, self.target, self.widest, spare)
 
-    def drop_drafter(self, reason: Fallback) -> None:
-        """Give the draft model up before the next round; its rounds will say why."""
+    def drop_drafters(self, reason: Fallback) -> None:
+        """Give the draft models up before the next round; its rounds will say why."""
 
         def drop() -> None:
-            was_paused = self._pause_unless_paid(None)
-            self.bets.absent[MODEL] = reason
-            if self.bets.proposers.pop(MODEL, None) is not None or was_paused:
-                self._free_drafter()
+            was_paused = self._pause_unless_paid({})
+            dropped = self._forget_drafters()
+            self.bets.absent |= dict.fromkeys(dropped or self._awaited or [MODEL], reason)
+            if dropped or was_paused:
+                self._free_drafters()
 
         self.call(drop)
 
-    def _free_drafter(self) -> None:
+    def _forget_drafters(self) -> list[str]:
+        """Take all draft models off the table; those that were on it."""
+        names = list(_models(self.bets.proposers))
+        for name in names:
+            del self.bets.proposers[name]
+        for name in [name for name in self.bets.absent if name not in FREE]:
+            del self.bets.absent[name]
+        return names
+
+    @property
+    def _awaited(self) -> list[str]:
+        """The names of the draft models that the settings ask for."""
+        return model_names(len(drafter_files(self.settings.draft)))
+
+    def _free_drafters(self) -> None:
         if self._drafter_closing:
             self.target.release()
             self._scheduler.spoiled = self._spoiled()
         close_all(self._drafter_closing)
 
-    def _attach(self, drafter: Proposer | None) -> None:
+    def _attach(self, drafters: Mapping[str, Proposer]) -> None:
         """Let a drafter that reads hidden states follow the target; others cost it nothing."""
-        if isinstance(drafter, Follower):
-            self.target.capture(drafter.layers, drafter.follow)
-            self.watched.forget()  # passes cost more from now on
+        for drafter in drafters.values():
+            if isinstance(drafter, Follower):
+                self.target.capture(drafter.layers, drafter.follow)
+                self.watched.forget()  # passes cost more from now on
 
     def _spoiled(self) -> Inexact | None:
         """Whether what a target computes depends on more than the text: where its cells lie, or
@@ -404,7 +423,7 @@ class Engine:
         same = spare is not None and self._classes.unchanged(self.exact, spare)
         return None if same else Inexact.STATES
 
-    def _pause_unless_paid(self, drafter: Proposer | None) -> bool:
+    def _pause_unless_paid(self, drafters: Mapping[str, Proposer]) -> bool:
         """Pause a drafter where it does not pay; whether the one before was paused.
 
         In exact mode only where that changes no bit, which cannot be probed while answers run.
@@ -412,9 +431,10 @@ class Engine:
         before, self._drafter_pause = self._drafter_pause, None
         if before is not None:
             self.bets.listeners.remove(before)
-        if isinstance(drafter, Follower) and (self.mode == "faithful" or self._bits_stay()):
-            self._drafter_pause = DrafterPause(self.bets, self.target, drafter)
-            self.bets.listeners.append(self._drafter_pause)
+        for drafter in drafters.values():
+            if isinstance(drafter, Follower) and (self.mode == "faithful" or self._bits_stay()):
+                self._drafter_pause = DrafterPause(self.bets, self.target, drafter)
+                self.bets.listeners.append(self._drafter_pause)
         return before is not None and before.paused
 
     def _bits_stay(self) -> bool:
@@ -448,13 +468,13 @@ class Engine:
         seconds = None if self.prices is None else self.prices.plain_s
         self.bets.listeners.append(Trace(seconds, sink))
 
-    def _controller(self, target: Stopwatch, drafter: Proposer | None) -> Controller:
+    def _controller(self, target: Stopwatch, drafters: Mapping[str, Proposer]) -> Controller:
         """A fixed window where one was given, else the controller that prices rounds."""
         settings = self.settings
         if settings.window is not None:
             return FixedWindow(settings.window)
         key = self._pair_key
-        costs = self._calibration.costs(key, target, drafter)
+        costs = self._calibration.costs(key, target, drafters)
         remember_window(settings, costs, self.target)
         made = learned_controller(costs, key, self.cutting)
         self._learned = lambda: keep_learned(key, made)
@@ -462,9 +482,13 @@ class Engine:
 
     @property
     def _pair_key(self) -> str:
-        names = self.settings.draft
-        return self.pair_key([Path(name) for name in names if name not in FREE_PROPOSERS])
+        return self.pair_key(drafter_files(self.settings.draft))
 
     def pair_key(self, drafters: Iterable[Path]) -> str:
         """Under what prices and what was learned of these drafters are kept."""
         return self._calibration.pair_key(drafters)
+
+
+def _models(proposers: Mapping[str, Proposer]) -> dict[str, Proposer]:
+    """The draft models among them."""
+    return {name: proposer for name, proposer in proposers.items() if name not in FREE}

@@ -42,7 +42,7 @@ class EngineSettings:
     vram_budget_gb: float | None = None  # refuse to load beyond this
     translate: bool = False  # let a drafter of another vocabulary draft through text
     remember_tokens: int = 0  # of finished answers and their prompts, for suffix drafts of others
-    drafter_later: bool = False  # `load_drafter` will bring the draft model
+    drafter_later: bool = False  # `load_drafters` will bring the draft models
     # Tokens of a draft that a recurrent target takes back without a copy; None: by price and room.
     snapshots: int | None = None
     draft_ahead: DraftAheadMode = "auto"

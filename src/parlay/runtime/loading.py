@@ -5,7 +5,7 @@ Knows the target they draft for; knows nothing of prices, passes or sequences.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from parlay.llama.undo import Rollback
 from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.follower import Follower
 from parlay.proposers.head import HeadProposer
 from parlay.proposers.ngram import NgramProposer
 from parlay.proposers.prediction import PREDICTION, PredictionProposer
@@ -58,10 +59,21 @@ class Loader:
         for name in self._settings.draft:
             if name in FREE_PROPOSERS:
                 made[name] = FREE_PROPOSERS[name](self._settings.remember_tokens)
-            elif MODEL in made:
-                raise BadRequest("only one draft model can be loaded; name one file")
-            elif not self._settings.drafter_later:
-                made[MODEL] = self.draft_model(Path(name), closing)
+        if not self._settings.drafter_later:
+            made |= self.draft_models(drafter_files(self._settings.draft), closing)
+        return made
+
+    def draft_models(self, paths: Sequence[Path], closing: Closing) -> dict[str, Proposer]:
+        """Files as proposers by their names: model, model2 and so on."""
+        made: dict[str, Proposer] = {}
+        for name, path in zip(model_names(len(paths)), paths, strict=True):
+            drafter = self.draft_model(path, closing, name, alone=len(paths) == 1)
+            reading = [other for other in made.values() if isinstance(other, Follower)]
+            if reading and isinstance(drafter, Follower):
+                raise BadRequest(
+                    f"{path.name} reads the target's states, as another drafter does; name one such"
+                )
+            made[name] = drafter
         return made
 
     def _from_requests(self) -> dict[str, Proposer]:
@@ -71,8 +83,11 @@ class Loader:
             SKELETON: SkeletonProposer(self._model.vocabulary.piece),
         }
 
-    def draft_model(self, path: Path, closing: Closing) -> Proposer:
-        """A file as a proposer: a model of its own, or a head on the target's states."""
+    def draft_model(
+        self, path: Path, closing: Closing, name: str = MODEL, *, alone: bool = True
+    ) -> Proposer:
+        """A file as a proposer: a model of its own, or a head on the target's states. One that is
+        not `alone` never drafts ahead: whether it is asked next is not known."""
         settings = self._settings
         drafter = self._drafter_weights(path, closing)
         difference = self._model.vocabulary.first_difference(drafter.vocabulary)
@@ -84,7 +99,7 @@ class Loader:
                 f" use a drafter of the same family,{way_out} or --draft suffix"
             )
         if reads_states:
-            return self._follower(drafter, closing)
+            return self._follower(drafter, closing, name)
         context = Context(drafter, self._drafter_context(settings.context.n_sequences))
         context.share_threads(self._target)
         closing.append(context.close)
@@ -93,12 +108,10 @@ class Loader:
         n_batch = settings.context.n_batch
         if difference is not None:
             own = drafter.vocabulary
-            model = DraftModel(context, own.ends, own.size, n_batch, MODEL)
+            model = DraftModel(context, own.ends, own.size, n_batch, name)
             return TranslatedProposer(model, self._model.vocabulary, own)
-        made = DraftModel(
-            context, self._model.vocabulary.ends, self._target.n_vocab, n_batch, MODEL
-        )
-        return self._ahead(made, closing)
+        made = DraftModel(context, self._model.vocabulary.ends, self._target.n_vocab, n_batch, name)
+        return self._ahead(made, closing) if alone else made
 
     def _ahead(self, drafter: DraftModel, closing: Closing) -> Proposer:
         """Let it go on beside the target, unless both would share a CPU's cores."""
@@ -131,7 +144,7 @@ class Loader:
             cache_type_v=settings.drafter_cache_type_v,
         )
 
-    def _follower(self, drafter: Model, closing: Closing) -> Proposer:
+    def _follower(self, drafter: Model, closing: Closing, name: str) -> Proposer:
         """A drafter that reads the target's hidden states."""
         settings = self._settings.context
         n_outputs = (self._settings.widest + 1) * settings.n_sequences
@@ -140,11 +153,21 @@ class Loader:
         closing.append(context.close)
         common = context, self._model.vocabulary.ends, self._target.n_vocab, settings.n_batch
         if context.kind != "dflash":
-            return HeadProposer(*common, lead=1 if context.kind == "mtp" else 0, name=MODEL)
+            return HeadProposer(*common, lead=1 if context.kind == "mtp" else 0, name=name)
         make: Callable[..., Proposer] = partial(DFlashProposer, from_anchor=context.from_anchor)
         if context.n_candidates:
             make = partial(SelectorProposer, n_candidates=context.n_candidates)
-        return make(*common, block_size=context.block_size, mask=context.mask, name=MODEL)
+        return make(*common, block_size=context.block_size, mask=context.mask, name=name)
+
+
+def drafter_files(draft: Sequence[str]) -> tuple[Path, ...]:
+    """The files among what drafts."""
+    return tuple(Path(name) for name in draft if name not in FREE_PROPOSERS)
+
+
+def model_names(n: int) -> list[str]:
+    """What so many draft models are called."""
+    return [MODEL, *(f"{MODEL}{i}" for i in range(2, n + 1))][:n]
 
 
 def same_file(path: Path, other: Path) -> bool:

@@ -32,7 +32,7 @@ _ORIGIN = "measured by the server while it was idle"
 class Pricing:
     """A profit controller whose prices may come later, and whose pair may change."""
 
-    def __init__(self, engine: Engine, drafter: Path | None) -> None:
+    def __init__(self, engine: Engine, drafters: Sequence[Path]) -> None:
         self._engine = engine
         self._target_key = engine.pair_key(())
         costs = _known(self._target_key)
@@ -42,7 +42,7 @@ class Pricing:
         self._trials = Trials(engine.target.steady) if costs is None else None
         self.controller = ProfitController(costs or _unmeasured(), cutting=engine.cutting)
         self._pair_key = ""
-        self.pair(drafter)
+        self.pair(drafters)
 
     # -- a controller; on the worker's thread ---------------------------------
 
@@ -72,10 +72,9 @@ class Pricing:
 
     # -- what is kept ---------------------------------------------------------
 
-    def pair(self, drafter: Path | None) -> None:
-        """What was learned of this drafter; what is known of the one before is kept on disk."""
-        exists = drafter is not None and drafter.is_file()
-        key = self._engine.pair_key([drafter] if drafter is not None and exists else [])
+    def pair(self, drafters: Sequence[Path]) -> None:
+        """What was learned of these drafters; what is known of those before is kept on disk."""
+        key = self._engine.pair_key([path for path in drafters if path.is_file()])
         if key != self._pair_key:
             self.save()
             self._pair_key = key
@@ -116,7 +115,8 @@ class Pricing:
 
     def _take_over(self, found: CostTable) -> None:
         """Other prices for the target; what was learned and the drafter's price stay."""
-        found.drafter = self.controller.costs.drafter
+        before = self.controller.costs
+        found.drafter, found.drafters = before.drafter, before.drafters
         self.controller.reprice(found)
 
 

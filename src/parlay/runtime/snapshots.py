@@ -21,7 +21,7 @@ from parlay.planning.plan import Plan
 from parlay.planning.shape import read_shape
 from parlay.planning.snapshots import with_snapshots
 from parlay.runtime.engine_settings import EngineSettings
-from parlay.runtime.loading import FREE_PROPOSERS
+from parlay.runtime.loading import drafter_files
 
 log = logging.getLogger("parlay.runtime")
 _WINDOWS = "windows"
@@ -91,7 +91,7 @@ def wanted_files(settings: EngineSettings) -> tuple[Wanted, list[Wanted]]:
     """Target and drafters as they will be loaded."""
     types = (settings.drafter_cache_type_k, settings.drafter_cache_type_v)
     ours, own = engine_contexts(settings.context, settings.widest, types)
-    paths = [Path(name) for name in settings.draft if name not in FREE_PROPOSERS]
+    paths: Sequence[Path] = drafter_files(settings.draft)
     if settings.drafter_later:  # whoever loads it says what is wrong with it
         paths = [path for path in paths if _is_readable(path)]
     drafters = [Wanted(path, settings.drafter_model, own) for path in paths]

@@ -138,7 +138,7 @@ def test_a_budget_that_holds_only_the_target_refuses_the_drafter(
 ) -> None:
     given = {"model.target": str(target), "runtime.context_size": 512, "runtime.slots": 2}
     deployment = load_deployment(environ={}, overrides=given)
-    alone, both = needed_gb(deployment), needed_gb(deployment, drafter)
+    alone, both = needed_gb(deployment), needed_gb(deployment, [drafter])
     assert alone < both
     with (
         pytest.raises(LoadError, match="the limit is"),

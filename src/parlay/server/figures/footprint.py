@@ -26,7 +26,7 @@ class Footprint:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._planned: dict[Path | None, int | None] = {}
+        self._planned: dict[tuple[Path, ...], int | None] = {}
         self._gpu_bytes = 0
         self._gpu_read = 0.0
 
@@ -35,22 +35,22 @@ class Footprint:
         on_gpu = self._service.engine.model.on_gpu
         return {
             "place": "gpu" if on_gpu else "ram",
-            "planned_bytes": self._planned.get(self._drafter),
+            "planned_bytes": self._planned.get(self._drafters),
             # Of a GPU all that is used, whoever uses it; of RAM this process's part.
             "used_bytes": self._on_gpu() if on_gpu else process_bytes(),
         }
 
     async def prepare(self) -> None:
         """Plan for the models that are loaded now, in a thread: headers are read."""
-        path = self._drafter
-        if path not in self._planned:
-            planned = await asyncio.to_thread(_needed, self._service, path)
-            self._planned = {path: planned}
+        paths = self._drafters
+        if paths not in self._planned:
+            planned = await asyncio.to_thread(_needed, self._service, paths)
+            self._planned = {paths: planned}
 
     @property
-    def _drafter(self) -> Path | None:
+    def _drafters(self) -> tuple[Path, ...]:
         drafter = self._service.drafter
-        return drafter.path if drafter.state == "ready" else None
+        return drafter.paths if drafter.state == "ready" else ()
 
     def _on_gpu(self) -> int:
         if time.monotonic() - self._gpu_read > _GPU_EVERY_S:
@@ -59,10 +59,10 @@ class Footprint:
         return self._gpu_bytes
 
 
-def _needed(service: Service, drafter: Path | None) -> int | None:
+def _needed(service: Service, drafters: tuple[Path, ...]) -> int | None:
     """None where the planner does not know an architecture."""
     try:
-        return int(needed_gb(service.deployment, drafter) * GIB)
+        return int(needed_gb(service.deployment, drafters) * GIB)
     except (ParlayError, OSError) as error:
         log.info("no memory plan for what is loaded: %s", error)
         return None

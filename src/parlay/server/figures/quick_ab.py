@@ -172,8 +172,8 @@ class QuickBench:
 
     def _drafter(self) -> ModelInfo | None:
         drafter = self._service.drafter
-        loaded = drafter.path if drafter.state == "ready" else None
-        return None if loaded is None else model_info(loaded)
+        loaded = drafter.paths if drafter.state == "ready" else ()
+        return model_info(loaded[0]) if loaded else None
 
     def _time_passes(self) -> Costs | None:
         """Where the controller prices nothing: T(b), if nobody is being answered just now."""

@@ -1,4 +1,4 @@
-"""The draft model's coming and going: loaded beside a running target, given up under pressure.
+"""The draft models' coming and going: loaded beside a running target, given up under pressure.
 
 Knows the engine and memory; never stops an answer: without a drafter rounds are plain, and say why.
 """
@@ -23,63 +23,65 @@ log = logging.getLogger("parlay.server")
 # A load that failed for want of memory is tried again after this long, then twice as long.
 _MIN_RETRY_S, _MAX_RETRY_S = 15.0, 600.0
 LOADER = "parlay-loader"  # the name of the thread that loads
+Paths = tuple[Path, ...]
 State = Literal["none", "loading", "ready", "absent"]
 
 
 class DrafterCare:
-    """One engine's draft model."""
+    """One engine's draft models: all of them, or none."""
 
     def __init__(
         self,
         engine: Engine,
-        path: Path | None,
+        paths: Paths,
         alerts: Alerts,
         *,
-        check: Callable[[Path], None],
-        on_ready: Callable[[Path], None],
+        check: Callable[[Paths], None],
+        on_ready: Callable[[Paths], None],
     ) -> None:
-        """`check` raises LoadError where there is no room for it."""
+        """`check` raises LoadError where there is no room for them."""
         self._engine = engine
         self._check = check
         self._on_ready = on_ready
         self._alerts = alerts
-        self.path = path
-        self.state: State = "none" if path is None else "loading"
-        self.reason: Fallback | None = None if path is None else Fallback.DRAFTER_LOADING
+        self.paths = paths
+        self.state: State = "loading" if paths else "none"
+        self.reason: Fallback | None = Fallback.DRAFTER_LOADING if paths else None
         self.detail = ""
         self._retry_s = _MIN_RETRY_S
         self._retry_at = 0.0
         self._turn = asyncio.Lock()  # one load at a time
 
     async def load(self) -> None:
-        """Load it while the target goes on answering."""
+        """Load them while the target goes on answering."""
         async with self._turn:
-            if self.path is None:
+            if not self.paths:
                 self.state = "none"
                 return
             self._set("loading", Fallback.DRAFTER_LOADING)
             try:
-                await _apart(self._load, self.path)
+                await _apart(self._load, self.paths)
             except Closed:
                 self._set("none", None)  # the service closes: nobody waits for it
             except (ParlayError, MemoryError) as error:
                 self._fail(error)
             else:
-                self._on_ready(self.path)
+                self._on_ready(self.paths)
                 self._set("ready", None)
                 self._retry_s = _MIN_RETRY_S
                 self._alerts.set("drafter", None)
 
-    def _load(self, path: Path) -> None:
-        if path.is_file():  # else loading says what is wrong
-            self._check(path)
-        self._engine.load_drafter(path)
+    def _load(self, paths: Paths) -> None:
+        there = tuple(path for path in paths if path.is_file())  # of the others loading tells
+        if there:
+            self._check(there)
+        self._engine.load_drafters(paths)
 
-    async def exchange(self, path: Path | None) -> None:
-        """Another drafter, or none; the one in use works until the new one is ready."""
-        self.path = path
-        if path is None:
-            self._engine.drop_drafter(Fallback.POLICY)
+    async def exchange(self, paths: Paths) -> None:
+        """Other drafters, or none; those in use work until the new ones are ready."""
+        self.paths = paths
+        if not paths:
+            self._engine.drop_drafters(Fallback.POLICY)
             self._set("none", None)
         else:
             await self.load()
@@ -87,7 +89,7 @@ class DrafterCare:
     def give_up(self) -> None:
         """Free its memory; the rounds without it say `memory`."""
         if self.state == "ready":
-            self._engine.drop_drafter(Fallback.MEMORY)
+            self._engine.drop_drafters(Fallback.MEMORY)
             self._set("absent", Fallback.MEMORY, "given up under memory pressure")
             self._retry_at = 0.0
 
@@ -99,7 +101,7 @@ class DrafterCare:
 
     def _fail(self, error: BaseException) -> None:
         reason = _reason(error)
-        self._engine.drop_drafter(reason)
+        self._engine.drop_drafters(reason)
         self._set("absent", reason, _harmless(error, reason))
         self._retry_s = min(2 * self._retry_s, _MAX_RETRY_S)
         self._retry_at = time.monotonic() + self._retry_s
@@ -110,14 +112,14 @@ class DrafterCare:
         self.state, self.reason, self.detail = state, reason, detail
 
 
-async def _apart(load: Callable[[Path], None], path: Path) -> None:
+async def _apart(load: Callable[[Paths], None], paths: Paths) -> None:
     """On a thread that ends: loading computes, and OpenMP keeps threads for every thread that did.
 
     With more of them than cores none spins at barriers, and every pass is slower by a fifth.
     """
     once = ThreadPoolExecutor(1, LOADER)
     try:
-        await asyncio.get_running_loop().run_in_executor(once, load, path)
+        await asyncio.get_running_loop().run_in_executor(once, load, paths)
     finally:
         once.shutdown(wait=False)
 

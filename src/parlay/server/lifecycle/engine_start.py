@@ -6,6 +6,7 @@ Knows the deployment and the runtime; knows nothing of HTTP.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from parlay.planning.limits import Wanted, check_fits, engine_contexts, load_lis
 from parlay.runtime.engine import Engine
 from parlay.runtime.engine_settings import WIDE_WINDOW, EngineSettings
 from parlay.runtime.fitting import fit_engine
-from parlay.runtime.loading import FREE_PROPOSERS
+from parlay.runtime.loading import drafter_files
 from parlay.runtime.pricing import Pricing
 from parlay.server.figures.observer import Observer
 
@@ -62,7 +63,7 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
         remember_tokens=remembered_tokens(deployment),
         snapshots=runtime.snapshots,
         draft_ahead=runtime.draft_ahead,
-        drafter_later=drafter_path(deployment) is not None,
+        drafter_later=bool(drafter_paths(deployment)),
     )
 
 
@@ -120,12 +121,9 @@ def context_settings(deployment: Deployment) -> ContextSettings:
     )
 
 
-def drafter_path(deployment: Deployment) -> Path | None:
-    """The draft model's file, if one is named."""
-    names = [n for n in named_draft(deployment.model.drafter) if n not in FREE_PROPOSERS]
-    if len(names) > 1:
-        raise DeploymentError("model.drafter names several files; one draft model can be loaded")
-    return Path(names[0]) if names else None
+def drafter_paths(deployment: Deployment) -> tuple[Path, ...]:
+    """The draft models' files, as many as are named."""
+    return drafter_files(named_draft(deployment.model.drafter))
 
 
 def with_known_drafter(deployment: Deployment) -> Deployment:
@@ -210,40 +208,40 @@ def check_files(deployment: Deployment) -> None:
 
 def check_memory(deployment: Deployment) -> None:
     """Raise LoadError where the target has no room; what `parlay serve` would say at its start."""
-    target, _ = _wanted(deployment, Path())
+    target, _ = _wanted(deployment, ())
     check_fits(target, budget_gb=deployment.runtime.vram_budget_gb)
 
 
-def check_drafter(deployment: Deployment, path: Path) -> None:
-    """Raise LoadError where a drafter has no room beside the loaded target: by the budget, which
-    counts both models, or by what is free now, which the target has taken its part of."""
-    _, drafter = _wanted(deployment, path)
+def check_drafters(deployment: Deployment, paths: Sequence[Path]) -> None:
+    """Raise LoadError where drafters have no room beside the loaded target: by the budget, which
+    counts all models, or by what is free now, which the target has taken its part of."""
+    _, (first, *others) = _wanted(deployment, paths)
     budget = deployment.runtime.vram_budget_gb
-    needed = needed_gb(deployment, path)
+    needed = needed_gb(deployment, paths)
     if budget is not None and needed > budget:
-        raise LoadError(f"both models take {needed:.2f} GB of memory, vram_budget_gb is {budget:g}")
+        raise LoadError(f"the models take {needed:.2f} GB of memory, vram_budget_gb is {budget:g}")
     try:
-        check_fits(drafter)
+        check_fits(first, others)
     except LoadError as error:
         raise LoadError(f"no memory for the drafter: {error.message}") from None
 
 
-def needed_gb(deployment: Deployment, drafter: Path | None = None) -> float:
+def needed_gb(deployment: Deployment, drafters: Sequence[Path] = ()) -> float:
     """What the models will take of the GPU, or of RAM where there is none, by the planner."""
-    target, second = _wanted(deployment, drafter or Path())
-    plan = plan_here(load_list(target, [second] if drafter else []))
+    plan = plan_here(load_list(*_wanted(deployment, drafters)))
     # Prompts are kept only in what is left.
     spare = sum(item.n_bytes for item in plan.items if item.what == "prompt cache")
     return (plan.on_gpu if plan.has_gpu else plan.in_ram - spare) / GIB
 
 
-def _wanted(deployment: Deployment, drafter: Path) -> tuple[Wanted, Wanted]:
-    """Both models as the engine will load them."""
+def _wanted(deployment: Deployment, drafters: Sequence[Path]) -> tuple[Wanted, list[Wanted]]:
+    """All models as the engine will load them."""
     settings = engine_settings(deployment)
     types = (settings.drafter_cache_type_k, settings.drafter_cache_type_v)
     context, own = engine_contexts(settings.context, settings.widest, types)
     target = Wanted(settings.target, settings.model, context)
-    return target, Wanted(drafter, settings.drafter_model, own).drafts_for(settings.target)
+    made = [Wanted(path, settings.drafter_model, own) for path in drafters]
+    return target, [drafter.drafts_for(settings.target) for drafter in made]
 
 
 # -- the tokenizer ----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from parlay.errors import ParlayError
 from parlay.parlay import parse_draft
 from parlay.runtime.engine import Engine
 from parlay.runtime.loading import FREE_PROPOSERS
-from parlay.server.lifecycle.engine_start import drafter_path, keep_fit
+from parlay.server.lifecycle.engine_start import drafter_paths, keep_fit
 from parlay.server.lifecycle.service import Service
 
 log = logging.getLogger("parlay.server")
@@ -41,7 +41,7 @@ async def reload(service: Service, read: Callable[[], Deployment]) -> bool:
     """Read the deployment again and act on it; a file that is wrong changes nothing."""
     try:
         new = keep_fit(await asyncio.to_thread(read), service.deployment)
-        drafter = await asyncio.to_thread(drafter_path, new)  # a model by its name may be fetched
+        drafters = await asyncio.to_thread(drafter_paths, new)  # a model by its name may be fetched
         wanted = parse_draft(new.model.drafter)
         old = service.deployment
         service.apply(new)
@@ -53,7 +53,7 @@ async def reload(service: Service, read: Callable[[], Deployment]) -> bool:
     _tell_restart(service, needs_restart(old, new))
     exchange_free(service.engine, wanted)
     if old.model.drafter != new.model.drafter or service.drafter.state == "absent":
-        await service.drafter.exchange(drafter)
+        await service.drafter.exchange(drafters)
     log.warning("the deployment was reloaded")
     return True
 

@@ -32,7 +32,7 @@ from parlay.server.figures.recent_answers import Key, RecentAnswers
 from parlay.server.lifecycle.answer_memory import AnswerMemory
 from parlay.server.lifecycle.cache_care import CacheCare
 from parlay.server.lifecycle.drafter_care import DrafterCare
-from parlay.server.lifecycle.engine_start import check_drafter, drafter_path, guarded
+from parlay.server.lifecycle.engine_start import check_drafters, drafter_paths, guarded
 from parlay.server.lifecycle.slot_files import SlotFiles
 from parlay.server.lifecycle.warmup import WarmUp
 from parlay.web import admission, failures
@@ -69,9 +69,9 @@ class Service:
         self.warm_up = WarmUp(engine, observer.baseline)
         self.drafter = DrafterCare(
             engine,
-            drafter_path(deployment),
+            drafter_paths(deployment),
             self.alerts,
-            check=lambda path: check_drafter(self.deployment, path),
+            check=lambda paths: check_drafters(self.deployment, paths),
             on_ready=self._pair,
         )
         self.cache = CacheCare(engine)
@@ -124,16 +124,16 @@ class Service:
             self.keep_learned()
             self.pricing = None
         elif self.pricing is None:
-            self.pricing = Pricing(self.engine, drafter_path(deployment))
+            self.pricing = Pricing(self.engine, drafter_paths(deployment))
             self.warm_up.price(self.pricing)
         self.guard = guarded(deployment, self.pricing, self._hear)
         self.engine.bets.controller = self.guard
         self._bets = bets
 
-    def _pair(self, drafter: Path | None) -> None:
-        """Another drafter is in use, on the worker's thread from its next round."""
+    def _pair(self, drafters: tuple[Path, ...]) -> None:
+        """Other drafters are in use, on the worker's thread from its next round."""
         if self.pricing is not None:
-            self.engine.call(partial(self.pricing.pair, drafter))
+            self.engine.call(partial(self.pricing.pair, drafters))
 
     def keep_learned(self) -> None:
         """Save what the controller learned; on the worker's thread, which learns it."""
