@@ -1,13 +1,15 @@
-"""Hybrids and mixtures of any size with random weights: their cost is real, their text is not.
+"""Hybrids, mixtures and models with sliding layers, of any size with random weights: their cost is
+real, their text is not.
 
   python -m benchmarks.models.stand_ins --kind hybrid --preset 27b --type q4_0 --out hybrid-27b.gguf
   python -m benchmarks.models.stand_ins --kind mixture --preset 30b --type q4_0 \
     --out mixture-30b.gguf
+  python -m benchmarks.models.stand_ins --kind gemma --preset 12b --type q4_0 --out gemma-12b.gguf
 
 A hybrid is a qwen35 (three layers with a recurrent state, then one with attention), a mixture a
-qwen3moe. The tokenizer is the source's. Their greedy text soon repeats itself, so that free drafts
-hold. One tensor is in memory at a time; a 27B at q4_0 is 14 GB: write it to /dev/shm. Needs numpy
-and gguf, not llama.cpp.
+qwen3moe; of a gemma4's layers five in six see only the last 1,024 tokens. The tokenizer is the
+source's. Their greedy text soon repeats itself, so that free drafts hold. One tensor is in memory
+at a time; a 27B at q4_0 is 14 GB: write it to /dev/shm. Needs numpy and gguf, not llama.cpp.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,27 @@ class Mixture:
     architecture = "qwen3moe"
 
 
+@dataclass(frozen=True, slots=True)
+class Gemma:
+    """The shape of a gemma4, whose full layers have heads of twice the size."""
+
+    width: int
+    n_layers: int
+    inner: int
+    n_heads: int
+    n_kv_heads: int
+    head_size: int  # of the full layers
+    sliding: int = 1024  # tokens that all but every sixth layer see
+
+    architecture = "gemma4"
+
+    @property
+    def slides(self) -> list[bool]:
+        """By layer."""
+        return [(i + 1) % 6 != 0 for i in range(self.n_layers)]
+
+
+Shape = Hybrid | Mixture | Gemma
 HYBRIDS = {
     "27b": Hybrid(5120, 64, 17408, 24, 4, 256, 16, 48, 128),
     "9b": Hybrid(4096, 32, 12288, 16, 4, 256, 16, 32, 128),
@@ -73,12 +96,21 @@ MIXTURES = {
     "30b": Mixture(2048, 48, 768, 32, 4, 128, 128, 8),
     "tiny": Mixture(256, 4, 128, 4, 2, 64, 16, 4),
 }
+GEMMAS = {
+    "12b": Gemma(3840, 48, 15360, 16, 8, 512),
+    "tiny": Gemma(256, 6, 512, 4, 2, 64, sliding=64),
+}
+PRESETS: dict[str, Mapping[str, Shape]] = {
+    "hybrid": HYBRIDS,
+    "mixture": MIXTURES,
+    "gemma": GEMMAS,
+}
 
 
 class StandIn:
     """The tensors of one stand-in."""
 
-    def __init__(self, shape: Hybrid | Mixture, n_vocab: int, type_name: str, seed: int) -> None:
+    def __init__(self, shape: Shape, n_vocab: int, type_name: str, seed: int) -> None:
         self.shape = shape
         self.kind, self.vocab_kind, self.file_type = TYPES[type_name]
         self._n_vocab = n_vocab
@@ -90,12 +122,16 @@ class StandIn:
         yield self._matrix("token_embd.weight", (self._n_vocab, width), self.vocab_kind)
         yield self._matrix("output.weight", (self._n_vocab, width), self.vocab_kind)
         yield self._ones("output_norm.weight", width)
+        if isinstance(self.shape, Gemma):
+            yield self._ones("rope_freqs.weight", self.shape.head_size // 2)
         for i in range(self.shape.n_layers):
             at = f"blk.{i}."
             yield self._ones(f"{at}attn_norm.weight", width)
             if isinstance(self.shape, Mixture):
                 yield from self._attention(at, self.shape, queries=1)
                 yield from self._experts(at, self.shape)
+            elif isinstance(self.shape, Gemma):
+                yield from self._gemma_layer(at, i, self.shape)
             else:
                 yield from self._hybrid_layer(at, i, self.shape)
 
@@ -108,7 +144,15 @@ class StandIn:
         for name, rows, columns in _feed_forward(shape.width, shape.inner):
             yield self._matrix(f"{at}ffn_{name}.weight", (rows, columns), self.kind)
 
-    def _attention(self, at: str, shape: Hybrid | Mixture, queries: int) -> Iterator[Tensor]:
+    def _gemma_layer(self, at: str, i: int, shape: Gemma) -> Iterator[Tensor]:
+        small = replace(shape, head_size=shape.head_size // 2)
+        yield from self._attention(at, small if shape.slides[i] else shape, queries=1)
+        for name in ("post_attention_norm", "ffn_norm", "post_ffw_norm"):
+            yield self._ones(f"{at}{name}.weight", shape.width)
+        for name, rows, columns in _feed_forward(shape.width, shape.inner):
+            yield self._matrix(f"{at}ffn_{name}.weight", (rows, columns), self.kind)
+
+    def _attention(self, at: str, shape: Shape, queries: int) -> Iterator[Tensor]:
         q, kv = shape.n_heads * shape.head_size, shape.n_kv_heads * shape.head_size
         yield self._matrix(f"{at}attn_q.weight", (queries * q, shape.width), self.kind)
         yield self._matrix(f"{at}attn_k.weight", (kv, shape.width), self.kind)
@@ -169,7 +213,9 @@ class StandIn:
             "attention.value_length": shape.head_size,
             "attention.layer_norm_rms_epsilon": 1e-6,
         }
-        return found | (_of_mixture(shape) if isinstance(shape, Mixture) else _of_hybrid(shape))
+        if isinstance(shape, Mixture):
+            return found | _of_mixture(shape)
+        return found | (_of_gemma(shape) if isinstance(shape, Gemma) else _of_hybrid(shape))
 
 
 def _feed_forward(width: int, inner: int) -> tuple[tuple[str, int, int], ...]:
@@ -183,6 +229,20 @@ def _of_mixture(shape: Mixture) -> dict[str, Any]:
         "expert_count": shape.n_experts,
         "expert_used_count": shape.n_used,
         "expert_feed_forward_length": shape.inner,
+    }
+
+
+def _of_gemma(shape: Gemma) -> dict[str, Any]:
+    return {
+        "feed_forward_length": shape.inner,
+        "rope.freq_base": 1e6,
+        "rope.dimension_count": shape.head_size,
+        "rope.dimension_count_swa": shape.head_size // 2,
+        "attention.key_length_swa": shape.head_size // 2,
+        "attention.value_length_swa": shape.head_size // 2,
+        "attention.sliding_window": shape.sliding,
+        "attention.sliding_window_pattern": shape.slides,
+        "embedding_length_per_layer_input": 0,
     }
 
 
@@ -203,7 +263,7 @@ def _of_hybrid(shape: Hybrid) -> dict[str, Any]:
     }
 
 
-def write(shape: Hybrid | Mixture, source: Path, out: Path, type_name: str, seed: int = 0) -> int:
+def write(shape: Shape, source: Path, out: Path, type_name: str, seed: int = 0) -> int:
     """Write a stand-in with the source's tokenizer; returns its parameters."""
     reader = GGUFReader(source)
     embedding = next(t for t in reader.tensors if t.name == "token_embd.weight")
@@ -232,7 +292,7 @@ _ADD: dict[type, Callable[[GGUFWriter, str, Any], None]] = {
 
 def main() -> None:
     args = _arguments()
-    presets: Mapping[str, Hybrid | Mixture] = HYBRIDS if args.kind == "hybrid" else MIXTURES
+    presets = PRESETS[args.kind]
     if args.preset not in presets:
         raise SystemExit(f"no {args.kind} {args.preset}; there are {', '.join(presets)}")
     began = time.monotonic()
@@ -244,8 +304,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kind", choices=("hybrid", "mixture"), required=True)
-    parser.add_argument("--preset", default="tiny", help="27b, 9b, tiny; 30b, tiny")
+    parser.add_argument("--kind", choices=PRESETS, required=True)
+    parser.add_argument("--preset", default="tiny", help="27b, 9b, tiny; 30b, tiny; 12b, tiny")
     parser.add_argument("--type", choices=TYPES, default="q4_0")
     parser.add_argument("--source", default="default", help="whose tokenizer it gets")
     parser.add_argument("--out", type=Path, required=True, help="the GGUF to write")

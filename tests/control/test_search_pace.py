@@ -107,8 +107,8 @@ def test_a_draft_model_still_knows_what_it_missed_while_nobody_looked() -> None:
     controller = ProfitController(table(slope=0.1))
     seen = fruitless(controller, 40)
     assert not all(v.searched for v in seen)
-    skipped = replace(view({}, n_generated=50), searched=False)
     before = controller._requests[0].n_missing("model")
+    skipped = replace(view({}, n_generated=50, n_context=51), searched=False)
     choice = controller.choose([skipped])[0]
     controller.observe([told(replace(finished(), reason=choice.reason), 0.0)])
     assert controller._requests[0].n_missing("model") == before + 1
