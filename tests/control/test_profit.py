@@ -514,7 +514,7 @@ def test_choosing_takes_microseconds() -> None:
 
 def answers_of(good: str, n: int = 24, length: int = 96) -> list[Recording]:
     """One draft model is right, the other wrong."""
-    right, wrong = Offer(16, (0.9,) * 16), Offer(0, (0.9,) * 16)
+    right, wrong = RecordedOffer(16, (0.9,) * 16), RecordedOffer(0, (0.9,) * 16)
     offers = {name: (right if name == good else wrong,) * length for name in ("model", "model2")}
     return [Recording(str(i), "made", 50, "length", offers) for i in range(n)]
 

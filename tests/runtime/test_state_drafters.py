@@ -140,9 +140,9 @@ def test_nothing_is_exact_while_a_drafter_reads_states_and_that_changes_sums(
     monkeypatch.setattr(ClassCalibration, "unchanged", lambda *_: same)
     with Parlay(target, draft="suffix", mode="exact", context_size=512) as parlay:
         reasons = [parlay.generate(PROMPTS[0], max_tokens=4, raw=True).exact_reason]
-        parlay.engine.load_drafter(drafter)
+        parlay.engine.load_drafters([drafter])
         reasons.append(parlay.generate(PROMPTS[0], max_tokens=4, raw=True).exact_reason)
-        parlay.engine.drop_drafter(Fallback.MEMORY)
+        parlay.engine.drop_drafters(Fallback.MEMORY)
         reasons.append(parlay.generate(PROMPTS[0], max_tokens=4, raw=True).exact_reason)
     assert reasons == [None, None if same else "states", None]
 
