@@ -217,7 +217,7 @@ def _rate_told(timings: dict[str, Any]) -> float:
 def rounds(model: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
     """What rounds with and without a rejection take over a pass of as many rows."""
     found = []
-    with Engine(settings(model, args, "suffix")) as engine:
+    with Engine(replace(settings(model, args, "suffix"), snapshots=max(WINDOWS))) as engine:
         n_vocab = engine.target.n_vocab
         texts = prompts(engine)[:2]
         _say(f"rollback {engine.target.rollback.value}, {engine.target.free_rollback} tokens")

@@ -92,17 +92,6 @@ def test_what_is_taken_back_for_nothing_has_no_price() -> None:
     assert found.undoing == FOR_NOTHING
 
 
-def test_the_best_window_is_the_fastest_where_all_holds() -> None:
-    clock = Clock()
-
-    def steep(rows: int, _changed: bool) -> float:
-        return 0.010 if rows <= 4 else 0.030
-
-    made = measure(Stopwatch(SlowModel(clock, steep), clock), None, max_window=8, clock=clock)
-    assert made.best_window(8) == 3
-    assert made.best_window(2) == 2
-
-
 def test_probe_and_table_together_stay_below_four_seconds() -> None:
     """For a model that takes 8 ms a token and as much more per row as the default one."""
     clock = Clock()

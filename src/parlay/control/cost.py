@@ -292,11 +292,6 @@ class CostTable:
         """Another one that learns on its own."""
         return CostTable.from_dict(self.to_dict())
 
-    def best_window(self, widest: int) -> int:
-        """The window that is fastest where every draft holds; no wider one is ever the best."""
-        steady = self.curve(1, 1).steady
-        return max(range(widest + 1), key=lambda window: (window + 1) / steady[window + 1])
-
     @property
     def measured(self) -> dict[tuple[int, int], Curve]:
         """Every curve by the shortest context of its bucket and its number of sequences."""

@@ -77,6 +77,7 @@ class Calibration:
             passes,
             max_window=self._widest,
             n_sequences=settings.context.n_sequences,
+            most_rows=min(settings.most_rows, self._target.max_rollback + 1),
             progress=self._progress,
         )
         timed = () if passes is None else (MODEL,)

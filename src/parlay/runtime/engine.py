@@ -60,7 +60,6 @@ from parlay.runtime.sequence import Sequence, Sink
 from parlay.runtime.slots import Slots
 from parlay.runtime.snapshots import (
     choose_snapshots,
-    remember_window,
     room_for_prompts,
     wanted_files,
 )
@@ -136,6 +135,7 @@ class Engine:
         )
         self.target = self._keep(Context(self.model, context))
         self.widest = min(settings.widest, self.target.max_rollback)
+        self.most_rows = min(settings.most_rows, self.target.max_rollback + 1)
         self._loader = Loader(settings, self.model, self.target)
 
     def _calibrate(self, drafters: Mapping[str, Proposer]) -> None:
@@ -160,9 +160,8 @@ class Engine:
         return self.settings.prompt_chunk or default
 
     def _make_bets(self, controller: Controller, proposers: Mapping[str, Proposer]) -> Bets:
-        target, most = self.target, self.settings.most_rows
-        rows = min(most, target.max_rollback + 1)
-        bets = Bets(controller, proposers, FREE, target.context_size, self.widest, rows)
+        size = self.target.context_size
+        bets = Bets(controller, proposers, FREE, size, self.widest, self.most_rows)
         if self.settings.drafter_later:
             bets.absent |= dict.fromkeys(self._awaited, Fallback.DRAFTER_LOADING)
         return bets
@@ -475,7 +474,6 @@ class Engine:
             return FixedWindow(settings.window)
         key = self._pair_key
         costs = self._calibration.costs(key, target, drafters)
-        remember_window(settings, costs, self.target)
         made = learned_controller(costs, key, self.cutting)
         self._learned = lambda: keep_learned(key, made)
         return made

@@ -91,7 +91,7 @@ class Pricing:
         """What is left to be timed, in parts that a request may come between."""
         engine = self._engine
         n = engine.settings.context.n_sequences
-        wanted = measuring.tasks(engine.watched, None, engine.widest, n)
+        wanted = measuring.tasks(engine.watched, None, engine.widest, n, engine.most_rows)
         if self.measured:
             return deque()
         return deque([*(partial(self._time, run) for _, run in wanted), self._settle])

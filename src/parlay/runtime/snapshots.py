@@ -1,6 +1,6 @@
-"""Room for states: snapshots of the target's, by what windows pay here, and earlier prompts.
+"""Room for states: snapshots of the target's, by who drafts and where, and earlier prompts.
 
-Knows files, settings and earlier prices; runs before anything is loaded.
+Knows files and settings; runs before anything is loaded.
 """
 
 from __future__ import annotations
@@ -9,12 +9,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from parlay import store
-from parlay.control.cost import CostTable
 from parlay.errors import ParlayError
 from parlay.llama import library
-from parlay.llama.context import Context
-from parlay.llama.undo import Rollback
 from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan
@@ -24,10 +20,11 @@ from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.loading import drafter_files
 
 log = logging.getLogger("parlay.runtime")
-_WINDOWS = "windows"
-# Every pass, a plain one too, writes something for each of them: eight took 1 % of the time of a
-# 27B's pass on an H200. Wider drafts are taken back by copies.
-_MOST_SNAPSHOTS = 7
+# Every pass, a plain one too, writes something for each of them: on an H200 each took 0.7 % of a
+# 27B's plain pass. A draft model's drafts come every round and mostly end in a rejection: they are
+# worth it. What is found in the text is drafted seldom, and far where it is sure; drafts wider than
+# these are taken back by copies. On a CPU they take next to nothing.
+_MOST_SNAPSHOTS, _MOST_FOR_FINDS = 7, 1
 
 
 def choose_snapshots(settings: EngineSettings) -> int:
@@ -60,31 +57,18 @@ def useful_snapshots(settings: EngineSettings) -> int:
         return 0
     if settings.snapshots is not None:
         return settings.snapshots
-    most = min(_MOST_SNAPSHOTS, settings.context.rows_at_once - 1)
-    return min(_widest_that_pays(settings), most)
-
-
-def remember_window(settings: EngineSettings, costs: CostTable, target: Context) -> None:
-    """Keep for the next load which window pays; a busy machine is not believed."""
-    bounded = target.rollback is Rollback.BOUNDED
-    if bounded and costs.stable:
-        best = costs.best_window(settings.widest)
-        store.save(_WINDOWS, _key(settings), {"widest": settings.widest, "best": best})
-
-
-def _widest_that_pays(settings: EngineSettings) -> int:
     if settings.window is not None:
-        return settings.window
-    known = store.read(_WINDOWS, _key(settings), lambda r: (int(r["widest"]), int(r["best"])))
-    if known is None or settings.measure_again or known[0] != settings.widest:
-        return settings.widest
-    return min(settings.widest, known[1])
+        return min(settings.window, _MOST_SNAPSHOTS)
+    most = (
+        _MOST_SNAPSHOTS
+        if drafter_files(settings.draft) or not _on_gpu(settings)
+        else _MOST_FOR_FINDS
+    )
+    return min(settings.widest, most, settings.context.rows_at_once - 1)
 
 
-def _key(settings: EngineSettings) -> str:
-    devices = [(d.name, d.description) for d in library.devices()]
-    identity = store.file_identity(settings.target)
-    return store.fingerprint(identity, library.version(), devices, settings.model)
+def _on_gpu(settings: EngineSettings) -> bool:
+    return settings.model.gpu_layers != 0 and any(d.kind == "gpu" for d in library.devices())
 
 
 def wanted_files(settings: EngineSettings) -> tuple[Wanted, list[Wanted]]:

@@ -41,7 +41,10 @@ _N_REJECTED = 2
 _N_CHANGES = 2
 _SPARSE_ROWS = (12, 16, 17, 24, 32)
 _ROWS_EACH = (1, 2, 4)  # of several sequences
+# And on a GPU, where they cost little, those that a sure draft of one sequence may take.
+_WIDE_ROWS = (33, 65)
 _N_STEPS = 8
+_LONGEST = 1024  # tokens of a text that goes on, so that attention costs next to nothing
 _N_WARM_UP = 2
 _CATCH_UPS = (2, 8, 32)
 # On an idle machine half of the single passes lie within 2 to 5 % of each other.
@@ -163,6 +166,7 @@ def measure(
     *,
     max_window: int,
     n_sequences: int = 1,
+    most_rows: int = 0,
     budget_s: float = 4.0,
     progress: Progress = quietly,
     clock: Clock = perf_counter,
@@ -175,7 +179,7 @@ def measure(
     """
     deadline = clock() + budget_s
     timed = Stopwatch(drafter, clock) if drafter is not None else None
-    wanted = list(tasks(target, timed, max_window, n_sequences))
+    wanted = list(tasks(target, timed, max_window, n_sequences, most_rows))
     n_needed = 1 if timed is None else 2  # a pass of each: without it there is no table
     try:
         for i, (name, run) in enumerate(wanted):
@@ -221,9 +225,13 @@ Task = tuple[str, Callable[[], None]]
 
 
 def tasks(
-    target: Stopwatch, drafter: Stopwatch | None, max_window: int, n_sequences: int
+    target: Stopwatch,
+    drafter: Stopwatch | None,
+    max_window: int,
+    n_sequences: int,
+    most_rows: int = 0,
 ) -> Iterable[Task]:
-    """What there is to time, the most important first."""
+    """What there is to time, the most important first; `most_rows` that a single one may take."""
     yield "single tokens", partial(_time_shape, target, 1, _N_STEPS)
     if drafter is not None:
         yield "drafter", partial(_time_drafter, drafter)
@@ -231,7 +239,9 @@ def tasks(
         yield "rejected drafts", partial(_time_rollback, target)
     widest = max_window + 1
     shapes = [b for b in (*range(2, _DENSE_ROWS + 1), *_SPARSE_ROWS) if b < widest]
-    for b in (*shapes, widest):
+    wide = [b for b in _WIDE_ROWS if widest < b <= most_rows] if target.steady else []
+    first = [b for b in (2, 4, 8) if b < widest]
+    for b in (*first, widest, *wide, *(b for b in shapes if b not in first)):
         n = _N_SAMPLES if b <= _SMALL_ROWS else _N_SAMPLES_WIDE
         yield f"{b} rows", partial(_time_shape, target, b, n)
     for n in numbers_up_to(n_sequences):
@@ -255,14 +265,23 @@ def _time_shape(passes: Stopwatch, rows: int, n_wanted: int) -> None:
     shapes = [rows] * (n_wanted - have)
     if passes.steady:  # twice until it is steady, and then to and fro for the price of a change
         shapes += [rows, rows, *(1, 1, rows, rows) * _N_CHANGES]
-    prefix = real_tokens(passes, _N_PREFIX)
     for i, n in enumerate(shapes):
-        if passes.length(0):  # the text of the last pass: the same, but for the rows after it
-            rewind(passes, prefix)
-        else:
-            passes.decode([Span(0, 0, prefix, 0)])
+        _back_to_prefix(passes, n)
         # Each time another place of the text: a mixture's price depends on what it reads.
-        passes.decode([Span(0, _N_PREFIX, real_tokens(passes, n, place=i + 1), n)])
+        passes.decode([Span(0, passes.length(0), real_tokens(passes, n, place=i + 1), n)])
+
+
+def _back_to_prefix(passes: Stopwatch, n_rows: int) -> None:
+    """A short text in the cache. What cannot be cut goes on instead, as long as there is room: to
+    read the text again would take longer than what is measured."""
+    prefix = real_tokens(passes, _N_PREFIX)
+    if not passes.length(0):
+        passes.decode([Span(0, 0, prefix, 0)])
+    elif passes.free_rollback >= passes.context_size:
+        rewind(passes, prefix)
+    elif passes.length(0) + n_rows > min(passes.context_size, _LONGEST):
+        passes.clear(0)
+        passes.decode([Span(0, 0, prefix, 0)])
 
 
 def _time_rollback(passes: Stopwatch) -> None:
