@@ -45,7 +45,7 @@ def test_after_a_bet_every_round_is_looked_at_for_a_while() -> None:
     searches(pace, 100, SEARCH)
     pace.observe(SEARCH, FAST, found=True)
     pace.due()
-    assert searches(pace, 15, SEARCH) == 15
+    assert searches(pace, 3, SEARCH) == 3
 
 
 def test_one_slow_look_does_not_make_looks_rare() -> None:
@@ -112,3 +112,17 @@ def test_a_draft_model_still_knows_what_it_missed_while_nobody_looked() -> None:
     choice = controller.choose([skipped])[0]
     controller.observe([told(replace(finished(), reason=choice.reason), 0.0)])
     assert controller._requests[0].n_missing("model") == before + 1
+
+
+def test_a_dear_search_is_given_up_sooner_than_a_cheap_one() -> None:
+    n_searched = []
+    for search_s in (0.03e-3, 0.25e-3):
+        pace = SearchPace()
+        pace.observe(search_s, 1e-3, found=True)
+        n = 0
+        while pace.due():
+            pace.observe(search_s, 1e-3, found=False)
+            n += 1
+        n_searched.append(n)
+    assert 8 < n_searched[0] <= 16
+    assert 1 <= n_searched[1] <= 3

@@ -11,7 +11,7 @@ import math
 # Up to this share of a pass is searched without a thought; beyond it, so much is aimed at.
 _HARMLESS, _AIM = 0.02, 0.01
 _LONGEST = 16  # rounds from one search to the next
-_N_FRUITLESS = 16  # searches in a row that found nothing, before any round goes without one
+_N_FRUITLESS = 16  # harmless searches in a row that find nothing, before a round goes without one
 _KEPT = 0.9  # times are averaged over about ten rounds
 
 
@@ -29,7 +29,8 @@ class SearchPace:
     def interval(self) -> int:
         """Rounds from one search to the next."""
         share = self._search_s / self._pass_s if self._pass_s else 0.0
-        if self._n_fruitless < _N_FRUITLESS or share <= _HARMLESS:
+        # Before any round goes without a search, all in vain may take what harmless ones would.
+        if share <= _HARMLESS or self._n_fruitless * share < _N_FRUITLESS * _HARMLESS:
             return 1
         return min(_LONGEST, math.ceil(share / _AIM))
 
