@@ -67,7 +67,8 @@ class _Quiet:
     placed: list[Bet]
 
     def is_for(self, sequences: Seq[Sequence], frame: Frame) -> bool:
-        return self.sequences == list(sequences) and self.frame == frame
+        same = self.sequences == list(sequences) and self.frame == frame
+        return same and all([seq.n_remaining > 1 for seq in sequences])  # a last token has no draft
 
 
 class Bets:
