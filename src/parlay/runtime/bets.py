@@ -68,7 +68,8 @@ class _Quiet:
 
     def is_for(self, sequences: Seq[Sequence], frame: Frame) -> bool:
         same = self.sequences == list(sequences) and self.frame == frame
-        return same and all([seq.n_remaining > 1 for seq in sequences])  # a last token has no draft
+        # A last token has no draft whatever is chosen, and says so.
+        return same and all(seq.n_remaining > 1 or seq.request.plain for seq in sequences)
 
 
 class Bets:
