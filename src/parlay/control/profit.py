@@ -462,7 +462,8 @@ class ProfitController:
             and request.asked not in request.view.offers
             and r.n_drafted + r.n_dropped
         ]
-        ready = any(r.n_ahead for r in rounds)  # then it began somewhere in the middle
+        # With something ready it began somewhere in the middle.
+        ready = any(request.view.ready.n_tokens for _, request in drafted)
         names = {request.asked for _, request in drafted}
         cost = self.costs.cost_of(names.pop()) if len(names) == 1 else None
         if cost is None or ready:
