@@ -387,7 +387,7 @@ def draft_plan(
     Its time is shared: every step is one pass over all of them. `beside`: it was at work beside the
     last pass, and unless that was of use, the token under way is waited for.
     """
-    n, n_ready = len(requests), min([request.view.ready.n_tokens for request in requests])
+    n, n_ready = len(requests), min([r.view.ready.of(proposer) for r in requests])
     n_missing = 0 if n_ready else sum([r.n_missing(proposer) for r in requests])
     plan = DraftPlan(
         proposer,

@@ -463,7 +463,7 @@ class ProfitController:
             and r.n_drafted + r.n_dropped
         ]
         # With something ready it began somewhere in the middle.
-        ready = any(request.view.ready.n_tokens for _, request in drafted)
+        ready = any(request.view.ready.of(request.asked) for _, request in drafted)
         names = {request.asked for _, request in drafted}
         cost = self.costs.cost_of(names.pop()) if len(names) == 1 else None
         if cost is None or ready:

@@ -59,6 +59,11 @@ class Ready:
     n_tokens: int = 0  # of a draft
     n_ahead: int = 0  # drafted ahead since it was last looked at, of use or not
     ahead_s: float = 0.0  # what those took
+    proposer: str = ""  # whose it is; empty: there is one only
+
+    def of(self, proposer: str) -> int:
+        """Tokens that are ready if this proposer is asked."""
+        return self.n_tokens if self.proposer in ("", proposer) else 0
 
 
 NO_DRAFT = Draft((), "none")

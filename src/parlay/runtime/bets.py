@@ -240,12 +240,15 @@ class Bets:
         )
 
     def _ready(self, names: Seq[str], seq: Sequence) -> Ready:
-        """What the draft model, the one there may be, has for this text already."""
+        """What a draft model has for this text already: of several, the one that has most."""
+        found = NOTHING_READY
         for name in names:
             proposer = self.proposers[name]
             if name not in self._free and provides(proposer):
-                return proposer.ready(seq.seq_id, seq.tokens)
-        return NOTHING_READY
+                own = proposer.ready(seq.seq_id, seq.tokens)
+                if found is NOTHING_READY or own.n_tokens > found.n_tokens:
+                    found = replace(own, proposer=name)
+        return found
 
     def _absence(self, seq: Sequence) -> Fallback:
         """Why none of a request's proposers can draft."""
