@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,17 @@ def test_the_second_model_goes_where_the_first_left_room() -> None:
     drafter = [i for i in both.items if i.model == "drafter" and i.what == "weights"]
     assert 1 in {i.device for i in drafter if i.place == "gpu"}
     assert both.verdict == "fits"
+
+
+def test_only_the_devices_that_were_chosen_are_used() -> None:
+    def used(*devices: str) -> set[int]:
+        chosen = replace(load(), model=ModelSettings(devices=devices))
+        plan = make_plan([chosen], gpus(24, 24))
+        return {item.device for item in plan.items if item.place == "gpu"}
+
+    assert used() == {0, 1}
+    assert used("CUDA1") == {1}
+    assert used("CPU") == set()
 
 
 def test_a_gpu_costs_its_driver_once() -> None:

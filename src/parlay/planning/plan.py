@@ -5,6 +5,7 @@ Pure arithmetic over items and pools; reads neither files nor devices.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -125,7 +126,13 @@ def make_plan(
     for load in loads:
         check_cache_types(load.shape, load.context)
         check_split(load.model, _gpus_of(load, pools))
-        found = needs(load, gpus=left, repacked=repacked)
+        own = _chosen(load, len(left))
+        found = [
+            replace(item, device=own[item.device])
+            if item.place == "gpu" and item.device < len(own)
+            else item
+            for item in needs(load, gpus=[left[i] for i in own], repacked=repacked)
+        ]
         for item in found:  # the next model finds less; a device that is not there is refused later
             if item.place == "gpu" and item.device < len(left):
                 left[item.device] -= item.n_bytes
@@ -139,6 +146,15 @@ def make_plan(
     if not cache:
         return made
     return replace(made, items=(*items, Item("target", "prompt cache", "ram", cache)))
+
+
+def _chosen(load: Load, n_gpus: int) -> list[int]:
+    """Which of the GPUs a model may use: by the numbers in the names it was given, else all."""
+    if not load.model.devices:
+        return list(range(n_gpus))
+    named = [name for name in load.model.devices if not name.startswith(CPU)]
+    numbers = [int(found[0]) if (found := re.findall(r"\d+$", name)) else 0 for name in named]
+    return [number for number in dict.fromkeys(numbers) if number < n_gpus]
 
 
 def _gpus_of(load: Load, pools: Sequence[MemoryPool]) -> list[str]:
