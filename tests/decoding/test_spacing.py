@@ -43,6 +43,10 @@ def test_after_a_colon_every_value_is_spaced_as_the_last_one() -> None:
     assert after('{"a": "x", "b":').guess(ord("[")) == b" "
 
 
+def test_an_indent_that_is_no_multiple_of_its_depth_comes_again() -> None:
+    assert after('{\n "a": {\n       "b": 1\n },\n "c": {').guess(ord('"')) == b"\n       "
+
+
 def test_white_space_that_has_begun_is_completed() -> None:
     assert after('{\n  "a": "x",\n ').guess(ord('"')) == b" "
 

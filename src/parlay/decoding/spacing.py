@@ -25,6 +25,7 @@ class Spacing:
         self._habits: dict[_Place, bytes | None] = {}  # None: a new line, indented by depth
         self._last = last._habits if last is not None else {}
         self._unit: bytes = last._unit if last is not None else b""  # one level of indent
+        self._indents: dict[int, bytes] = {}  # by depth, the last one: some are irregular
         self._depth = 0
         self._before: int | None = None  # the last mark outside of a string
         self._run = bytearray()  # white space since then
@@ -96,7 +97,8 @@ class Spacing:
         return self._habits.get((_COLON, _VALUE), b" ") if before == _COMMA else opened
 
     def _indent(self, after: int) -> bytes:
-        return b"\n" + self._unit * (self._depth - (after in _CLOSING))
+        depth = self._depth - (after in _CLOSING)
+        return b"\n" + self._indents.get(depth, self._unit * depth)
 
     def _read_string(self, byte: int) -> None:
         if self._escaped:
@@ -125,7 +127,7 @@ class Spacing:
         if _NEWLINE not in self._run:
             self._habits[place] = bytes(self._run)
             return
-        indent = bytes(self._run).rpartition(b"\n")[2]
+        indent = self._indents[depth] = bytes(self._run).rpartition(b"\n")[2]
         if depth > 0 and len(indent) % depth == 0:
             self._unit = indent[: len(indent) // depth]
         self._habits[place] = None
