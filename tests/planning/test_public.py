@@ -7,7 +7,7 @@ from pathlib import Path
 
 from parlay.planning.public import markdown_table
 
-PAGE = Path(__file__).parents[2] / "docs" / "planning.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "planning.md"
 
 
 def test_the_readme_shows_what_is_computed() -> None:

@@ -42,8 +42,10 @@ class Threads:
 
 @functools.cache
 def can_sleep() -> bool:
-    """Whether this build waits by GNU OpenMP."""
-    return "OPENMP" in cpu.features() and _team_of() is not None
+    """Whether this build waits by GNU OpenMP, and may have more threads than there are cores."""
+    if "OPENMP" not in cpu.features() or _team_of() is None:
+        return False
+    return int(C._lib.omp_get_thread_limit()) > (os.cpu_count() or 1)
 
 
 @functools.cache

@@ -37,9 +37,9 @@ def test_the_target_answers_while_the_drafter_loads(
     go_on = threading.Event()
     load = Loader.draft_model
 
-    def slow(*args: Any) -> Any:
+    def slow(*args: Any, **options: Any) -> Any:
         assert go_on.wait(PATIENCE_S)
-        return load(*args)
+        return load(*args, **options)
 
     monkeypatch.setattr(Loader, "draft_model", slow)
     with running(target, model__drafter=str(drafter)) as server:
@@ -83,7 +83,7 @@ def test_a_drafter_that_cannot_be_loaded_leaves_plain_decoding(
 def test_a_drafter_that_runs_out_of_memory_says_memory(
     target: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_args: Any) -> None:
+    def fail(*_args: Any, **_options: Any) -> None:
         raise LoadError("no context: failed to allocate memory")
 
     monkeypatch.setattr(Loader, "draft_model", fail)

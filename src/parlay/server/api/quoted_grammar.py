@@ -19,7 +19,7 @@ _SCALARS = {
 _KEY = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"
 
 
-class Rules(Protocol):
+class KeepRule(Protocol):
     """Where rules are kept."""
 
     def __call__(self, prefix: str, body: str) -> str:
@@ -31,7 +31,7 @@ class QuotedGrammar:
 
     def __init__(
         self,
-        rule: Rules,
+        rule: KeepRule,
         text: Callable[[str], str],
         quoted: str,
         mark: str,
