@@ -237,6 +237,14 @@ def test_company_that_rounds_differently_leaves_the_class_when_it_is_first_tried
     assert not tried(never, found, [24, 24]).concurrent
 
 
+def test_on_a_cpu_several_have_no_more_rows_in_all_than_one_alone_may_have() -> None:
+    """Rows outside a whole group of four mostly round as those inside do: trying does not tell."""
+    model = Pairs(lambda n_sequences, rows: int(n_sequences == 1 and rows % 4 > 0))
+    fours = next(c for c in probe(model, MAX_ROWS, 4, chunk=64).classes if c.floor == 4)
+    assert {(2, 2), (4, 1)} <= fours.together
+    assert all(n * rows % 4 == 0 for n, rows in fours.together)
+
+
 def test_neighbours_with_longer_texts_that_change_sums_are_left_apart() -> None:
     model = Pairs(lambda n_sequences, rows: 0, uneven=1)
     (found,) = probe(model, MAX_ROWS, 2, chunk=64).classes

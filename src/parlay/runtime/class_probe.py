@@ -143,7 +143,7 @@ class _Probing:
         return Probe(tuple(classes), complete)
 
     def _in_company(self, classes: Sequence[ExactClass]) -> list[ExactClass]:
-        company = Company(self._walker, self._n_sequences)
+        company = Company(self._walker, self._n_sequences, self._max_rows)
         if len(classes) == 1 and self._walker.cuts:
             return [company.hoped(found) for found in classes]
         return company.join(classes)

@@ -74,9 +74,10 @@ class Company:
     several sequences to try them.
     """
 
-    def __init__(self, walker: Walker, n_sequences: int) -> None:
+    def __init__(self, walker: Walker, n_sequences: int, max_width: int) -> None:
         self._walker = walker
         self._n_sequences = n_sequences
+        self._max_width = max_width  # of one sequence, as it was probed
         self._size = walker.passes.context_size
         self._most_rows = min(_MOST_ROWS, walker.chunk)  # a chunk fits in any batch
 
@@ -99,7 +100,14 @@ class Company:
             return frozenset()
         most, widest = self._most_rows, min(max(found.widths), _MOST_EACH)
         counts = range(2, min(self._n_sequences, most) + 1)
-        return frozenset((n, r) for n in counts for r in range(1, min(widest, most // n) + 1))
+        shapes = ((n, r) for n in counts for r in range(1, min(widest, most // n) + 1))
+        return frozenset((n, r) for n, r in shapes if self._may_hold(found, n * r))
+
+    def _may_hold(self, found: ExactClass, n_rows: int) -> bool:
+        """A CPU's matrix products see rows, whosesoever they are: so many as one sequence may not
+        have nobody may. Such rows mostly agree, so that a few passes do not tell."""
+        whole = found.floor == 1 and found.limit >= self._max_width  # none differed
+        return whole or n_rows in found.widths or self._walker.passes.steady
 
     def _read(self, lengths: Sequence[int]) -> list[Run]:
         """Texts so long in the caches; returns what follows them."""

@@ -1,0 +1,74 @@
+"""Real text on real weights, to the bit: cold, warm, with drafts, alone and as one of four.
+
+The default model with K-quants, at F16 and as it is shipped; the reference has no proposer and a
+cold cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parlay.bench.suite import load_suite
+from parlay.llama.vocabulary import Vocabulary
+from parlay.runtime.engine import Engine
+from parlay.runtime.request import Request
+from tests.runtime.test_earned import Bits, bits, scored
+from tests.runtime.test_engine import Waiting, settings
+
+pytestmark = pytest.mark.weights
+
+LENGTHS = (40, 300, 41, 1500)
+N_TOKENS = 8
+
+
+@pytest.fixture(scope="module", params=["q4_k_m", "f16", "q4_1"])
+def made(
+    request: pytest.FixtureRequest,
+    smollm2: Path,
+    smollm2_as: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., Engine]]:
+    """Engines of one file type; what the first one probes the others recall."""
+    target = smollm2 if request.param == "q4_1" else smollm2_as(request.param)
+    options: dict[str, Any] = {"mode": "exact", "context": {"context_size": 2048, "threads": 0}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARLAY_CACHE", str(tmp_path_factory.mktemp("bits")))
+
+        def engine(*draft: str, **more: Any) -> Engine:
+            return Engine(settings(target, *draft, slots=4, **options, **more))
+
+        yield engine
+
+
+def texts(vocabulary: Vocabulary) -> list[Request]:
+    """Beginnings of different texts, so long."""
+    prompts = [str(p.messages[-1]["content"]) for p in load_suite("core-60").prompts]
+    whole = [vocabulary.tokenize(" ".join(prompts[i:] + prompts[:i])) for i in range(len(LENGTHS))]
+    cut = [text[:n] for text, n in zip(whole, LENGTHS, strict=True)]
+    assert list(map(len, cut)) == list(LENGTHS)
+    return [Request(tuple(text), max_tokens=N_TOKENS, logprobs=2) for text in cut]
+
+
+def together(engine: Engine, requests: list[Request]) -> list[Bits]:
+    clients = [Waiting() for _ in requests]
+    answers = [engine.submit(r, c.take) for r, c in zip(requests, clients, strict=True)]
+    assert all(client.ended.wait(300.0) for client in clients)
+    assert all(answer.exact for answer in answers)
+    return [scored(client) for client in clients]
+
+
+def test_bits_depend_on_nothing_but_the_prompt(made: Callable[..., Engine]) -> None:
+    with made("suffix") as engine:
+        requests, name = texts(engine.model.vocabulary), engine.exact.name
+        four = together(engine, requests)
+        warm = [bits(engine, request) for request in requests]
+        n_shared = len({n for n, _ in engine.exact.company})
+        assert n_shared or not engine.exact.concurrent  # where they may share passes, they did
+    with made(exact_class=name) as engine:
+        cold = [bits(engine, request) for request in requests]
+    assert four == cold
+    assert warm == cold
