@@ -21,6 +21,7 @@ import pytest
 
 import parlay
 from parlay.control.profit import ProfitController
+from parlay.control.search_pace import SearchPace
 from parlay.decoding import verification
 from parlay.llama.context import Context
 from parlay.llama.template import ChatTemplate
@@ -77,6 +78,8 @@ def walked(tiny_llama: Path) -> dict[str, list[Stack]]:
         judges = verification.VERIFICATIONS
         patch.setitem(judges, "coupled", noted(judges["coupled"], found["in"]))
         patch.setattr(asyncio, "to_thread", handed(asyncio.to_thread, found["in"]))
+        # Searching takes a tiny model's time, and would rest now and then.
+        patch.setattr(SearchPace, "observe", lambda *_args, **_options: None)
         options = {"model__drafter": "suffix", "runtime__controller": "profit"}
         with running(tiny_llama, **options) as server:
             url = f"{server.url}/v1/chat/completions"
