@@ -74,7 +74,7 @@ def test_a_faithful_pass_tries_nothing_and_says_that_it_is_not_exact() -> None:
 
 def test_an_answer_whose_passes_other_threads_made_is_not_called_exact() -> None:
     rig = Rig()
-    rig.scheduler._ready = lambda _spans, _exact: Inexact.THREADS
+    rig.scheduler._before_pass = lambda _spans, _exact: Inexact.THREADS
     (seq,) = rig.run(Request((1, 2, 3), max_tokens=4))
     assert seq.inexact is Inexact.THREADS
     assert seq.n_firm == 0

@@ -190,7 +190,7 @@ class Engine:
             ends=self.model.vocabulary.ends,
             chunk=chunk,
             n_batch=context.n_batch,
-            ready=self.crews.ready,
+            before_pass=self.crews.ready,
         )
 
     def _make_crews(self, composition: Composition) -> Crews:

@@ -87,7 +87,7 @@ class _Pass:
 
 
 # Before each pass over these spans, exact or not; why its bits may not be those of the class.
-Ready = Callable[[Seq[Span], bool], Inexact | None]
+BeforePass = Callable[[Seq[Span], bool], Inexact | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Scheduler:
         ends: frozenset[int],
         chunk: int,
         n_batch: int,
-        ready: Ready = lambda _spans, _exact: None,
+        before_pass: BeforePass = lambda _spans, _exact: None,
     ) -> None:
         self.target = target
         target.meanwhile = self._catch_up
@@ -129,7 +129,7 @@ class Scheduler:
         self._ends = ends
         self._chunk = chunk
         self._n_batch = n_batch
-        self._ready = ready
+        self._before_pass = before_pass
         self._unready: Inexact | None = None  # what it said of the last pass
         self._waiting: deque[Sequence] = deque()
         self._active: list[Sequence] = []
@@ -294,7 +294,7 @@ class Scheduler:
 
     def _decode(self, made: _Pass) -> list[NDArray[np.float32]]:
         exact = self._is_exact([row.seq for row in made.rows])
-        self._unready = self._ready(made.spans, exact)
+        self._unready = self._before_pass(made.spans, exact)
         if any(span.n_logits for span in made.spans):
             placed = [(row.seq, row.bet) for row in made.rows if row.decodes]
             self._beside = self.bets.ahead(placed)
