@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.shared.arguments import parser_of
 from parlay.training.trainer import Recipe
 
 FILE_TYPES = ("q4_0", "q8_0", "f16")
@@ -31,7 +32,7 @@ def device() -> str:
 
 def arguments(about: str | None, phases: Sequence[str]) -> argparse.ArgumentParser:
     """What both scripts take."""
-    parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
+    parser = parser_of(about)
     parser.add_argument("phase", choices=phases)
     parser.add_argument("--target", type=Path)
     parser.add_argument("--work", type=Path, required=True)

@@ -17,12 +17,13 @@ import json
 import sys
 from pathlib import Path
 
+from benchmarks.shared.arguments import parser_of
 from parlay.hub.resolving import resolve_model
 from parlay.timing.batch_table import WantedTable, measure_table
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("model", help="GGUF file, or default")
     parser.add_argument("--draft", help="the drafter's GGUF file")
     parser.add_argument("--name", default="measured")

@@ -26,6 +26,7 @@ from gguf import GGMLQuantizationType as TensorKind
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
 from benchmarks.models.expand import TYPES, Noise, Tensor, write_tensors
+from benchmarks.shared.arguments import parser_of
 from parlay import Parlay
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Round
@@ -272,9 +273,7 @@ def _print(rows: Sequence[Row]) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--target", type=Path, required=True, help="a stand-in or any GGUF")
     parser.add_argument("--drafter", type=Path, help="default: written beside the target")
     parser.add_argument("--right", type=float, nargs="+", default=[0.6, 0.7, 0.8])

@@ -8,7 +8,6 @@ One engine, slices in turn; for each number of busy cores so many processes that
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from statistics import fmean
 from time import perf_counter
 from typing import Any
 
+from benchmarks.shared.arguments import parser_of
 from parlay import Parlay
 from parlay.bench.suite import load_suite
 from parlay.control.crew import Crew, CrewChoice, crews
@@ -105,7 +105,7 @@ def record(n: int, rates: dict[str, list[float]], following: CrewChoice) -> dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("target", nargs="?", default="default", help="GGUF file")
     parser.add_argument("--busy", default="0,1,2", help="cores that others use, in turn")
     parser.add_argument("--rounds", type=int, default=3, help="slices of each")

@@ -8,9 +8,9 @@ Example: python -m benchmarks.measurements.cache_care --model default --context 
 
 from __future__ import annotations
 
-import argparse
 from time import perf_counter
 
+from benchmarks.shared.arguments import parser_of
 from parlay.decoding.span import Span
 from parlay.hub.resolving import resolve_model
 from parlay.llama.context import Context
@@ -22,7 +22,7 @@ CHUNK = 512
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--context", type=int, nargs="+", default=[1024, 4096])
     parser.add_argument("--threads", type=int, default=0)

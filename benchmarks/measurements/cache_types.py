@@ -7,10 +7,10 @@ Passes of one and of four tokens, interleaved over all types, and the shapes tha
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from time import perf_counter
 
+from benchmarks.shared.arguments import parser_of
 from parlay.decoding.span import Span
 from parlay.hub.resolving import resolve_model
 from parlay.llama.context import Context
@@ -42,7 +42,7 @@ def timed(context: Context, length: int, rows: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("model", nargs="?", default="default", help="GGUF file")
     model = Model(resolve_model(parser.parse_args().model), ModelSettings())
     contexts = {

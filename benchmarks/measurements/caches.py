@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 
+from benchmarks.shared.arguments import parser_of
 from parlay.decoding.span import Span
 from parlay.hub.resolving import resolve_model
 from parlay.llama.context import Context
@@ -49,9 +50,7 @@ _KINDS = ("apart", "unified")
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("model", help="GGUF file, or default")
     parser.add_argument("--sequences", type=int, default=16)
     parser.add_argument("--depths", type=int, nargs="+", default=[256, 2048, 8192])

@@ -7,12 +7,12 @@ Interleaved pairs, each with a fresh process; their ratio with its interval.
 
 from __future__ import annotations
 
-import argparse
 from time import perf_counter
 
 import httpx
 
 from benchmarks.shared import served
+from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio_of_repeats, shown
 from parlay.hub.resolving import resolve_model
 
@@ -20,7 +20,7 @@ BODY = {"prompt": "Hello", "max_tokens": 8, "temperature": 0}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--drafter", required=True)
     parser.add_argument("--pairs", type=int, default=12)

@@ -8,7 +8,6 @@ chat's. CPU time and not wall time: on a busy machine the latter measures the ne
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 
 from benchmarks.measurements.server_vs_llama import _idle_share, _loop_cpu_s
 from benchmarks.shared import served
+from benchmarks.shared.arguments import parser_of
 from parlay.hub.resolving import resolve_model
 
 TURN = [{"role": "user", "content": "Tell me a long story."}]
@@ -29,7 +29,7 @@ FORMATS: dict[str, tuple[str, dict[str, Any], bytes]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=300)

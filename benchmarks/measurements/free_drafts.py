@@ -28,6 +28,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio, recorded
 from benchmarks.shared.wanted_edits import wanted
 from parlay import Parlay
@@ -116,7 +117,7 @@ def _found(rates: Mapping[str, Rates]) -> dict[str, Any]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--draft", default="suffix", help="loaded beside what is free")
     parser.add_argument("--suites", nargs="+", choices=sorted(ARMS), default=sorted(ARMS))

@@ -11,7 +11,6 @@ the machine does is not in it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.shared.arguments import parser_of
 from parlay.bench.suite import load_suite
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.masked import Masked
@@ -56,7 +56,7 @@ class Widened(Vocabulary):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="default", help="whose vocabulary")
     parser.add_argument("--widened", type=int, default=150_000, help="tokens of the made one")
     parser.add_argument("--window", type=int, default=16, help="the longest skeleton of a round")

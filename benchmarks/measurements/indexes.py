@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
+from benchmarks.shared.arguments import parser_of
 from parlay.hub.resolving import resolve_model
 from parlay.llama.vocabulary_only import open_vocabulary
 from parlay.proposers.ngram import NgramProposer
@@ -23,7 +24,7 @@ _N_SINGLE = 500
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--tokens", type=int, default=32_000)
     parser.add_argument("--model", default="default", help="whose tokens")
     args = parser.parse_args()

@@ -5,8 +5,7 @@ Example: python -m benchmarks.measurements.large_pages --target default --pairs 
 
 from __future__ import annotations
 
-import argparse
-
+from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio_of_repeats, shown
 from parlay import Parlay
 
@@ -14,7 +13,7 @@ PROMPT = "Write a short story about a lighthouse keeper."
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--target", default="default")
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=96)

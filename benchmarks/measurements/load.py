@@ -34,6 +34,7 @@ import httpx
 import psutil
 
 from benchmarks.shared import served
+from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio, ratio_of_repeats, recorded, shown
 from parlay.bench.statistics import Estimate
 from parlay.bench.subjects.peer import PeerSettings
@@ -112,9 +113,7 @@ def _keep(samples: Sequence[Sample], path: str | None) -> None:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--draft", help="absent: what the server would choose")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4, 8, 12, 16, 32])

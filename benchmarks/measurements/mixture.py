@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.measurements.block_pair import PROMPTS
+from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio_of_prompts, recorded
 from parlay import Parlay
 from parlay.llama.context import Context
@@ -132,9 +133,7 @@ def _print(tables: Sequence[Costs], speeds: Sequence[Speed]) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--model", type=Path, required=True, help="a mixture's GGUF")
     parser.add_argument("--dense", type=Path, help="a dense model beside it")
     parser.add_argument("--n-cpu-moe", type=int, nargs="+", default=[0], help="-1: all layers")

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 import httpx
 
 from benchmarks.shared import served
+from benchmarks.shared.arguments import parser_of
 from parlay.bench.statistics import estimate
 
 # Wakes when something comes, reads it, and does nothing with it.
@@ -50,7 +51,7 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--pairs", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=128)

@@ -26,6 +26,7 @@ from typing import Any
 import httpx
 
 from benchmarks.shared import served
+from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio, shown
 from parlay import Parlay
 from parlay.bench.subjects.peer import PeerSettings
@@ -114,7 +115,7 @@ def contexts(parlay: Parlay) -> list[Any]:
 
 
 def main() -> None:
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    ap = parser_of(__doc__)
     ap.add_argument("--target", default="default")
     ap.add_argument("--drafter", help="GGUF of a draft model")
     ap.add_argument("--window", type=int, nargs="*", default=[5])

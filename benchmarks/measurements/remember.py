@@ -8,11 +8,11 @@ Example: python -m benchmarks.measurements.remember
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio_of_prompts, shown
 from parlay import Parlay
 from parlay.bench.suite import Prompt, load_suite
@@ -28,7 +28,7 @@ def changed(prompt: Prompt) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--remember", type=int, default=65536)

@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.shared.arguments import parser_of
 from parlay.control.cost import MAX_ROWS, CostTable, load_costs, shipped_costs
 from parlay.control.cutting import Cutting
 from parlay.control.profit import ProfitController
@@ -162,9 +163,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--sequences", type=int, nargs="+", default=[1, 8, 16, 32])
     parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
     parser.add_argument("--modes", choices=("exact", "faithful"), nargs="+", default=["faithful"])

@@ -25,6 +25,7 @@ import httpx
 import psutil
 
 from benchmarks.shared import served
+from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio_of_repeats, shown
 from parlay.bench.subjects.peer import PeerSettings
 from parlay.hub.resolving import resolve_model
@@ -64,7 +65,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--draft", help="absent: what the server would choose")
     parser.add_argument("--window", type=int, help="absent: the controller's choice")

@@ -5,10 +5,9 @@ python -m benchmarks.measurements.steady [TARGET.gguf] [DRAFTER.gguf]
 
 from __future__ import annotations
 
-import argparse
-
 import psutil
 
+from benchmarks.shared.arguments import parser_of
 from parlay import Parlay
 from parlay.bench.suite import load_suite
 
@@ -43,7 +42,7 @@ def acceptance(parlay: Parlay) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("target", nargs="?", default="default", help="GGUF file")
     parser.add_argument("drafter", nargs="?", help="GGUF file; without it, memory only")
     args = parser.parse_args()

@@ -35,6 +35,8 @@ from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
+from benchmarks.shared.arguments import parser_of
+
 Matrix = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
@@ -366,9 +368,7 @@ def tell(out: Path, n_parameters: int, began: float) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--source", type=Path, required=True, help="the small GGUF")
     parser.add_argument("--out", type=Path, required=True, help="the GGUF to write")
     parser.add_argument("--preset", choices=PRESETS, help="a shape; the next options change it")

@@ -26,7 +26,6 @@ distill` it keeps fc in F16. Needs numpy and gguf, not llama.cpp.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -42,6 +41,7 @@ from gguf.constants import GGMLQuantizationType as Kind
 from numpy.typing import NDArray
 
 from benchmarks.models.expand import Tensor, write_tensors
+from benchmarks.shared.arguments import parser_of
 
 TYPES = {
     "q4_0": (Kind.Q4_0, LlamaFileType.MOSTLY_Q4_0),
@@ -402,7 +402,7 @@ def _add_keys(writer: Any, drafter: File, changed: Mapping[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--drafter", type=Path, required=True, help="a block drafter of the source")
     parser.add_argument("--source", type=Path, required=True, help="the small model")
     parser.add_argument("--standin", type=Path, required=True, help="the large one made from it")

@@ -7,10 +7,11 @@ python -m benchmarks.models.first_layers MODEL.gguf OUT.gguf --layers 1 --contex
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
+
+from benchmarks.shared.arguments import parser_of
 
 
 def write(source: Path, out: Path, n_layers: int, n_context: int) -> None:
@@ -33,7 +34,7 @@ def write(source: Path, out: Path, n_layers: int, n_context: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("source", type=Path, help="GGUF file")
     parser.add_argument("out", type=Path)
     parser.add_argument("--layers", type=int, default=1)

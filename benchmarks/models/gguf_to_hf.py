@@ -7,8 +7,9 @@ Example: VENV/bin/python -m benchmarks.models.gguf_to_hf SmolLM2-135M-Instruct.Q
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+
+from benchmarks.shared.arguments import parser_of
 
 
 def main() -> None:
@@ -27,7 +28,7 @@ def main() -> None:
 
 
 def _paths() -> tuple[Path, Path]:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("file", type=Path, help="GGUF file")
     parser.add_argument("out", type=Path, help="the folder")
     args = parser.parse_args()

@@ -8,9 +8,10 @@ Example: VENV/bin/python -m benchmarks.models.random_hf smollm2-hf random-hf
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from pathlib import Path
+
+from benchmarks.shared.arguments import parser_of
 
 _KEPT = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
@@ -42,7 +43,7 @@ def main() -> None:
 
 
 def _folders() -> tuple[Path, Path]:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("source", type=Path, help="a folder with the tokenizer and the template")
     parser.add_argument("out", type=Path)
     args = parser.parse_args()

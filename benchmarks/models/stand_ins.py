@@ -27,6 +27,7 @@ from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from numpy.typing import NDArray
 
 from benchmarks.models.expand import TYPES, Noise, Tensor, tell, write_tensors
+from benchmarks.shared.arguments import parser_of
 from parlay.hub.resolving import resolve_model
 
 _CONTEXT = 32768
@@ -301,9 +302,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--kind", choices=PRESETS, required=True)
     parser.add_argument("--preset", default="tiny", help="27b, 9b, tiny; 30b, tiny; 12b, tiny")
     parser.add_argument("--type", choices=TYPES, default="q4_0")

@@ -10,7 +10,6 @@ that no request is refused and that the second turn reads only what is new.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -25,6 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.shared import served
+from benchmarks.shared.arguments import parser_of
 
 ASK = "Say hello in one word."
 AGAIN = "And once more."
@@ -330,9 +330,7 @@ def told(outcome: Outcome) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--folder", type=Path, help="where they are installed; kept")
     parser.add_argument("--only", default="", help="names with commas between")
     parser.add_argument("--model", default="default")

@@ -30,6 +30,7 @@ import psutil
 
 from benchmarks.measurements.peer import asked, figures
 from benchmarks.shared import served
+from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio, recorded, shown
 from parlay import Parlay
 from parlay.bench.subjects.peer import PeerSettings
@@ -116,9 +117,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--target", default="default")
     parser.add_argument("--drafter", default="default", help="a GGUF file, or a shipped one")
     parser.add_argument("--windows", type=int, nargs="*", default=[4])

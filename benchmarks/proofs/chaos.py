@@ -28,6 +28,7 @@ import httpx
 import yaml
 
 from benchmarks.shared import served
+from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.traffic import Traffic
 
 _GROWTH_MB = 64.0
@@ -247,7 +248,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_HELP)
+    parser = parser_of(__doc__)
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--model", default="default")
     parser.add_argument("--threads", type=int, default=0)
@@ -257,8 +258,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", help="JSON file")
     return parser.parse_args()
 
-
-_HELP = argparse.RawDescriptionHelpFormatter
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio_of_prompts, recorded, shown
 from parlay import Answer, Parlay
 from parlay.bench.suite import load_suite
@@ -300,7 +301,7 @@ def show_classes(args: argparse.Namespace) -> Options:
 
 
 def parsed() -> argparse.Namespace:
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    ap = parser_of(__doc__)
     ap.add_argument("model")
     ap.add_argument("--drafter", help="a draft model's file, or a shipped one's name")
     only = ap.add_mutually_exclusive_group()

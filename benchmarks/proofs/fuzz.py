@@ -22,6 +22,7 @@ import httpx
 import yaml
 
 from benchmarks.shared import served
+from benchmarks.shared.arguments import parser_of
 
 _DOCUMENTED = {501, 503, 504}
 _METHODS = ("get", "post", "put", "delete")
@@ -152,8 +153,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    help_form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=help_form)
+    parser = parser_of(__doc__)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--model", default="default")

@@ -32,6 +32,7 @@ import httpx
 import yaml
 
 from benchmarks.shared import served, vllm_servers
+from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.vllm_servers import NAME, Vllm
 from parlay.bench.subjects.endpoint import Client, EndpointArm, discover
 from parlay.bench.subjects.subject import ArmInfo, Ask
@@ -351,7 +352,7 @@ def show(rows: dict[str, tuple[int, int]]) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument(
         "--vllm", type=Path, required=True, help="the vllm command of its environment"
     )

@@ -11,13 +11,13 @@ come from an engine without any of them. The tests run a part of this (tests/tes
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.shared.arguments import parser_of
 from parlay import Answer, Parlay
 from parlay.bench.suite import load_suite
 from parlay.llama.requantise import requantise
@@ -124,7 +124,7 @@ def _differ(
 
 
 def main() -> None:
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    ap = parser_of(__doc__)
     ap.add_argument("--types", nargs="*", default=["q4_1", "q4_0", "q8_0"])
     ap.add_argument("--together", nargs="*", type=int, default=[1, 4])
     ap.add_argument("--proposers", nargs="*", default=PROPOSERS, choices=PROPOSERS)

@@ -9,7 +9,6 @@ counted them, lengths as they came out. A load is a share of what the machine co
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 
 import httpx
 
+from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.served import parlay
 from parlay.bench.suite import load_suite
 from parlay.fleet.arrivals import Arrival
@@ -178,7 +178,7 @@ def capacity(prices: Prices, slots: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("model", nargs="?", default="default")
     parser.add_argument("--slots", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--draft", nargs="+", default=["none", "suffix"])

@@ -26,6 +26,7 @@ import psutil
 import yaml
 
 from benchmarks.shared import served
+from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.traffic import Report, Traffic
 from parlay.hub.resolving import resolve_model
 
@@ -61,7 +62,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--drafter", help="a draft model; absent: suffix and n-gram in turn")
     parser.add_argument("--minutes", type=float, default=20)

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 from benchmarks.shared import served
+from benchmarks.shared.arguments import parser_of
 from parlay import Parlay
 from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import load_suite
@@ -117,7 +118,7 @@ def _acceptance(rows: list[dict[str, Any]], side: str) -> float:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = parser_of(__doc__)
     parser.add_argument("--target", default="default")
     parser.add_argument("--drafter", type=Path, required=True)
     parser.add_argument("--window", type=int, default=4)

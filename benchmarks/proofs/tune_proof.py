@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.shared.arguments import parser_of
 from parlay.bench.comparison import compare
 from parlay.bench.runner import Runner, RunOptions
 from parlay.bench.samplefile import SampleFile
@@ -26,7 +27,7 @@ from parlay.tuning.workload import Workload, from_suite
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--target", default="default")
     parser.add_argument("--prompts", default="core-12")
     parser.add_argument("--minutes", type=float, default=10.0, help="of the tuning")
