@@ -29,17 +29,18 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 
 from benchmarks.models import stand_ins
 from benchmarks.models.expand import TYPES
 from benchmarks.shared import served
+from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio_of_prompts, recorded
 from parlay.bench.subjects.peer import PeerSettings
 from parlay.decoding.round import Round
@@ -59,7 +60,6 @@ from parlay.runtime.sequence import Sequence as Answering
 from parlay.runtime.snapshots import wanted_files
 from parlay.testing import RecordedProposer
 
-T = TypeVar("T")
 GREEDY = Sampling(temperature=0.0)
 TOPICS = (
     "Write a Python function that reads a CSV file and returns the mean of each column.",
@@ -107,20 +107,6 @@ def ask(engine: Engine, prompt: Sequence[int], n: int, **options: Any) -> Answer
     if seq.error is not None:
         raise seq.error
     return seq
-
-
-def on_worker(engine: Engine, work: Callable[[], T]) -> T:
-    """Run something between two rounds and wait for it."""
-    done: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except Exception as error:
-            done.set_exception(error)
-
-    engine.call(run)
-    return done.result()
 
 
 def prompts(engine: Engine) -> list[list[int]]:
@@ -223,7 +209,7 @@ def rounds(model: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
         _say(f"rollback {engine.target.rollback.value}, {engine.target.free_rollback} tokens")
         recorded = [ask(engine, p, 2 * args.tokens, window=0).tokens for p in texts]
         for window in WINDOWS:
-            pass_s = on_worker(engine, lambda w=window: _pass_s(engine, w + 1))  # type: ignore[misc]
+            pass_s = engine.ask(partial(_pass_s, engine, window + 1)).result()
             for right in RIGHT:
                 source = RecordedProposer(recorded, right, n_vocab=n_vocab)
                 engine.bets.proposers["recorded"] = source
@@ -300,7 +286,7 @@ def turn(model: Path, args: argparse.Namespace) -> dict[str, Any]:
             first_s = (seq.first_token or 0.0) - seq.submitted
             found[name] = {"read": len(said) + len(new) - seq.n_reused, "ms": 1e3 * first_s}
         new = text[args.context : args.context + args.new]
-        only = on_worker(engine, lambda: _only_new(engine, said, new))
+        only = engine.ask(lambda: _only_new(engine, said, new)).result()
     found["only_new_ms"] = 1e3 * only
     found["second_turn_over_only_new"] = found["second turn"]["ms"] / (1e3 * only)
     return found
@@ -433,9 +419,7 @@ def _say(line: str) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--preset", choices=stand_ins.HYBRIDS, default="tiny")
     parser.add_argument("--type", choices=TYPES, default="q4_0")
     parser.add_argument("--model", type=Path, help="a stand-in that is there already")

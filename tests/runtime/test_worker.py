@@ -313,18 +313,22 @@ def test_a_broken_call_between_rounds_stops_nothing(caplog: pytest.LogCaptureFix
     assert "ZeroDivisionError: call" in caplog.text
 
 
-def test_calls_run_on_the_workers_thread_between_two_rounds() -> None:
-    with desk(Rig()) as d:
-        ran = threading.Event()
-        names: list[str] = []
-
-        def note() -> None:
-            names.append(threading.current_thread().name)
-            ran.set()
-
-        d.worker.call(note)
-        assert ran.wait(SOON)
-        assert names == ["parlay-worker"]
+def test_what_runs_on_the_workers_thread_gives_its_result_or_its_error_and_can_be_cancelled() -> (
+    None
+):
+    with desk(Rig()) as at:
+        assert (
+            at.worker.ask(lambda: threading.current_thread().name).result(SOON) == "parlay-worker"
+        )
+        with pytest.raises(ZeroDivisionError):
+            at.worker.ask(lambda: 1 // 0).result(SOON)
+        may_go_on, made = threading.Event(), list[int]()
+        at.worker.ask(lambda: may_go_on.wait(SOON))
+        late = at.worker.ask(lambda: made.append(1))
+        late.cancel()
+        may_go_on.set()
+        at.worker.ask(lambda: None).result(SOON)
+        assert made == []
 
 
 def test_a_proposer_that_is_asked_sees_one_thread_only() -> None:

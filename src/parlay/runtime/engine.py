@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -73,6 +74,7 @@ class _Closable(Protocol):
 
 
 Closable = TypeVar("Closable", bound=_Closable)
+T = TypeVar("T")
 
 # A prompt is read in passes of this many tokens: small enough that others are not kept waiting.
 _CHUNK = 128
@@ -306,6 +308,10 @@ class Engine:
     def call(self, function: Callable[[], None]) -> None:
         """Run something on the worker's thread, between two rounds."""
         self._running.call(function)
+
+    def ask(self, work: Callable[[], T]) -> Future[T]:
+        """The same, and what came of it, or its error; not done if cancelled in time."""
+        return self._running.ask(work)
 
     @property
     def _running(self) -> Worker:

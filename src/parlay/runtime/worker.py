@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import TypeVar
 
 from parlay.errors import ParlayError
 from parlay.runtime.faults import as_parlay
@@ -17,6 +18,7 @@ from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence
 
 log = logging.getLogger("parlay.runtime")
+T = TypeVar("T")
 _QUIET_S = 0.5  # without anything to do: an agent's next request comes sooner
 
 
@@ -53,6 +55,21 @@ class Worker:
             if self._closed.is_set():
                 raise Closed("the engine is closed; open a new one")
             self._inbox.put(function)
+
+    def ask(self, work: Callable[[], T]) -> Future[T]:
+        """The same, and what came of it, or its error; not done if cancelled in time."""
+        done: Future[T] = Future()
+
+        def run() -> None:
+            if not done.set_running_or_notify_cancel():
+                return
+            try:
+                done.set_result(work())
+            except BaseException as error:  # whoever asked gets it, whatever it is
+                done.set_exception(error)
+
+        self.call(run)
+        return done
 
     @property
     def alive(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -153,24 +154,10 @@ def _limit(stream: Stream, seconds: float) -> Iterator[threading.Event]:
 
 def on_worker(parlay: Parlay, function: Callable[[], T]) -> T:
     """Run something on the thread that owns the models, and wait for it."""
-    done = threading.Event()
-    result: list[T] = []
-    failure: list[Exception] = []
-
-    def call() -> None:
-        try:
-            result.append(function())
-        except Exception as error:  # handed to the caller below, whatever it is
-            failure.append(error)
-        finally:
-            done.set()
-
-    parlay.engine.call(call)
-    if not done.wait(600):
-        raise ParlayError("the runtime's worker did not answer within 10 minutes")
-    if failure:
-        raise failure[0]
-    return result[0]
+    try:
+        return parlay.engine.ask(function).result(600)
+    except futures.TimeoutError:
+        raise ParlayError("the runtime's worker did not answer within 10 minutes") from None
 
 
 def speculation_of(counts: Counts) -> Speculation:

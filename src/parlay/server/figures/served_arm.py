@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
@@ -137,16 +136,11 @@ class ServedArm:
 
 def on_worker(engine: Engine, function: Callable[[], T], seconds: float) -> T:
     """Run something between two rounds, and wait for it."""
-    done = threading.Event()
-    found: list[T] = []
-
-    def call() -> None:
-        try:
-            found.append(function())
-        finally:
-            done.set()
-
-    engine.call(call)
-    if not done.wait(seconds) or not found:
-        raise ParlayError("the worker had no time for it; try again when fewer answers are made")
-    return found[0]
+    asked = engine.ask(function)
+    try:
+        return asked.result(seconds)
+    except futures.TimeoutError:
+        asked.cancel()
+        raise ParlayError(
+            "the worker had no time for it; try again when fewer answers are made"
+        ) from None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar, cast
@@ -75,16 +74,7 @@ class SlotFiles:
         return {"id_slot": slot, "n_erased": n}
 
     async def _on_worker(self, work: Callable[[], T]) -> T:
-        done: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                done.set_result(work())
-            except Exception as error:
-                done.set_exception(error)
-
-        self._engine.call(run)
-        return await asyncio.wrap_future(done)
+        return await asyncio.wrap_future(self._engine.ask(work))
 
     def _path(self, name: str) -> Path:
         if self._folder is None:

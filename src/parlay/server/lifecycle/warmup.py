@@ -83,23 +83,14 @@ class WarmUp:
 
     def _on_worker(self, step: Step) -> Future[bool]:
         """Whether the step was made: not while an answer is, nor right after one."""
-        done: Future[bool] = Future()
+        return self._engine.ask(partial(self._make, step))
 
-        def act() -> None:
-            if not done.set_running_or_notify_cancel():  # the server is ending
-                return
-            if self._engine.active or self._engine.n_waiting or not self._quiet():
-                done.set_result(False)
-                return
-            try:
-                self._vacate()
-                step()
-                done.set_result(True)
-            except BaseException as error:
-                done.set_exception(error)
-
-        self._engine.call(act)
-        return done
+    def _make(self, step: Step) -> bool:
+        if self._engine.active or self._engine.n_waiting or not self._quiet():
+            return False
+        self._vacate()
+        step()
+        return True
 
     def _quiet(self) -> bool:
         """Whether no answer has ended for a while."""
