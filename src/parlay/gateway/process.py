@@ -20,7 +20,7 @@ from parlay.gateway.service import Gateway
 from parlay.web import dashboard as page
 from parlay.web.app import make_app
 from parlay.web.background import Work
-from parlay.web.hosting import Host
+from parlay.web.hosting import Host, kept_old
 
 log = logging.getLogger("parlay.gateway")
 _SUMMARY = "One address in front of several engines; traffic follows measured time"
@@ -54,9 +54,7 @@ class GatewayProcess(Host[Gateway]):
                 raise DeploymentError("engine: local needs a restart")
             service.apply(new)
         except DeploymentError as error:
-            log.error("the deployment was not reloaded: %s", error)
-            service.alerts.set("reload", "the deployment file has an error; the old one stays")
-            return False
+            return kept_old(service.alerts, error)
         service.alerts.set("reload", None)
         log.warning("the deployment was reloaded")
         return True

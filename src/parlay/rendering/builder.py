@@ -108,6 +108,42 @@ class Builder(ABC):
         else:
             self.flag("runtime.context_size", flag, size)
 
+    def address(self) -> None:
+        """All of them name these two flags alike."""
+        self.flag("server.host", "--host", self.site.host)
+        self.flag("server.port", "--port", port_of(self.deployment))
+
+    def context_full(self) -> None:
+        """An engine that always stops there."""
+        if self.deployment.runtime.context_full == "stop":
+            self.account.carry("runtime.context_full", f"{self.title} always stops")
+        else:
+            self.leave(f"{self.title} stops at the end of the context", "runtime.context_full")
+
+    def leave_bets(self) -> None:
+        """How Parlay bets and what it promises; this engine has its own way."""
+        self.leave(
+            f"{self.title} has no gate on acceptance; the gateway moves traffic by measured time",
+            "runtime.min_token_acceptance",
+            "runtime.min_sequence_acceptance",
+            "runtime.fallback_threshold_pct",
+            "runtime.controller",
+        )
+        self.leave(
+            f"{self.title} promises the target's distribution, not the bytes of plain decoding",
+            "runtime.mode",
+            "runtime.exact_class",
+            "runtime.exact_cost_pct",
+        )
+        self.leave(f"{self.title} decides when its drafter runs", "runtime.draft_ahead")
+        self.leave(f"{self.title} loads weights its own way", "runtime.mmap", "runtime.mlock")
+        self.leave(
+            "the drafter shares the target's devices and cache type",
+            "runtime.drafter_gpu_layers",
+            "runtime.drafter_cache_type_k",
+            "runtime.drafter_cache_type_v",
+        )
+
     def leave_large_machine(self, *, rope: str, lora: str) -> None:
         """What only llama.cpp does so, and the flags with which this engine does it instead."""
         self.leave(

@@ -10,7 +10,7 @@ import math
 from parlay.llama.settings import ALL, Adapter
 from parlay.rendering.bet import EngineBet, Method, bet_of, has_markov_head
 from parlay.rendering.builder import Builder
-from parlay.rendering.common import alias_of, gguf_file, needs_key, port_of
+from parlay.rendering.common import alias_of, gguf_file, needs_key
 from parlay.rendering.launch import Command, RenderError, Secret
 
 VERSION = "the llama.cpp in llama-cpp-python 0.3.36"
@@ -204,8 +204,7 @@ class LlamaServerCommand(Builder):
 
     def _server(self) -> None:
         server, account = self.deployment.server, self.account
-        self.flag("server.host", "--host", self.site.host)
-        self.flag("server.port", "--port", port_of(self.deployment))
+        self.address()
         self.argv += ["--metrics"]
         account.leave(
             "monitoring.metrics_endpoint", "llama-server has Prometheus at /metrics (--metrics)"

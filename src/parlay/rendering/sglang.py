@@ -9,7 +9,7 @@ import math
 
 from parlay.rendering.bet import EngineBet, Method, bet_of
 from parlay.rendering.builder import Builder
-from parlay.rendering.common import alias_of, needs_key, port_of, repository
+from parlay.rendering.common import alias_of, needs_key, repository
 from parlay.rendering.launch import Command, RenderError, Secret
 
 VERSION = "0.5.23"
@@ -130,31 +130,8 @@ class SglangCommand(Builder):
             account.leave("runtime.batch", "SGLang's own default suits its scheduler better")
         self._memory()
         self._devices()
-        if runtime.context_full == "stop":
-            account.carry("runtime.context_full", "SGLang always stops")
-        else:
-            account.leave("runtime.context_full", "SGLang stops at the end of the context")
-        self.leave(
-            "SGLang has no gate on acceptance; the gateway moves traffic by measured time",
-            "runtime.min_token_acceptance",
-            "runtime.min_sequence_acceptance",
-            "runtime.fallback_threshold_pct",
-            "runtime.controller",
-        )
-        self.leave(
-            "SGLang promises the target's distribution, not the bytes of plain decoding",
-            "runtime.mode",
-            "runtime.exact_class",
-            "runtime.exact_cost_pct",
-        )
-        self.leave("SGLang decides when its drafter runs", "runtime.draft_ahead")
-        self.leave("SGLang loads weights its own way", "runtime.mmap", "runtime.mlock")
-        self.leave(
-            "the drafter shares the target's devices and cache type",
-            "runtime.drafter_gpu_layers",
-            "runtime.drafter_cache_type_k",
-            "runtime.drafter_cache_type_v",
-        )
+        self.context_full()
+        self.leave_bets()
 
     def _memory(self) -> None:
         budget, card = self.deployment.runtime.vram_budget_gb, self.deployment.scale.gpu_memory_gb
@@ -198,8 +175,7 @@ class SglangCommand(Builder):
 
     def _server(self) -> None:
         server, account = self.deployment.server, self.account
-        self.flag("server.host", "--host", self.site.host)
-        self.flag("server.port", "--port", port_of(self.deployment))
+        self.address()
         if needs_key(self.deployment):
             self.argv += ["--config", KEY_FILE]
         account.carry("server.api_keys", f"{KEY_FILE}, the first")

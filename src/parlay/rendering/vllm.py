@@ -15,7 +15,6 @@ from parlay.rendering.common import (
     alias_of,
     device_ids,
     needs_key,
-    port_of,
     repository,
 )
 from parlay.rendering.launch import Command, RenderError, Secret
@@ -127,31 +126,8 @@ class VllmCommand(Builder):
         else:
             account.leave("runtime.batch", "vLLM's own default suits its scheduler better")
         self._devices()
-        if runtime.context_full == "stop":
-            account.carry("runtime.context_full", "vLLM always stops")
-        else:
-            account.leave("runtime.context_full", "vLLM stops at the end of the context")
-        self.leave(
-            "vLLM has no gate on acceptance; the gateway moves traffic by measured time",
-            "runtime.min_token_acceptance",
-            "runtime.min_sequence_acceptance",
-            "runtime.fallback_threshold_pct",
-            "runtime.controller",
-        )
-        self.leave(
-            "vLLM promises the target's distribution, not the bytes of plain decoding",
-            "runtime.mode",
-            "runtime.exact_class",
-            "runtime.exact_cost_pct",
-        )
-        self.leave("vLLM decides when its drafter runs", "runtime.draft_ahead")
-        self.leave("vLLM loads weights its own way", "runtime.mmap", "runtime.mlock")
-        self.leave(
-            "the drafter shares the target's devices and cache type",
-            "runtime.drafter_gpu_layers",
-            "runtime.drafter_cache_type_k",
-            "runtime.drafter_cache_type_v",
-        )
+        self.context_full()
+        self.leave_bets()
 
     def _layers(self) -> None:
         runtime, account = self.deployment.runtime, self.account
@@ -221,8 +197,7 @@ class VllmCommand(Builder):
 
     def _server(self) -> None:
         server, account = self.deployment.server, self.account
-        self.flag("server.host", "--host", self.site.host)
-        self.flag("server.port", "--port", port_of(self.deployment))
+        self.address()
         self._keys()
         if server.cors_origins:
             self.flag("server.cors_origins", "--allowed-origins", json.dumps(server.cors_origins))

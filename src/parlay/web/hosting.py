@@ -49,6 +49,13 @@ S = TypeVar("S", bound=Served)
 Ready = Callable[[S, int], None]
 
 
+def kept_old(alerts: Alerts, error: ParlayError) -> bool:
+    """A deployment that was read again and is wrong: false, it was not taken over."""
+    log.error("the deployment was not reloaded: %s", error)
+    alerts.set("reload", "the deployment file has an error; the old one stays")
+    return False
+
+
 class UvicornServer(uvicorn.Server):
     """uvicorn, draining on the first signal and ending on the second."""
 
@@ -73,13 +80,17 @@ class Host(ABC, Generic[S]):
         ready: Ready[S] | None = None,
         supervised: Supervised | None = None,
     ) -> None:
-        self.read = read
+        self._read = read
         self._supervised = supervised
         self._listener = None if supervised is None else supervised.listener
         self._ready = ready
         self._reloads: set[asyncio.Task[bool]] = set()
         self._turn = asyncio.Lock()
         self.server: UvicornServer | None = None
+
+    def read(self) -> Deployment:
+        """The deployment as it is now."""
+        return self._read()
 
     @abstractmethod
     def open(self, deployment: Deployment) -> S:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from starlette.types import ASGIApp
@@ -25,8 +25,7 @@ from parlay.server.lifecycle.monitor import Monitor
 from parlay.server.lifecycle.reload import reload
 from parlay.server.lifecycle.service import Service
 from parlay.web.background import Work
-from parlay.web.hosting import Host, Ready
-from parlay.web.supervised import Supervised
+from parlay.web.hosting import Host
 
 _GRACE_S = 0.25  # a client that waited for the server asks at once
 _PATIENCE_S = 10.0
@@ -35,13 +34,8 @@ _PATIENCE_S = 10.0
 class Process(Host[Service]):
     """One deployment on an engine of our own."""
 
-    def __init__(
-        self,
-        read: Callable[[], Deployment],
-        ready: Ready[Service] | None = None,
-        supervised: Supervised | None = None,
-    ) -> None:
-        super().__init__(lambda: with_name(with_known_drafter(read())), ready, supervised)
+    def read(self) -> Deployment:
+        return with_name(with_known_drafter(super().read()))
 
     def open(self, deployment: Deployment) -> Service:
         deployment = with_fit(deployment)

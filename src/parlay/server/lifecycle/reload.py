@@ -16,6 +16,7 @@ from parlay.runtime.engine import Engine
 from parlay.runtime.loading import FREE_PROPOSERS
 from parlay.server.lifecycle.engine_start import drafter_paths, keep_fit
 from parlay.server.lifecycle.service import Service
+from parlay.web.hosting import kept_old
 
 log = logging.getLogger("parlay.server")
 
@@ -46,9 +47,7 @@ async def reload(service: Service, read: Callable[[], Deployment]) -> bool:
         old = service.deployment
         service.apply(new)
     except ParlayError as error:
-        log.error("the deployment was not reloaded: %s", error)
-        service.alerts.set("reload", "the deployment file has an error; the old one stays")
-        return False
+        return kept_old(service.alerts, error)
     service.alerts.set("reload", None)
     _tell_restart(service, needs_restart(old, new))
     exchange_free(service.engine, wanted)
