@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -93,49 +94,38 @@ def checked_keys(deployment: Deployment, bound: str | None = None) -> Keys:
     return keys
 
 
+@dataclass(frozen=True, slots=True)
 class Gate:
     """ASGI middleware: hosts, origins, keys, the kind and size of a body, before it is parsed."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        keys: Callable[[], Keys],
-        max_body: Callable[[], int],
-        browsers: Callable[[], Browsers],
-        full: Callable[[], Failure | None],
-        refused: Callable[[str, Failure], None],
-        admission: Admission,
-        stall_s: Callable[[], float],
-        supervisor_link: SupervisorLink,
-    ) -> None:
-        self._app = app
-        self._keys = keys
-        self._max_body = max_body
-        self._browsers = browsers
-        self._full = full
-        self._refused = refused
-        self._admission = admission
-        self._stall_s = stall_s
-        self._supervisor_link = supervisor_link
+    app: ASGIApp
+    keys: Callable[[], Keys]
+    max_body: Callable[[], int]
+    browsers: Callable[[], Browsers]
+    full: Callable[[], Failure | None]
+    refused: Callable[[str, Failure], None]
+    admission: Admission
+    stall_s: Callable[[], float]
+    supervisor_link: SupervisorLink
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
-        with Patience(send, self._stall_s()) as patience:
+        with Patience(send, self.stall_s()) as patience:
             await self._pass(scope, receive, patience.send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path, headers, limit = scope["path"], dict(scope["headers"]), self._max_body()
+        path, headers, limit = scope["path"], dict(scope["headers"]), self.max_body()
         failure = self._refusal(path, headers, limit)
         if failure is None and _has_body(headers):
-            failure = self._full()
+            failure = self.full()
         if failure is not None:
             await self._refuse(send, failure, path)
         elif not _has_body(headers):
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
         else:
-            with self._admission.enter(self._keys().owner(given_key(headers))):
+            with self.admission.enter(self.keys().owner(given_key(headers))):
                 await self._read(scope, receive, send, limit)
 
     async def _read(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
@@ -155,19 +145,19 @@ class Gate:
 
     async def _keep(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
         """Should the server die before it answers, the next one will."""
-        kept = self._supervisor_link.keep(scope, body)
+        kept = self.supervisor_link.keep(scope, body)
         if kept is None:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         try:
-            await self._app(scope, receive, kept.sending(send))
+            await self.app(scope, receive, kept.sending(send))
         finally:
             kept.done()
 
     def _refusal(self, path: str, headers: dict[bytes, bytes], limit: int) -> Failure | None:
-        keys = self._keys()
+        keys = self.keys()
         # Where keys are asked for, a page that got here by a false name has none.
-        failure = self._browsers().refusal(headers, named=not keys)
+        failure = self.browsers().refusal(headers, named=not keys)
         if failure is not None:
             return failure
         if not _is_open(path) and not keys.opens(given_key(headers)):
@@ -180,7 +170,7 @@ class Gate:
     async def _refuse(self, send: Send, failure: Failure, path: str) -> None:
         """Strangers are turned away without a word in the log."""
         if failure.status not in (401, 403):
-            self._refused(path, failure)
+            self.refused(path, failure)
         await refuse(send, failure, path)
 
 

@@ -101,7 +101,13 @@ class Guiding:
     def _calls(self, wish: Wish) -> CallGrammar:
         exact = wish.forced or any(function.strict for function in wish.functions)
         style = self._style
-        return CallGrammar(style.form, wish.functions, style.control, exact=exact, many=wish.many)
+        return CallGrammar(
+            form=style.form,
+            functions=wish.functions,
+            control=style.control,
+            exact=exact,
+            many=wish.many,
+        )
 
     def _triggers(self, calls: CallGrammar) -> list[tuple[bytes, str]]:
         return [

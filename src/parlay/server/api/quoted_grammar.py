@@ -7,6 +7,7 @@ required are held; patterns, lengths and bounds are not. What a schema leaves op
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 _ANY = "any"
@@ -26,27 +27,16 @@ class KeepRule(Protocol):
         """Keep one; its name."""
 
 
+@dataclass(frozen=True, slots=True)
 class QuotedGrammar:
     """Values of one form."""
 
-    def __init__(
-        self,
-        rule: KeepRule,
-        text: Callable[[str], str],
-        quoted: str,
-        mark: str,
-        define: Callable[[str, str], None],
-        *,
-        exact: bool,
-    ) -> None:
-        """`text`: a fixed text; `quoted`: any text between two `mark`s; `define`: a rule that may
-        name itself. `exact`: all that is required, in order; else what is known, in any order."""
-        self._rule = rule
-        self._text = text
-        self._quoted = quoted
-        self._mark = mark
-        self._define = define
-        self._exact = exact
+    rule: KeepRule
+    text: Callable[[str], str]  # a fixed text
+    quoted: str  # any text between two of these:
+    mark: str
+    define: Callable[[str, str], None]  # a rule that may name itself
+    exact: bool  # all that is required, in order; else what is known, in any order
 
     def members(self, schema: Mapping[str, Any]) -> str:
         """What stands between an object's braces."""
@@ -54,8 +44,8 @@ class QuotedGrammar:
         if not isinstance(properties, Mapping) or not properties:
             return self._free_members() if schema.get("additionalProperties") is not False else ""
         pairs = [(key, self._pair(key, value)) for key, value in properties.items()]
-        if not self._exact:
-            one = self._rule("member", " | ".join(pair for _, pair in pairs))
+        if not self.exact:
+            one = self.rule("member", " | ".join(pair for _, pair in pairs))
             return f'({one} ("," {one})*)?'
         wanted = schema.get("required")
         return self._in_order(pairs, wanted if isinstance(wanted, list) else [])
@@ -68,11 +58,11 @@ class QuotedGrammar:
                 first, rest = f"{pair} {rest}", f'"," {pair} {rest}'
             else:
                 first, rest = f"({pair} {rest} | {first})", f'("," {pair})? {rest}'
-            first, rest = self._rule("first", first), self._rule("rest", rest)
+            first, rest = self.rule("first", first), self.rule("rest", rest)
         return first
 
     def _pair(self, key: str, schema: Any) -> str:
-        return self._rule("pair", f"{self._text(key + ':')} {self.value(schema)}")
+        return self.rule("pair", f"{self.text(key + ':')} {self.value(schema)}")
 
     def value(self, schema: Any) -> str:
         """A value that the schema allows."""
@@ -80,17 +70,17 @@ class QuotedGrammar:
             return self._any()
         listed = [schema["const"]] if "const" in schema else schema.get("enum")
         if isinstance(listed, list) and listed:
-            return self._rule("value", " | ".join(map(self._fixed, listed)))
+            return self.rule("value", " | ".join(map(self._fixed, listed)))
         for union in ("anyOf", "oneOf"):
             if isinstance(schema.get(union), list) and schema[union]:
-                return self._rule("value", " | ".join(map(self.value, schema[union])))
+                return self.rule("value", " | ".join(map(self.value, schema[union])))
         kinds = schema.get("type")
         each = kinds if isinstance(kinds, list) else [kinds]
-        return self._rule("value", " | ".join(self._typed(kind, schema) for kind in each))
+        return self.rule("value", " | ".join(self._typed(kind, schema) for kind in each))
 
     def _typed(self, kind: object, schema: Mapping[str, Any]) -> str:
         if kind == "string":
-            return self._quoted
+            return self.quoted
         if kind == "array":
             return self._list_of(self.value(schema.get("items")))
         if kind == "object":
@@ -103,11 +93,11 @@ class QuotedGrammar:
     def _fixed(self, value: Any) -> str:
         """One value of an enumeration."""
         if isinstance(value, str):
-            return f"{self._text(self._mark)} {self._text(value)} {self._text(self._mark)}"
+            return f"{self.text(self.mark)} {self.text(value)} {self.text(self.mark)}"
         words = {True: "true", False: "false", None: "null"}
         if value is None or isinstance(value, bool):
-            return self._text(words[value])
-        return self._text(repr(value)) if isinstance(value, (int, float)) else self._any()
+            return self.text(words[value])
+        return self.text(repr(value)) if isinstance(value, (int, float)) else self._any()
 
     def _free_members(self) -> str:
         one = f'{_KEY} ":" {self._any()}'
@@ -117,5 +107,5 @@ class QuotedGrammar:
         scalars = " | ".join(_SCALARS[kind] for kind in ("number", "boolean", "null"))
         one = f'{_KEY} ":" {_ANY}'
         nested = f'"{{" ({one} ("," {one})*)? "}}" | {self._list_of(_ANY)}'
-        self._define(_ANY, f"{self._quoted} | {scalars} | {nested}")
+        self.define(_ANY, f"{self.quoted} | {scalars} | {nested}")
         return _ANY

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from parlay.runtime.grammar import bounded
@@ -18,36 +19,26 @@ from parlay.server.api.tools import Function
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
+@dataclass(slots=True, kw_only=True)
 class CallGrammar:
-    """One form's grammars for some functions. `control`: texts that are one token each."""
+    """One form's grammars for some functions."""
 
-    def __init__(
-        self,
-        form: ToolFormat,
-        functions: Sequence[Function],
-        control: Mapping[str, int],
-        *,
-        exact: bool,
-        many: bool,
-    ) -> None:
-        """`exact`: schemas hold to the letter, all that is required is there. `many`: lists of
-        calls may hold several."""
-        self._form = form
-        self._functions = functions
-        self._control = control
-        self._exact = exact
-        self._many = many
-        self._rules: dict[str, str] = {}
+    form: ToolFormat
+    functions: Sequence[Function]
+    control: Mapping[str, int]  # texts that are one token each
+    exact: bool  # schemas hold to the letter, all that is required is there
+    many: bool  # lists of calls may hold several
+    _rules: dict[str, str] = field(default_factory=dict, init=False)
 
     def triggers(self) -> tuple[str, ...]:
         """Texts with which a call begins."""
-        form = self._form
+        form = self.form
         return (form.open, '{"name": "') if form.bare else (form.open,)
 
     def after(self, trigger: str) -> str:
         """What must follow a trigger, to the call's end."""
         self._rules = {}
-        form = self._form
+        form = self.form
         if trigger == '{"name": "':
             start = self._either(self._rest_of_bare)
         elif form.kind == "json":
@@ -59,7 +50,7 @@ class CallGrammar:
     def forced(self) -> str:
         """A whole answer that is one call, or several where there may be."""
         self._rules = {}
-        form = self._form
+        form = self.form
         if form.kind == "json":
             opened = "" if form.open == PYTHON_TAG else self._text(form.open)
             start = f"{opened} {self._objects(self._text(form.close) if opened else '')}"
@@ -74,9 +65,9 @@ class CallGrammar:
 
     def _objects(self, close: str) -> str:
         one = self._rule("object", self._json(self._object_schema()))
-        if not self._form.listed:
+        if not self.form.listed:
             return f"SPACE {one} SPACE {close}"
-        more = f'("," SPACE {one})*' if self._many else ""
+        more = f'("," SPACE {one})*' if self.many else ""
         return f'SPACE "[" {one} {more} "]" {close}'
 
     def _object_schema(self) -> dict[str, Any]:
@@ -85,22 +76,22 @@ class CallGrammar:
                 "type": "object",
                 "properties": {
                     "name": {"const": function.name},
-                    self._form.arguments: self._schema(function),
+                    self.form.arguments: self._schema(function),
                 },
-                "required": ["name", self._form.arguments],
+                "required": ["name", self.form.arguments],
                 "additionalProperties": False,
             }
-            for function in self._functions
+            for function in self.functions
         ]
         return calls[0] if len(calls) == 1 else {"anyOf": calls}
 
     def _rest_of_bare(self, function: Function) -> str:
         """From the name in an object that stands for itself."""
-        head = json.dumps(f'{function.name}", "{self._form.arguments}": ')
+        head = json.dumps(f'{function.name}", "{self.form.arguments}": ')
         return f'{head} {self._json(self._schema(function))} "}}"'
 
     def _call(self, function: Function) -> str:
-        form = self._form
+        form = self.form
         name = self._text(form.prefix + function.name) + (
             ' ":" /[0-9]{1,3}/' if form.counted else ""
         )
@@ -118,9 +109,9 @@ class CallGrammar:
         return f"{name} {self._text(form.middle)} {self._tagged(function)} {close}"
 
     def _quoted_values(self) -> QuotedGrammar:
-        mark = self._form.quote
+        mark = self.form.quote
         quoted = self._rule("quoted", f"{self._text(mark)} {self._until(mark)}")
-        return QuotedGrammar(self._rule, self._text, quoted, mark, self._define, exact=self._exact)
+        return QuotedGrammar(self._rule, self._text, quoted, mark, self._define, exact=self.exact)
 
     def _tagged(self, function: Function) -> str:
         properties = function.parameters.get("properties")
@@ -130,12 +121,12 @@ class CallGrammar:
         found = [(key, self._argument(function, key, known[key])) for key in known]
         if not found:
             return ""
-        if not self._exact:
+        if not self.exact:
             return f"({' | '.join(rule for _, rule in found)})*"
         return " ".join(rule if key in required else f"{rule}?" for key, rule in found)
 
     def _argument(self, function: Function, key: str, schema: Any) -> str:
-        form = self._form
+        form = self.form
         kind = str(function.takes_text(key)).lower()
         named = f'{key}" string="{kind}' if form.typed else key
         head = f"{self._text(form.key_open)} {self._text(named)} {self._text(form.key_close)}"
@@ -155,14 +146,14 @@ class CallGrammar:
         return dict(function.parameters) or _ANY_OBJECT
 
     def _either(self, make: Any) -> str:
-        return " | ".join(self._rule("call", make(function)) for function in self._functions)
+        return " | ".join(self._rule("call", make(function)) for function in self.functions)
 
     def _json(self, schema: dict[str, Any]) -> str:
         return self._rule("json", f"%json {json.dumps(bounded(schema))}")
 
     def _until(self, mark: str) -> str:
         """Any text up to a mark, the mark included; one that is a token ends it by itself."""
-        words = [word for word in self._control if word in mark]
+        words = [word for word in self.control if word in mark]
         any_text = "/(.|\\n)*/"
         if words:
             return f"{self._rule('text', any_text)} {self._text(mark)}"
@@ -170,12 +161,12 @@ class CallGrammar:
 
     def _text(self, mark: str) -> str:
         """A text; parts of it may be control tokens."""
-        words = sorted((w for w in self._control if w in mark), key=len, reverse=True)
+        words = sorted((w for w in self.control if w in mark), key=len, reverse=True)
         if not words:
             return json.dumps(mark, ensure_ascii=False) if mark else ""
         parts = re.split("(" + "|".join(map(re.escape, words)) + ")", mark)
         return " ".join(
-            f"<[{self._control[part]}]>" if part in self._control else json.dumps(part)
+            f"<[{self.control[part]}]>" if part in self.control else json.dumps(part)
             for part in parts
             if part
         )
