@@ -18,9 +18,14 @@ from typing import Any
 import httpx
 import llama_cpp
 import pytest
+from hypothesis import HealthCheck, settings
 
 from parlay import models, store
 from tests import tiny_models
+
+# How long an example takes depends on who else is at work.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 pytest_plugins = ["tests.server.fixtures"]  # servers that several parts' tests share
 

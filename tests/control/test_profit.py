@@ -128,7 +128,6 @@ def test_the_better_of_two_offers_is_taken() -> None:
     assert choose(controller, view(offers, proposers=("ngram", "suffix")))[0].proposer == "suffix"
 
 
-@settings(deadline=None)
 @given(st.floats(1.0, 3.0), st.lists(st.floats(0, 1), min_size=1, max_size=16))
 def test_a_window_that_cannot_pay_even_at_best_is_never_tried(
     slope: float, confidence: list[float]
@@ -223,7 +222,7 @@ def random_recording(rng: random.Random, n: int) -> Recording:
     return Recording("random", "random", rng.randint(1, 500), "length", offers)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 10**6),
     st.floats(0.0, 1.2),
@@ -249,7 +248,7 @@ def test_no_text_is_slower_than_plain_by_more_than_the_stake(
     assert outcome.seconds <= n + max(0.5, 0.02 * n) + (5.0 if proven else 0.0) + 1e-6
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(2, 6))
 def test_several_sequences_lose_no_more_together(seed: int, n_slots: int) -> None:
     rng = random.Random(seed)

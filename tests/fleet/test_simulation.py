@@ -62,7 +62,7 @@ ways_ = st.one_of(
 
 
 @given(arrivals_, shapes_, ways_, st.integers(1, 4))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_every_request_is_answered_once_and_in_order_of_time(
     arrivals: list[Arrival], shape: PassShape, way: Way, n_machines: int
 ) -> None:
@@ -77,7 +77,7 @@ def test_every_request_is_answered_once_and_in_order_of_time(
 
 
 @given(arrivals_, shapes_, st.integers(0, 12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_speed_up_where_nothing_is_accepted(
     arrivals: list[Arrival], shape: PassShape, window: int
 ) -> None:

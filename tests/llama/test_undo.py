@@ -276,7 +276,7 @@ def test_whatever_is_accepted_rejected_marked_or_dropped_the_state_is_that_of_th
     )
     context = Context(models[architecture], wanted)
 
-    @settings(max_examples=12, deadline=None, derandomize=True)
+    @settings(max_examples=12, derandomize=True)
     @given(steps)
     def run(script: list[tuple[str, int, int, int]]) -> None:
         texts: dict[int, list[int]] = {s: list(TEXT[s : s + 4]) for s in range(3)}

@@ -28,9 +28,7 @@ TEXTS = st.text(
     ),
     max_size=40,
 )
-any_text = settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+any_text = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

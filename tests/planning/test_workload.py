@@ -85,7 +85,7 @@ def test_lines_that_tell_of_no_answer_are_skipped(record: object) -> None:
     assert parse(record) is None
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.binary(max_size=200))
 def test_no_line_is_an_error(line: bytes) -> None:
     parse_line(line)
@@ -102,7 +102,7 @@ VALUES = st.recursive(
 
 
 # Other jobs share the machine: how long an example takes says nothing.
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.dictionaries(st.sampled_from([*OURS, "usage", "timings", "response"]), VALUES))
 def test_no_record_is_an_error(record: dict[str, Any]) -> None:
     found = parse(record)

@@ -82,7 +82,7 @@ def test_a_drafter_that_saw_everything_is_always_right(make: Make) -> None:
     assert seq.counts.n_accepted == seq.counts.n_drafted
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=5),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from parlay.decoding.draft import NO_DRAFT, Draft
@@ -15,7 +15,6 @@ from parlay.proposers.ngram import NgramProposer
 from parlay.proposers.proposer import Ask
 
 texts = st.lists(st.integers(0, 3), max_size=60)
-unhurried = settings(deadline=None)  # a busy machine is no failure
 
 
 def draft(proposer: NgramProposer, tokens: Sequence[int], window: int, seq_id: int = 0) -> Draft:
@@ -46,7 +45,6 @@ class Metered(list[int]):
         return super().__getitem__(key)
 
 
-@unhurried
 @given(
     tokens=texts,
     cuts=st.sets(st.integers(0, 60)),
@@ -100,7 +98,6 @@ def test_forgetting_an_unknown_slot_is_harmless() -> None:
     NgramProposer().forget(3)
 
 
-@unhurried
 @given(tokens=texts, keep=st.integers(0, 20), discard=st.integers(1, 20), added=texts)
 def test_shifted_text_drafts_as_if_it_had_always_been_so(
     tokens: list[int], keep: int, discard: int, added: list[int]

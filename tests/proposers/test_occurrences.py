@@ -8,13 +8,12 @@ from time import perf_counter
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from parlay.proposers.occurrences import SEPARATOR, Occurrences
 
 texts = st.lists(st.integers(0, 2), max_size=120)
-unhurried = settings(deadline=None)
 SIZES = (2, 4, 8)
 
 
@@ -34,7 +33,6 @@ def searched(tokens: list[int]) -> int:
     return 0
 
 
-@unhurried
 @given(tokens=texts, cuts=st.sets(st.integers(0, 120)))
 def test_text_in_pieces_is_indexed_as_in_one(tokens: list[int], cuts: set[int]) -> None:
     whole = fed(tokens)
@@ -44,7 +42,6 @@ def test_text_in_pieces_is_indexed_as_in_one(tokens: list[int], cuts: set[int]) 
     assert pieces.latest() == whole.latest()
 
 
-@unhurried
 @given(tokens=st.lists(st.integers(0, 2), max_size=17))
 def test_longest_earlier_occurrence_is_what_a_search_finds(tokens: list[int]) -> None:
     length, ends = fed(tokens).match()
@@ -56,7 +53,6 @@ def test_longest_earlier_occurrence_is_what_a_search_finds(tokens: list[int]) ->
     assert ends == (found if length else [])
 
 
-@unhurried
 @given(tokens=texts)
 def test_every_place_found_really_matches(tokens: list[int]) -> None:
     length, ends = fed(tokens).match()
@@ -65,7 +61,6 @@ def test_every_place_found_really_matches(tokens: list[int]) -> None:
     assert all(tokens[end - length : end] == tokens[n - length :] for end in ends)
 
 
-@unhurried
 @given(tokens=texts, n=st.integers(0, 120), more=texts)
 def test_cut_text_is_as_if_the_rest_had_never_been_read(
     tokens: list[int], n: int, more: list[int]
@@ -78,7 +73,6 @@ def test_cut_text_is_as_if_the_rest_had_never_been_read(
     assert index.latest() == fed([*tokens[:n], *more]).latest()
 
 
-@unhurried
 @given(tokens=texts, other=texts)
 def test_end_of_another_text_is_found_as_a_search_finds_it(
     tokens: list[int], other: list[int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from parlay.decoding.draft import NO_DRAFT
@@ -30,7 +30,6 @@ def test_next_turn_reads_only_what_is_new() -> None:
     assert kept.of(0, [1, 2, 3, 4, 5, 6]) is first
 
 
-@settings(deadline=None)
 @given(old=texts, shared=st.integers(0, 60), new=texts, n_kept=st.integers(0, 60))
 def test_text_is_the_new_sequences_whatever_the_slot_held(
     old: list[int], shared: int, new: list[int], n_kept: int

@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from parlay.decoding.draft import NO_DRAFT, Draft
@@ -32,7 +32,6 @@ def repetitive(max_size: int) -> st.SearchStrategy[list[int]]:
 # Up to 16 earlier places are counted, so texts of this length are counted whole.
 counted_texts = st.lists(st.integers(0, 2), max_size=17) | repetitive(17)
 texts = st.lists(st.integers(0, 2), max_size=200) | repetitive(200)
-unhurried = settings(deadline=None)  # a busy machine is no failure
 
 
 def draft(proposer: SuffixProposer, tokens: Sequence[int], window: int, seq_id: int = 0) -> Draft:
@@ -94,7 +93,6 @@ def n_lines(work: Callable[[], object]) -> int:
     return n
 
 
-@unhurried
 @given(
     tokens=counted_texts,
     cuts=st.sets(st.integers(0, 17)),
@@ -117,7 +115,6 @@ def test_draft_and_confidence_are_what_a_search_finds_however_the_text_arrives(
         assert list(found.confidence) == pytest.approx(confidence)
 
 
-@unhurried
 @given(tokens=texts, window=st.integers(1, 12))
 def test_draft_really_followed_an_end_of_the_text(tokens: list[int], window: int) -> None:
     found = draft(SuffixProposer(1, 100.0), tokens, window)
@@ -157,7 +154,6 @@ def test_substring_that_first_occurs_on_its_own_keeps_the_counts_it_had_in_a_lon
     assert found.confidence == pytest.approx((1 / (2 + 3 / 1),))
 
 
-@unhurried
 @given(tokens=texts)
 def test_confidence_stays_a_probability_however_often_it_occurred(tokens: list[int]) -> None:
     found = draft(SuffixProposer(1, 100.0), tokens, 12)
@@ -176,7 +172,6 @@ def test_window_of_zero_gives_no_draft_and_misses_nothing() -> None:
     assert draft(proposer, tokens, 2).tokens == (4, 1)
 
 
-@unhurried
 @given(old=texts, new=counted_texts, n_kept=st.integers(0, 17))
 def test_next_turn_drafts_as_if_its_slot_were_new(
     old: list[int], new: list[int], n_kept: int
@@ -189,7 +184,6 @@ def test_next_turn_drafts_as_if_its_slot_were_new(
     assert draft(proposer, turn, 4) == draft(SuffixProposer(), turn, 4)
 
 
-@unhurried
 @given(tokens=counted_texts, keep=st.integers(0, 9), discard=st.integers(1, 9))
 def test_shifted_text_drafts_as_if_it_had_always_been_so(
     tokens: list[int], keep: int, discard: int
@@ -260,7 +254,6 @@ def test_past_text_longer_than_the_bound_is_remembered_by_its_end() -> None:
     assert draft(proposer, [90, 91], 1, seq_id=2) == NO_DRAFT
 
 
-@unhurried
 @given(
     tokens=counted_texts,
     past=st.lists(st.tuples(st.integers(0, 17), counted_texts), max_size=6),
@@ -282,7 +275,6 @@ def test_text_read_while_the_past_grows_drafts_as_if_read_afterwards(
     assert draft(proposer, growing, 4) == draft(proposer, tokens, 4, seq_id=2)
 
 
-@unhurried
 @given(tokens=counted_texts, past=st.lists(counted_texts, max_size=4))
 def test_draft_follows_the_longest_suffix_in_own_or_past_texts(
     tokens: list[int], past: list[list[int]]

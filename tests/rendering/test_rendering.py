@@ -298,7 +298,7 @@ names = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), min_size=1
 
 
 @given(st.lists(st.one_of(st.sampled_from(HOSTILE), names), min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_shell_reads_back_the_arguments_whatever_is_in_a_name(aliases: list[str]) -> None:
     wanted = deployment(model={"target": "/m/big.gguf", "alias": aliases})
     try:

@@ -70,7 +70,7 @@ def test_a_width_whose_rows_differ_by_their_place_is_in_no_class() -> None:
     assert found == [[1, 2, 3], [4, 8, 12, 16]]
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(kinds=st.lists(st.integers(0, 3), min_size=MAX_ROWS, max_size=MAX_ROWS))
 def test_whichever_widths_agree_they_are_found(kinds: list[int]) -> None:
     found = classes(lambda n, start, place: kinds[n - 1])
@@ -78,7 +78,7 @@ def test_whichever_widths_agree_they_are_found(kinds: list[int]) -> None:
     assert sorted(found) == sorted(wanted)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(
     limit=st.integers(1, MAX_ROWS - 1),
     lucky=st.integers(2, MAX_ROWS),

@@ -92,7 +92,7 @@ def beside() -> Iterator[Callable[..., Beside]]:
         each.ahead.close()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     period=st.integers(0, 7),
     window=st.integers(1, 8),

@@ -46,7 +46,7 @@ def draft_model(logits=LOGITS) -> tuple[ScriptedModel, DraftModel]:  # type: ign
     return model, DraftModel(model, frozenset(), N_VOCAB, 64)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     script=st.lists(st.booleans(), max_size=40),
     window=st.integers(0, 16),
@@ -71,7 +71,7 @@ def test_any_pattern_of_right_and_wrong_drafts_gives_the_text_of_plain_decoding(
     assert seq.n_cached == len(seq.tokens) - 1
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     windows=st.lists(st.integers(0, 8), min_size=1, max_size=4),
     cancel_after=st.integers(0, 12),
@@ -105,7 +105,7 @@ def test_cancelling_after_any_round_leaves_both_caches_at_a_prefix_of_the_text(
         assert held[: min(shared, seq.n_cached)] == seq.tokens[: min(shared, seq.n_cached)]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(slots=st.integers(1, 4), n=st.integers(1, 6), window=st.integers(0, 6))
 def test_concurrent_sequences_say_what_each_says_alone(slots: int, n: int, window: int) -> None:
     requests = [Request((*PROMPT, i), max_tokens=20 + i) for i in range(n)]

@@ -190,7 +190,7 @@ def test_whatever_came_before_an_answer_is_that_of_a_cold_engine(
     with Engine(made(file(name), "ngram", "suffix", slots=slots, cache=1 << 22)) as engine:
         counter = iter(range(1 << 30))
 
-        @hypothesis_settings(max_examples=6, deadline=None, derandomize=True)
+        @hypothesis_settings(max_examples=6, derandomize=True)
         @given(turns)
         def play(script: list[tuple[str, int, int]]) -> None:
             me = f"player {next(counter)}"

@@ -76,7 +76,6 @@ def test_no_request_brings_an_internal_error(
 ) -> None:
     @settings(
         max_examples=FEWER.get(label, MAX_EXAMPLES),
-        deadline=None,
         derandomize=True,
         database=None,
         suppress_health_check=list(HealthCheck),

@@ -178,7 +178,7 @@ _WORDS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=300, derandomize=True, database=None)
 @given(
     st.sampled_from(FORMS),
     st.lists(_WORDS, max_size=12),
@@ -197,7 +197,7 @@ def test_the_size_of_pieces_changes_nothing(
     assert read(form, pieces) == read(form, [text])
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200, derandomize=True, database=None)
 @given(st.sampled_from([form for form in FORMS if form.kind != "channels"]), st.text(max_size=60))
 def test_text_without_marks_comes_out_as_it_went_in(form: ToolFormat, text: str) -> None:
     assert read(form, [text]) == (text, [], "")
