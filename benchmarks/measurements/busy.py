@@ -2,8 +2,8 @@
 
 python -m benchmarks.measurements.busy [TARGET.gguf] [--busy 0,1,2] [--rounds 3] [--out FILE]
 
-One engine, slices in turn; for each number of busy cores so many processes that only compute. With
-`--draft suffix` also what speculation is worth there.
+One engine, short slices in turn, each round in another order; for each number of busy cores so many
+processes that only compute. With `--draft suffix` also what speculation is worth there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from time import perf_counter
 from typing import Any
 
@@ -81,16 +81,23 @@ def measure(slices: Slices, busy: list[int], n_rounds: int, seconds: float) -> I
     for n in busy:
         rates: dict[str, list[float]] = {name: [] for name in subjects}
         with burning(n):
-            for _ in range(n_rounds):
-                for name, choice in subjects.items():
+            for i in range(n_rounds):
+                for name, choice in _turned(list(subjects.items()), i):
                     rates[name].append(slices.rate(choice, seconds))
                     print(n, name, f"{rates[name][-1]:.1f}", file=sys.stderr, flush=True)
         yield record(n, rates, following)
 
 
+def _turned(subjects: list[tuple[str, CrewChoice]], i: int) -> list[tuple[str, CrewChoice]]:
+    """Each begins once: what runs before a subject must not always be the same."""
+    at = i % len(subjects)
+    return subjects[at:] + subjects[:at]
+
+
 def record(n: int, rates: dict[str, list[float]], following: CrewChoice) -> dict[str, Any]:
     means = {name: round(fmean(found), 1) for name, found in rates.items()}
-    own = means.pop(FOLLOWING)
+    own, today = means.pop(FOLLOWING), rates[name_of(following.rule)]
+    pairs = sorted(mine / theirs for mine, theirs in zip(rates[FOLLOWING], today, strict=True))
     best = max(means, key=lambda name: means[name])
     return {
         "busy_cores": n,
@@ -99,6 +106,7 @@ def record(n: int, rates: dict[str, list[float]], following: CrewChoice) -> dict
         "following": own,
         "of_best": round(own / means[best], 3),
         "of_today": round(own / means[name_of(following.rule)], 3),
+        "of_today_median_of_pairs": round(median(pairs), 3),
         "ended_with": name_of(following.chosen),
         "slices": {name: [round(rate, 1) for rate in found] for name, found in rates.items()},
     }
@@ -108,8 +116,8 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("target", nargs="?", default="default", help="GGUF file")
     parser.add_argument("--busy", default="0,1,2", help="cores that others use, in turn")
-    parser.add_argument("--rounds", type=int, default=3, help="slices of each")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of one slice")
+    parser.add_argument("--rounds", type=int, default=8, help="slices of each")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of one slice")
     parser.add_argument("--draft", default="none", help="none, suffix, or a drafter's file")
     parser.add_argument("--mode", default=None, choices=("exact", "faithful"))
     parser.add_argument("--out", type=Path, help="JSON; else it is printed")

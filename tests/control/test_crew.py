@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 
@@ -21,12 +22,11 @@ TABLE: Mapping[int, Mapping[Crew, float]] = {
 class Machine:
     """Others use some of its cores; time passes as passes are made."""
 
-    def __init__(self, *, seed: int = 0, noise: float = 0.15, hint: bool = True) -> None:
+    def __init__(self, *, seed: int = 0, noise: float = 0.15) -> None:
         self.busy = 0
         self._dice = random.Random(seed)
         self._noise = noise
-        load = (lambda: float(self.busy)) if hint else (lambda: 0.0)
-        self.choice = CrewChoice(crews(2, can_sleep=True), load)
+        self.choice = CrewChoice(crews(2, can_sleep=True), lambda: float(self.busy))
 
     def seconds(self, crew: Crew, rows: int) -> float:
         lengthened = 1 + self._noise * abs(self._dice.gauss(0, 1))
@@ -55,11 +55,30 @@ def test_reaches_nine_tenths_of_the_best_setting_by_hand(busy: int, seed: int) -
     assert machine.run(busy, 20) >= 0.95
 
 
+def test_an_idle_machine_is_left_to_the_rule_whatever_its_passes_take() -> None:
+    """A burst of slow passes that no load explains once made one thread the choice, for good."""
+    machine = Machine(noise=3.0)
+    for _ in range(5000):
+        assert machine.choice.now == TWO
+        machine.choice.observe(TWO, "one", machine.seconds(TWO, 1))
+
+
+def test_a_short_load_changes_nothing() -> None:
+    loads = iter([0.0, 1.0, 0.0, 1.0, 0.0, 1.0] * 100)
+    choice = CrewChoice([TWO, ONE], lambda: next(loads))
+    for _ in range(5000):
+        assert choice.now == TWO
+        choice.observe(TWO, "one", 0.02)
+
+
 @pytest.mark.parametrize("seed", range(5))
-def test_an_idle_machine_keeps_98_hundredths_from_its_first_second_on(seed: int) -> None:
+def test_when_the_load_ends_the_rule_is_back_at_once(seed: int) -> None:
     machine = Machine(seed=seed)
-    for seconds in (1, 3, 10, 60):
-        assert machine.run(0, seconds) >= 0.98
+    machine.run(1, 20)
+    assert machine.choice.chosen == ONE
+    machine.run(0, 1.5)
+    assert machine.choice.chosen == TWO
+    assert machine.run(0, 20) == 1.0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -68,28 +87,18 @@ def test_what_was_found_under_a_load_is_known_when_it_comes_back(seed: int) -> N
     for busy in (0, 1, 2, 0):
         machine.run(busy, 10)
     for busy in (1, 2, 0, 2, 0, 1):
-        assert machine.run(busy, 5) >= 0.85
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_without_a_hint_it_still_finds_out(seed: int) -> None:
-    machine = Machine(seed=seed, hint=False)
-    machine.run(0, 10)
-    machine.run(1, 20)
-    assert machine.run(1, 20) >= 0.85
-    machine.run(0, 30)
-    assert machine.run(0, 20) >= 0.9
+        assert machine.run(busy, 5) >= 0.8
 
 
 def test_crews_that_are_equal_stay() -> None:
-    choice = CrewChoice([TWO, ONE])
+    choice = CrewChoice([TWO, ONE], lambda: 1.0)
     for _ in range(2000):
         choice.observe(choice.now, "one", 0.010)
         assert choice.chosen == TWO
 
 
-def test_a_trial_that_takes_for_ever_ends_with_its_first_pass() -> None:
-    choice = CrewChoice([TWO, ONE])
+def test_a_race_against_one_that_takes_for_ever_ends_with_its_first_pass() -> None:
+    choice = CrewChoice([TWO, ONE], lambda: 1.0)
     n_slow = 0
     for _ in range(10_000):
         slow = choice.now == ONE
@@ -121,10 +130,31 @@ def test_what_was_found_comes_back_in_another_run() -> None:
     assert again.choice.chosen == ONE
 
 
-@pytest.mark.parametrize("record", [{}, {"crews": [[0, 2, False, -1.0]]}, {"crews": [[1, 2]]}])
+@pytest.mark.parametrize("record", [{}, {"winners": [["a", 2, False]]}, {"winners": [[1, 2]]}])
 def test_a_damaged_record_is_none(record: dict[str, object]) -> None:
     with pytest.raises((ValueError, LookupError)):
         CrewChoice([TWO, ONE]).recall(record)
+
+
+def test_a_slow_minute_does_not_decide_a_race() -> None:
+    """Both crews make every pass at the same, drifting, pace: neither is faster."""
+    choice, pace = CrewChoice([TWO, ONE], lambda: 1.0), 0.02
+    dice = random.Random(1)
+    for _ in range(20_000):
+        pace = min(0.2, max(0.01, pace * math.exp(dice.gauss(0, 0.01))))
+        choice.observe(choice.now, "one", pace)
+        assert choice.chosen == TWO
+
+
+def test_crews_are_compared_on_shapes_that_both_have_made() -> None:
+    """The challenger's turns fall on cheap passes only: that is no gain of its own."""
+    choice, n = CrewChoice([TWO, ONE], lambda: 1.0), 0
+    for _ in range(3000):
+        mine = choice.now == ONE
+        n += mine
+        choice.observe(choice.now, ("rows", 1 if mine else 4), 0.01 if mine else 0.03)
+        assert choice.chosen == TWO
+    assert n > 0
 
 
 def test_candidates_of_larger_machines_are_few_and_the_rule_comes_first() -> None:

@@ -40,14 +40,16 @@ class Bits:
         return self.known(n, spans)
 
 
-def made(*, holds: bool, prices: CostTable | None = None) -> tuple[Crews, Threads]:
-    threads, choice = Threads(2), CrewChoice([TWO, ONE])
+def made(
+    *, holds: bool, prices: CostTable | None = None, load: float = 0.0
+) -> tuple[Crews, Threads]:
+    threads, choice = Threads(2), CrewChoice([TWO, ONE], lambda: load)
     crews = Crews(threads, choice, cast(ThreadBits, Bits(holds=holds)), lambda: prices)
     return crews, threads
 
 
 def take_one(crews: Crews) -> None:
-    crews.choice._take(ONE, 1.0)
+    crews.choice._take(ONE)
 
 
 def test_an_exact_pass_is_made_by_other_threads_only_where_bits_agree() -> None:
@@ -98,18 +100,19 @@ def run_until(crews: Crews, seconds: dict[Crew, float], there: Callable[[], bool
         crews.observe([_round(seconds[crews.choice.now])])
 
 
-def test_prices_follow_a_change_of_crew_at_once_and_a_trial_leaves_none_behind() -> None:
+def test_prices_follow_a_change_of_crew_at_once_and_a_race_leaves_none_behind() -> None:
     prices = CostTable({(1, 1): Curve({1: 0.01}, {})}, DrafterCost(Curve({1: 0.001}, {}), False))
-    crews, _ = made(holds=True, prices=prices)
-    seconds = {TWO: 0.010, ONE: 0.017}
-    run_until(crews, seconds, lambda: crews.choice.trying)
-    assert prices.pace > 1.5  # of the trial
-    run_until(crews, seconds, lambda: not crews.choice.trying)
+    crews, _ = made(holds=True, prices=prices, load=1.0)
+    choice, seconds = crews.choice, {TWO: 0.010, ONE: 0.017}
+    run_until(crews, seconds, lambda: choice.over(ONE) > 1.5 and choice.now == TWO)
+    run_until(crews, seconds, lambda: choice.now == ONE)
+    assert prices.pace > 1.5  # of the passes in the race that come now
+    run_until(crews, seconds, lambda: not choice.racing)
     assert prices.pace == pytest.approx(1.0)
-    loaded = {TWO: 0.068, ONE: 0.034}  # somebody takes a core
-    run_until(crews, loaded, lambda: crews.choice.chosen == ONE)
+    loaded = {TWO: 0.034, ONE: 0.017}  # another core is taken
+    run_until(crews, loaded, lambda: choice.chosen == ONE)
     assert prices.drafter is not None
-    assert prices.pace == pytest.approx(1.7, rel=0.01)  # as it was known; rounds will tell more
+    assert prices.pace == pytest.approx(0.5, rel=0.01)  # of what it was under the same load
     assert prices.pace == pytest.approx(prices.drafter.pace)
 
 
@@ -120,7 +123,7 @@ def test_real_answers_are_the_same_with_every_crew(tiny_llama: Path) -> None:
         candidates = [Crew(2), Crew(1), Crew(2, sleeps=True)]
         for crew in candidates if crews.choice.rule == TWO else [crews.choice.rule]:
             crews.choice = choice = CrewChoice(candidates)
-            choice._take(crew, 1.0)
+            choice._take(crew)
             answer = parlay.generate("one two three one two three", max_tokens=40)
             assert answer.exact
             texts.append(answer.text)
@@ -137,7 +140,7 @@ def test_what_was_found_of_a_crew_is_known_at_the_next_start(
     tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PARLAY_CACHE", str(tmp_path))
-    told = {"crews": [[0, 2, False, 1.0], [1, 1, False, 1.9]]}
+    told = {"winners": [[1, 1, False], [2, 2, True]]}
     found = []
     for learns in (True, False):
         with Parlay(tiny_llama, draft="none", context_size=128) as parlay:

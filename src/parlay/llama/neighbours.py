@@ -1,6 +1,7 @@
-"""How many cores the other processes of this machine use.
+"""How many of the cores that this process may use are taken by others.
 
-Knows the system's counters; nothing of models. A hint when to look again, never a price.
+Knows the system's counters; nothing of models. A hint when to look again, never a price. Time that
+a hypervisor gave to another machine counts as others' too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._own = psutil.Process()
+        self._cores = _usable(self._own)
         self._busy_s, self._idle_s, self._own_s = self._read()
 
     def __call__(self) -> float:
@@ -24,10 +26,21 @@ class Neighbours:
             for now, then in zip((self._busy_s, self._idle_s, self._own_s), before, strict=True)
         )
         every = busy + idle
-        return max(0.0, busy - own) / every * (psutil.cpu_count() or 1) if every > 0 else 0.0
+        return max(0.0, busy - own) / every * len(self._cores) if every > 0 else 0.0
 
     def _read(self) -> tuple[float, float, float]:
-        every, own = psutil.cpu_times(), self._own.cpu_times()
-        idle = every.idle + getattr(every, "iowait", 0.0)
-        guest = getattr(every, "guest", 0.0) + getattr(every, "guest_nice", 0.0)
-        return sum(every) - idle - guest, idle, own.user + own.system
+        busy = idle = 0.0
+        every = psutil.cpu_times(percpu=True)
+        for core in (every[i] for i in self._cores if i < len(every)):
+            waits = core.idle + getattr(core, "iowait", 0.0)
+            guest = getattr(core, "guest", 0.0) + getattr(core, "guest_nice", 0.0)
+            busy, idle = busy + sum(core) - waits - guest, idle + waits
+        own = self._own.cpu_times()
+        return busy, idle, own.user + own.system
+
+
+def _usable(process: psutil.Process) -> list[int]:
+    """Where a system does not tell, all of them."""
+    if hasattr(process, "cpu_affinity"):
+        return list(process.cpu_affinity())
+    return list(range(psutil.cpu_count() or 1))

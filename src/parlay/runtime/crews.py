@@ -24,11 +24,11 @@ Prices = Callable[[], CostTable | None]
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
-    """The prices as the chosen crew left them."""
+    """The prices as the chosen crew left them under one load."""
 
     table: CostTable
     crew: Crew
-    slowness: float
+    level: int
     pace: float
     drafter_pace: float
 
@@ -79,28 +79,29 @@ class Crews:
         first = rounds[0]
         if first.reads_prompt:
             return
-        if not self.choice.trying:
-            self._note()
+        raced = self.choice.racing
         shape = (len(rounds), first.n_pass_rows, max(r.n_context for r in rounds).bit_length())
         self.choice.observe(self._used, shape, first.timing.verify_s - self._tried_s)
+        if not raced:
+            self._note()
         self._reprice()
 
     # -- prices ---------------------------------------------------------------
 
     def _note(self) -> None:
-        table = self._prices()
+        table, choice = self._prices(), self.choice
         if table is not None:
             drafter_pace = 1.0 if table.drafter is None else table.drafter.pace
-            self._settled = _Settled(
-                table, self.choice.chosen, self.choice.slowness, table.pace, drafter_pace
-            )
+            self._settled = _Settled(table, choice.chosen, choice.level, table.pace, drafter_pace)
 
     def _reprice(self) -> None:
         """A crew that is not the one prices were learned under: they follow at once."""
-        settled, table = self._settled, self._prices()
-        if settled is None or table is not settled.table or self.choice.now == self._used:
+        settled, table, choice = self._settled, self._prices(), self.choice
+        if settled is None or table is not settled.table or choice.now == self._used:
             return
-        factor = self.choice.expected_slowness / settled.slowness
+        if settled.level != choice.level:
+            return  # no race compares two loads: rounds will tell
+        factor = choice.over(choice.now) / choice.over(settled.crew)
         table.pace = settled.pace * factor
         if table.drafter is not None:
             table.drafter.pace = settled.drafter_pace * factor
