@@ -134,6 +134,7 @@ def write_nextn(
     n_kv_heads: int = 2,
     n_ff: int = 64,
     n_experts: int = 2,
+    n_links: int = 1,
     n_ctx: int = 512,
     only_head: bool = False,
     vocab: Vocabulary = VOCABULARY,
@@ -143,7 +144,7 @@ def write_nextn(
     `only_head`: without the other layers, as converters write a file for the NextN layer alone."""
     draw = tiny_models._Draw(seed)
     tensors = tiny_models._ends(draw, vocab, n_embd)
-    for i in range(n_layers if only_head else 0, n_layers + 1):
+    for i in range(n_layers if only_head else 0, n_layers + n_links):
         at = f"blk.{i}"
         tensors |= tiny_models._attention(draw, at, n_embd, n_heads, n_kv_heads)
         tensors[f"{at}.post_attention_norm.weight"] = draw.norm(n_embd)
@@ -164,13 +165,53 @@ def write_nextn(
         tensors[f"{at}.nextn.enorm.weight"] = draw.norm(n_embd)
         tensors[f"{at}.nextn.hnorm.weight"] = draw.norm(n_embd)
     writer = gguf.GGUFWriter(path, "glm4moe")
-    _common(writer, n_layers + 1, n_ctx, n_embd, n_heads, n_kv_heads, n_ff)
-    writer.add_uint32("glm4moe.nextn_predict_layers", 1)
+    _common(writer, n_layers + n_links, n_ctx, n_embd, n_heads, n_kv_heads, n_ff)
+    writer.add_uint32("glm4moe.nextn_predict_layers", n_links)
     writer.add_leading_dense_block_count(n_layers)
     writer.add_expert_count(n_experts)
     writer.add_expert_used_count(1)
     writer.add_expert_shared_count(1)
     writer.add_expert_feed_forward_length(n_ff)
+    vocab.write(writer)
+    return _finish(writer, tensors, path)
+
+
+def write_chain(
+    path: Path,
+    *,
+    architecture: str = "step35",
+    n_embd: int = 64,
+    n_layers: int = 2,
+    n_links: int = 3,
+    n_heads: int = 4,
+    n_kv_heads: int = 2,
+    n_ff: int = 64,
+    n_ctx: int = 512,
+    sliding_window: int = 16,
+    only_head: bool = False,
+    vocab: Vocabulary = VOCABULARY,
+    seed: int = 6,
+) -> Path:
+    """A target with several NextN layers: Step 3.5's architecture with sliding layers, or the
+    plainer Hy3's. Every layer is dense, as either allows."""
+    draw = tiny_models._Draw(seed)
+    tensors = tiny_models._ends(draw, vocab, n_embd)
+    for i in range(n_layers if only_head else 0, n_layers + n_links):
+        at = f"blk.{i}"
+        tensors |= tiny_models._attention(draw, at, n_embd, n_heads, n_kv_heads)
+        tensors |= tiny_models._head_norms(draw, at, n_embd // n_heads)
+        tensors |= tiny_models._feed_forward(draw, at, n_embd, n_ff)
+        if i >= n_layers:
+            tensors[f"{at}.nextn.eh_proj.weight"] = draw.matrix(n_embd, 2 * n_embd)
+            tensors[f"{at}.nextn.enorm.weight"] = draw.norm(n_embd)
+            tensors[f"{at}.nextn.hnorm.weight"] = draw.norm(n_embd)
+    writer = gguf.GGUFWriter(path, architecture)
+    _common(writer, n_layers + n_links, n_ctx, n_embd, n_heads, n_kv_heads, n_ff)
+    writer.add_uint32(f"{architecture}.nextn_predict_layers", n_links)
+    writer.add_expert_feed_forward_length(n_ff)
+    if architecture == "step35":
+        writer.add_sliding_window(sliding_window)
+        writer.add_sliding_window_pattern([i % 2 == 0 for i in range(n_layers + n_links)])
     vocab.write(writer)
     return _finish(writer, tensors, path)
 

@@ -20,6 +20,12 @@ def test_a_head_in_the_targets_own_file_comes_first(tmp_path: Path) -> None:
     assert "itself" in head.why
 
 
+def test_several_layers_are_a_head_only_where_llama_cpp_runs_them(tmp_path: Path) -> None:
+    chain = tiny_drafters.write_chain(tmp_path / "chain.gguf")
+    assert find_head(chain) is not None
+    assert find_head(tiny_drafters.write_nextn(tmp_path / "two.gguf", n_links=2)) is None
+
+
 def test_a_head_beside_the_target_is_found_by_its_shape(tmp_path: Path) -> None:
     target = tiny_models.write_llama(tmp_path / "target.gguf")
     tiny_models.write_llama(tmp_path / "target-small.gguf", n_embd=32)

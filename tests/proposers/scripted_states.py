@@ -136,3 +136,26 @@ class HeadDrafter(_Drafter):
         n = item.n_logits
         own = states_of(item.tokens)[len(item.tokens) - n :]
         return np.array(logits[len(logits) - n :], np.float32).reshape(n, self.n_vocab), own
+
+
+class ChainedDrafter(HeadDrafter):
+    """Several layers, each with a cache of its own: a pass fills that of the layer in use."""
+
+    n_links = 3
+
+    def __init__(self, logits: Logits, n_vocab: int, context_size: int = 128) -> None:
+        super().__init__(logits, n_vocab, context_size)
+        self.filled = [{} for _ in range(self.n_links)]  # type: list[dict[int, list[int]]]
+        self._link = 0
+
+    def use(self, link: int) -> None:
+        self._link = link
+
+    def read(self, fed: Sequence[Fed]) -> list[tuple[NDArray[np.float32], States]]:
+        found = super().read(fed)
+        for item in fed:
+            own = self.filled[self._link].setdefault(item.seq_id, [])
+            del own[item.start :]
+            assert self.starts[item.seq_id] > 0 or len(own) == item.start, "a layer lacks pairs"
+            own.extend([0] * (item.start - len(own)) + list(item.tokens))
+        return found

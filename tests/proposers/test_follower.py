@@ -11,13 +11,20 @@ from hypothesis import strategies as st
 
 from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
+from parlay.proposers.chain import ChainProposer
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.follower import Follower
 from parlay.proposers.head import HeadProposer
 from parlay.proposers.proposer import Ask
 from parlay.runtime.request import Request
 from parlay.timing.measuring import measure_follower
-from tests.proposers.scripted_states import MASK, BlockDrafter, CapturedTarget, HeadDrafter
+from tests.proposers.scripted_states import (
+    MASK,
+    BlockDrafter,
+    CapturedTarget,
+    ChainedDrafter,
+    HeadDrafter,
+)
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
 
 PROMPT = (1, 2, 3, 4, 5)
@@ -56,8 +63,13 @@ def nextn() -> tuple[HeadDrafter, Follower]:
     return drafter, HeadProposer(drafter, frozenset(), N_VOCAB, N_BATCH, lead=1, name="model")
 
 
+def chain() -> tuple[HeadDrafter, Follower]:
+    drafter = ChainedDrafter(LOGITS, N_VOCAB)
+    return drafter, ChainProposer(drafter, frozenset(), N_VOCAB, N_BATCH, name="model")
+
+
 Make = Callable[[], tuple[BlockDrafter | HeadDrafter, Follower]]
-KINDS: dict[str, Make] = {"dflash": blocks, "eagle3": eagle, "nextn": nextn}
+KINDS: dict[str, Make] = {"dflash": blocks, "eagle3": eagle, "nextn": nextn, "chain": chain}
 
 
 @pytest.fixture(params=sorted(KINDS))

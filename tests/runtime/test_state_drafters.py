@@ -14,6 +14,7 @@ from parlay import Parlay
 from parlay.bench.subjects.peer import LlamaServer, PeerSettings
 from parlay.decoding.round import Fallback
 from parlay.errors import LoadError, VocabularyMismatch
+from parlay.proposers.chain import ChainProposer
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.head import HeadProposer
 from parlay.proposers.selector import SelectorProposer
@@ -40,11 +41,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("state-drafters")
 
 
-KINDS = ("dflash", "eagle3", "nextn", "nextn-file", "dspark", "dflash2")
+KINDS = (
+    *("dflash", "eagle3", "nextn", "nextn-file", "dspark", "dflash2"),
+    *("chain-file", "chain-hy_v3"),
+)
 
 
 @pytest.fixture(scope="session", params=KINDS)
 def pair(request: pytest.FixtureRequest, folder: Path) -> Pair:
+    if request.param == "chain-hy_v3":
+        target = tiny_drafters.write_chain(folder / "hy.gguf", architecture="hy_v3", seed=9)
+        target = tiny_drafters.few_words(target)
+        return Pair(target, target, "draft-mtp", ChainProposer)
+    if request.param == "chain-file":
+        target = tiny_drafters.few_words(tiny_drafters.write_chain(folder / "chain.gguf"))
+        head = tiny_drafters.write_chain(folder / "links.gguf", only_head=True)
+        return Pair(target, tiny_drafters.few_words(head), "draft-mtp", ChainProposer)
     if request.param.startswith("nextn"):
         target = tiny_drafters.few_words(tiny_drafters.write_nextn(folder / "nextn.gguf"))
         head = tiny_drafters.write_nextn(folder / "lone.gguf", only_head=True)
@@ -198,6 +210,21 @@ def test_a_head_of_another_architecture_was_made_for_another_target(folder: Path
     head = tiny_drafters.write_nextn(folder / "head.gguf", only_head=True)
     with pytest.raises(LoadError, match="is a head for glm4moe"):
         Parlay(target, draft=str(head), window=2, context_size=64)
+
+
+def test_a_chain_of_an_architecture_that_runs_one_layer_is_refused_in_a_line(folder: Path) -> None:
+    target = tiny_drafters.write_nextn(folder / "two.gguf", n_links=2)
+    with pytest.raises(LoadError, match="has 2 NextN layers, of which"):
+        Parlay(target, draft=str(target), window=2, context_size=64)
+
+
+def test_a_chain_drafts_no_more_tokens_than_it_has_layers(folder: Path) -> None:
+    target = tiny_drafters.few_words(
+        tiny_drafters.write_chain(folder / "two-links.gguf", n_links=2)
+    )
+    with Parlay(target, draft=str(target), window=7, context_size=512) as made:
+        answer = made.generate(PROMPTS[0], max_tokens=N_TOKENS, raw=True)
+        assert 1.8 < answer.speculation.n_drafted / answer.speculation.n_rounds <= 2
 
 
 def test_a_plain_drafter_captures_nothing(tiny_llama: Path, tiny_drafter: Path) -> None:

@@ -392,7 +392,7 @@ def draft_plan(
     plan = DraftPlan(
         proposer,
         requests,
-        [_rates(proposer, request, survival) for request in requests],
+        [_rates(proposer, request, survival, drafter.longest) for request in requests],
         _allowance(proposer, requests, market, account),
         (drafter.catch_up_s(n_missing, n) + beside * drafter.under_way_s(n)) if n_missing else 0.0,
         drafter.step_s(n),
@@ -476,8 +476,9 @@ def _allowance(
     )
 
 
-def _rates(proposer: str, request: Request, survival: Survival) -> list[float]:
+def _rates(proposer: str, request: Request, survival: Survival, longest: int | None) -> list[float]:
     view = request.view
+    most = view.max_window if longest is None else min(view.max_window, longest)
     odds = survival.of(proposer, view.greedy, view.thinking).by_position.odds
     difficulty = request.difficulty(proposer, by_position=True).factor
-    return position_rates(odds[: view.max_window], difficulty)
+    return position_rates(odds[:most], difficulty)

@@ -157,6 +157,7 @@ class DrafterCost:
     # Of a drafter that drafts whole blocks: a block by its rows. The curve is of catching up then.
     block: Curve | None = None
     both: Both | None = None  # at work while the target is; None: nobody measured that
+    longest: int | None = None  # tokens of its longest draft; None: as many as wanted
 
     def step_s(self, n_sequences: int = 1) -> float:
         """One more token for each of so many sequences."""
@@ -385,13 +386,15 @@ def _read_drafter(record: Mapping[str, Any]) -> DrafterCost:
     made = DrafterCost(_read_curve(record), record["single_steps"])
     made.both = Both.from_dict(both) if both else None
     made.block = _read_curve(block) if block else None
+    made.longest = int(record["longest"]) if "longest" in record else None
     return made
 
 
 def _write_drafter(drafter: DrafterCost) -> dict[str, Any]:
     block = {"block": _write_curve(drafter.block, drafter.pace)} if drafter.block else {}
     both = {"both": drafter.both.to_dict()} if drafter.both else {}
-    steps = {"single_steps": drafter.single_steps}
+    longest = {} if drafter.longest is None else {"longest": drafter.longest}
+    steps = {"single_steps": drafter.single_steps, **longest}
     return {**_write_curve(drafter.curve, drafter.pace), **steps, **block, **both}
 
 

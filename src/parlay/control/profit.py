@@ -29,7 +29,7 @@ from parlay.control.probing import Probing
 from parlay.control.search_pace import SearchPace
 from parlay.control.shapes import Shapes
 from parlay.control.stopping import Stopping
-from parlay.control.survival import MAX_POSITIONS, Survival
+from parlay.control.survival import Survival
 from parlay.decoding.round import Fallback, Round
 
 # A bet must save at least this part of a plain pass; more if the prices are not to be relied on.
@@ -259,7 +259,8 @@ class ProfitController:
         view, proposer = request.view, plan.proposer
         request.asked = proposer
         known = self.survival.of(proposer, view.greedy, view.thinking)
-        window = plan.most(market, min(view.max_window, MAX_POSITIONS))
+        most = len(plan.rates[plan.requests.index(request)])
+        window = plan.most(market, most)
         # The change of shape it begins with was decided upon: here it is the same for every window.
         prices = market.steady if market.plainly else market.prices
         if market.step == 1:

@@ -55,6 +55,17 @@ class StateModel(Cached, Protocol):
         """The target's states as the drafter wants them fed; most want them as they are."""
 
 
+class ChainModel(StateModel, Protocol):
+    """One with several layers, of which each pass goes through one."""
+
+    @property
+    def n_links(self) -> int:
+        """How many there are."""
+
+    def use(self, link: int) -> None:
+        """Let the coming passes go through one of them, from 0."""
+
+
 class LatticeModel(StateModel, Protocol):
     """One whose blocks come as candidates with scores, not as logits."""
 

@@ -40,6 +40,11 @@ _CALLS: dict[str, tuple[str, list[Any], Any]] = {
         None,
     ),
     "get_last": ("_Z26llama_get_embeddings_nextnP13llama_context", [_POINTER], _POINTER),
+    "set_link": (
+        "_Z28llama_set_nextn_layer_offsetP13llama_contexti",
+        [_POINTER, ctypes.c_int32],
+        None,
+    ),
     "layers": (
         "_Z28llama_model_target_layer_idsPK11llama_model",
         [_POINTER],
@@ -71,9 +76,11 @@ GIVES_LAYERS = frozenset({
 # These keep the state after their last layer.
 GIVES_LAST = frozenset({
     "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "gemma4", "glm-dsa",
-    "glm4moe", "gpt-oss", "mimo2", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe",
+    "glm4moe", "gpt-oss", "hy_v3", "mimo2", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe",
     "qwen3next", "step35",
 })  # fmt: skip
+# Of several NextN layers these run any; the others abort the process if there is more than one.
+RUNS_CHAINS = frozenset({"hy_v3", "mimo2", "step35"})
 
 
 @functools.cache
@@ -109,6 +116,11 @@ def keep_last(handle: int | None, *, every_row: bool) -> None:
 def last_states(handle: int | None, n: int, width: int) -> States:
     """Those states of the last pass, as a copy."""
     return _copy(_call("get_last")(handle), n, width)
+
+
+def use_link(handle: int | None, link: int) -> None:
+    """Let a context of NextN layers run one of them, from 0."""
+    _call("set_link")(handle, link)
 
 
 def token_embeddings(model: Model) -> States:

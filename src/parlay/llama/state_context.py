@@ -95,6 +95,15 @@ class StateContext(Context):
         return int(self.setting("block_size") or 16)  # llama.cpp's own default
 
     @property
+    def n_links(self) -> int:
+        """NextN layers, which draft in turn."""
+        return int(C.llama_model_n_layer_nextn(self.model.handle)) if self.kind == "mtp" else 1
+
+    def use(self, link: int) -> None:
+        """Run one of the NextN layers in the coming passes."""
+        capture.use_link(self._handle, link)
+
+    @property
     def n_candidates(self) -> int:
         """Tokens a DFlash2 selector weighs at each position; 0: there is none."""
         return capture.selector_size(self.model) if self.kind == "dflash" else 0
@@ -216,8 +225,12 @@ def _check(kind: Kind, model: Model, target: Model) -> None:
             f"{name} is a head for {model.facts.architecture}, {target.path.name} is"
             f" {target.facts.architecture}; it was made for another target"
         )
-    if kind == "mtp" and C.llama_model_n_layer_nextn(model.handle) > 1:
-        raise LoadError(f"{name} has several NextN layers in a chain, which Parlay does not run")
+    n_links, architecture = C.llama_model_n_layer_nextn(model.handle), model.facts.architecture
+    if kind == "mtp" and n_links > 1 and architecture not in capture.RUNS_CHAINS:
+        raise LoadError(
+            f"{name} has {n_links} NextN layers, of which llama.cpp runs a single one for the"
+            f" architecture {architecture!r}; use another drafter, or --draft suffix"
+        )
     if kind in ("dflash", "mtp") and model.n_embd != target.n_embd:
         raise LoadError(
             f"{name} is {model.n_embd} wide, {target.path.name} {target.n_embd}; it was made for"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parlay.errors import ParlayError
-from parlay.llama.capture import GIVES_LAST, GIVES_LAYERS
+from parlay.llama.capture import GIVES_LAST, GIVES_LAYERS, RUNS_CHAINS
 from parlay.llama.facts import Facts, read_facts
 from parlay.llama.header import Header, read_parts
 from parlay.pairing.alignment import check_pair
@@ -32,16 +32,22 @@ def find_head(target: Path) -> Head | None:
         facts, headers = read_facts(target), read_parts(target)
     except ParlayError:
         return None  # whoever loads it says what is wrong
-    if facts.architecture in GIVES_LAST and _n_heads(headers) == 1:
+    if _runs(facts.architecture, _n_heads(headers)):
         return Head(target, f"a NextN head in {target.name} itself")
     return _beside(target, facts)
 
 
 def _n_heads(headers: list[Header]) -> int:
-    """NextN layers, as far as their weights are there: only a single one is run."""
+    """NextN layers, as far as their weights are there."""
     names = {tensor.name for header in headers for tensor in header.tensors}
     has_trunk = any(name.startswith("blk.0.") for name in names)
     return sum(name.endswith(".nextn.eh_proj.weight") for name in names) if has_trunk else 0
+
+
+def _runs(architecture: str, n_heads: int) -> bool:
+    """Whether llama.cpp runs so many NextN layers of an architecture."""
+    many = n_heads > 1 and architecture not in RUNS_CHAINS
+    return n_heads > 0 and not many and architecture in GIVES_LAST
 
 
 def _beside(target: Path, facts: Facts) -> Head | None:
@@ -85,4 +91,4 @@ def _reads(header: Header, facts: Facts) -> bool:
     names = [tensor.name for tensor in header.tensors]
     lone = not any(name.startswith("blk.0.") for name in names)
     heads = sum(name.endswith(".nextn.eh_proj.weight") for name in names)
-    return lone and heads == 1 and architecture == facts.architecture in GIVES_LAST
+    return lone and architecture == facts.architecture and _runs(architecture, heads)

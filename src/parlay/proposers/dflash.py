@@ -34,6 +34,7 @@ class DFlashProposer(Follower):
         super().__init__(model, ends, n_vocab, n_batch, name)
         # The last token, and a mask for each drafted one, whether or not the first has one.
         self.block_size: int = block_size + int(from_anchor)
+        self.longest = self.block_size - 1
         self._mask = mask
         self._first = 0 if from_anchor else 1  # the first row that is read
 

@@ -64,6 +64,7 @@ class Follower(ABC):
     """A proposer whose drafter reads states. Subclasses say how rows are fed, and draft."""
 
     block_size: int | None = None  # rows of a block, where it drafts a whole one in a pass
+    longest: int | None = None  # tokens of its longest draft, where it can draft only so many
 
     def __init__(
         self, model: StateModel, ends: frozenset[int], n_vocab: int, n_batch: int, name: str

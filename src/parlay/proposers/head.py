@@ -21,6 +21,8 @@ from parlay.proposers.proposer import Ask
 class HeadProposer(Follower):
     """One row per sequence and pass once it drafts."""
 
+    _n_kept = 0  # pairs that begin a draft and are read again afterwards
+
     def __init__(
         self,
         model: StateModel,
@@ -43,8 +45,13 @@ class HeadProposer(Follower):
                 read = self._model.read(fed)
                 going, fed = self._extend(going, [(rows[0], own) for rows, own in read])
         finally:
-            for d in drafting:  # what it drafted is a guess; what holds comes back as states
-                self._model.truncate(d.ask.seq_id, self._position(len(d.ask.tokens) - 1))
+            self._take_back(drafting)
+
+    def _take_back(self, drafting: Sequence[Drafting]) -> None:
+        """What it drafted is a guess; what holds comes back as states."""
+        for d in drafting:
+            n_read = self._slot(d.ask.seq_id).n_read
+            self._model.truncate(d.ask.seq_id, self._position(n_read))
 
     def _is_ready(self, ask: Ask) -> bool:
         # The newest state must still be there: its pair gives the first token.
@@ -58,7 +65,7 @@ class HeadProposer(Follower):
             tokens = [*slot.tokens[1:], ask.tokens[-1]]
             pairs = Fed(ask.seq_id, slot.n_read, slot.rows(len(tokens)), tokens)
             last.append(replace(self._read_all_but_last(pairs), n_logits=1))
-            slot.took(len(tokens))
+            slot.took(len(tokens) - self._n_kept)
         return last
 
     def _read_all_but_last(self, pairs: Fed) -> Fed:
@@ -107,4 +114,8 @@ class HeadProposer(Follower):
             part = replace(
                 fed, start=fed.start + at, states=fed.states[at:end], tokens=fed.tokens[at:end]
             )
-            self._model.read([part])
+            self._read_rows(part)
+
+    def _read_rows(self, fed: Fed) -> None:
+        """No more than a pass holds."""
+        self._model.read([fed])

@@ -17,6 +17,7 @@ from parlay.llama.settings import ContextSettings
 from parlay.llama.state_context import StateContext, is_lone_head, kind_of, refuse_assistant
 from parlay.llama.undo import Rollback
 from parlay.proposers.ahead import DraftAhead
+from parlay.proposers.chain import ChainProposer
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.follower import Follower
@@ -152,6 +153,8 @@ class Loader:
         context.share_threads(self._target)
         closing.append(context.close)
         common = context, self._model.vocabulary.ends, self._target.n_vocab, settings.n_batch
+        if context.n_links > 1:
+            return ChainProposer(*common, name=name)
         if context.kind != "dflash":
             return HeadProposer(*common, lead=1 if context.kind == "mtp" else 0, name=name)
         make: Callable[..., Proposer] = partial(DFlashProposer, from_anchor=context.from_anchor)

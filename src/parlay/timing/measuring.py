@@ -215,10 +215,11 @@ def measure_follower(drafter: Follower, clock: Clock = perf_counter) -> DrafterC
     if drafter.block_size is not None:
         widths = {2, drafter.block_size // 2 + 1, drafter.block_size}
         blocks = {n: seconds(drafter.rehearse_drafting, n - 1) for n in widths}
-        return DrafterCost(Curve(reads, {}), single_steps=False, block=Curve(blocks, {}))
+        block = Curve(blocks, {})
+        return DrafterCost(Curve(reads, {}), False, block=block, longest=drafter.longest)
     step = seconds(drafter.rehearse_drafting, 2) / 2
     behind = {n + 1: spent + step for n, spent in reads.items()}
-    return DrafterCost(Curve({1: step, **behind}, {}), single_steps=False)
+    return DrafterCost(Curve({1: step, **behind}, {}), False, longest=drafter.longest)
 
 
 Task = tuple[str, Callable[[], None]]

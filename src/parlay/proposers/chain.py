@@ -1,0 +1,80 @@
+"""Draft with several NextN layers in turn: the first token by the first of them, and so on.
+
+Each layer has keys and values of its own in the same places, so that all read every pair, one
+after the other. A draft has no more tokens than there are layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.decoding.states import ChainModel, Fed, States
+from parlay.proposers.drafting import Drafting
+from parlay.proposers.head import HeadProposer
+
+
+class ChainProposer(HeadProposer):
+    """A layer for each token. What was drafted before is read again by the next one."""
+
+    _model: ChainModel
+    _n_kept = 1  # a short draft went through the first layers only
+
+    def __init__(
+        self,
+        model: ChainModel,
+        ends: frozenset[int],
+        n_vocab: int,
+        n_batch: int,
+        *,
+        name: str = "chain",
+    ) -> None:
+        super().__init__(model, ends, n_vocab, n_batch, lead=1, name=name)
+        self.longest = model.n_links
+
+    def _extend_all(self, drafting: list[Drafting]) -> None:
+        try:
+            going = list(drafting)
+            fed = self._catch_up([d.ask for d in going])
+            for link in range(self._model.n_links):
+                if going:
+                    self._use(link, fed)
+                    read = self._model.read(fed)
+                    going, fed = self._lengthen(going, fed, read)
+        finally:
+            self._model.use(0)
+            self._take_back(drafting)
+
+    def _lengthen(
+        self,
+        going: Sequence[Drafting],
+        fed: Sequence[Fed],
+        read: Sequence[tuple[NDArray[np.float32], States]],
+    ) -> tuple[list[Drafting], list[Fed]]:
+        """Add a token to every draft; those that go on, and what the next layer is fed."""
+        on: list[Drafting] = []
+        longer: list[Fed] = []
+        for d, item, (rows, own) in zip(going, fed, read, strict=True):
+            fits = item.start + len(item.tokens) + 1 < self._model.context_size
+            if d.add(rows[-1]) and fits and d.worth_going_on:
+                on.append(d)
+                states = np.concatenate([item.states, own[-1:]])
+                tokens = (*item.tokens, d.tokens[-1])
+                # Logits of every row: some of llama.cpp's graphs give all states or the wrong ones.
+                longer.append(replace(item, states=states, tokens=tokens, n_logits=len(tokens)))
+        return on, longer
+
+    def _read_rows(self, fed: Fed) -> None:
+        for link in range(self._model.n_links):
+            self._use(link, [fed])
+            self._model.read([fed])
+        self._model.use(0)
+
+    def _use(self, link: int, fed: Sequence[Fed]) -> None:
+        """Let a layer read what the one before it has read."""
+        self._model.use(link)
+        for item in fed if link else ():
+            self._model.truncate(item.seq_id, item.start)
