@@ -140,14 +140,14 @@ def test_what_was_found_of_a_crew_is_known_at_the_next_start(
     tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PARLAY_CACHE", str(tmp_path))
-    told = {"winners": [[1, 1, False], [2, 2, True]]}
+    told = {"winners": [[1, 1, False], [2, 2, True]], "same": [[1, 1, 1, 0, True]]}
     found = []
     for learns in (True, False):
         with Parlay(tiny_llama, draft="none", context_size=128) as parlay:
-            choice = parlay.engine.crews.choice
-            if choice.rule != TWO:
+            crews = parlay.engine.crews
+            if crews.choice.rule != TWO:
                 pytest.skip("two cores are needed")
             if learns:
-                choice.recall(told)
-            found.append(choice.to_dict())
+                crews.recall(told)
+            found.append(crews.to_dict())
     assert found == [told, told]

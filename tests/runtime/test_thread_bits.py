@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from parlay.decoding.span import Span
 from parlay.llama.threads import Threads
-from parlay.runtime.exactness import PAGE, ExactClass
+from parlay.runtime.exactness import PAGE
 from parlay.runtime.thread_bits import ThreadBits
 from parlay.testing import ScriptedModel
 
 RULE = 2
-FOUND = ExactClass(frozenset(range(1, 9)), together=frozenset({(2, 1), (2, 2)}))
 
 
 class PartedSums(ScriptedModel):
@@ -37,7 +36,7 @@ def threads() -> Threads:
 
 
 def bits(model: ScriptedModel, threads: Threads, *, cuts: bool = True) -> ThreadBits:
-    return ThreadBits(model, threads, RULE, lambda: FOUND, cuts=cuts)
+    return ThreadBits(model, threads, RULE, cuts=cuts)
 
 
 def placed(model: ScriptedModel, length: int, seq_id: int = 0) -> Span:
@@ -59,7 +58,7 @@ def test_others_are_tried_once_and_leave_the_cache_and_the_threads_as_they_were(
     assert not found.known(1, [span])
     assert found.same(1, [span])
     n_passes = len(model.shapes)
-    assert n_passes >= 4
+    assert n_passes == 2
     assert found.same(1, [span])
     assert found.known(1, [span])
     assert len(model.shapes) == n_passes
@@ -86,6 +85,28 @@ def test_prompts_and_several_sequences_are_questions_of_their_own(threads: Threa
     assert not found.known(1, [prompt])
     assert found.same(1, [prompt])
     assert model.length(0) == 10
+
+
+def test_only_the_width_at_hand_is_tried_and_another_when_it_comes(threads: Threads) -> None:
+    model = PartedSums(threads, 1000)
+    found = bits(model, threads)
+    one = placed(model, 10)
+    assert found.same(1, [one])
+    assert set(model.shapes) == {(1,)}
+    four = Span(0, 10, [1] * 4, 4)
+    assert not found.known(1, [four])
+    assert found.same(1, [four])
+
+
+def test_what_was_tried_is_known_in_another_run(threads: Threads) -> None:
+    model = PartedSums(threads, 1000)
+    found, span = bits(model, threads), placed(model, 10)
+    found.same(1, [span])
+    again = bits(model, threads)
+    again.recall(found.to_dict())
+    assert again.known(1, [span])
+    with pytest.raises((ValueError, LookupError)):
+        again.recall({"same": [[1, 1]]})
 
 
 def test_prompts_that_differ_are_found(threads: Threads) -> None:

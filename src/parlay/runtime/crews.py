@@ -7,9 +7,10 @@ tried on this text's length make a pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 from parlay.control.cost import CostTable
 from parlay.control.crew import Crew, CrewChoice
@@ -68,6 +69,15 @@ class Crews:
 
     def close(self) -> None:
         self._threads.close()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Who won under which load, and which numbers of threads keep the bits."""
+        return {**self.choice.to_dict(), **self._bits.to_dict()}
+
+    def recall(self, record: Mapping[str, Any]) -> None:
+        """From an earlier run; raises ValueError or LookupError where it is no record."""
+        self.choice.recall(record)
+        self._bits.recall(record)
 
     def _use(self, crew: Crew) -> None:
         if crew != self._used:

@@ -181,7 +181,7 @@ class Engine:
             self._scout,
             self.chosen.cost_percent,
         )
-        self.crews = self._keep(self._make_crews(composition))
+        self.crews = self._keep(self._make_crews())
         return Scheduler(
             self.target,
             self.slots,
@@ -195,24 +195,26 @@ class Engine:
             before_pass=self.crews.ready,
         )
 
-    def _make_crews(self, composition: Composition) -> Crews:
+    def _make_crews(self) -> Crews:
         """What follows other work on these cores; where one thread is the rule, nothing can."""
         target, rule = self.target, self.threads
         follows = self.settings.follow_load and rule > 1
         candidates = crews(rule, can_sleep=can_sleep()) if follows else [Crew(rule)]
         cuts = target.rollback is Rollback.PARTIAL
-        bits = ThreadBits(target, target.threads, rule, lambda: composition.found, cuts=cuts)
-        choice = CrewChoice(candidates, Neighbours())
+        bits = ThreadBits(target, target.threads, rule, cuts=cuts)
+        made = Crews(
+            target.threads, CrewChoice(candidates, Neighbours()), bits, lambda: self.prices
+        )
         if follows:
-            self._keep_crews(choice)
-        return Crews(target.threads, choice, bits, lambda: self.prices)
+            self._keep_crews(made)
+        return made
 
-    def _keep_crews(self, choice: CrewChoice) -> None:
-        """What was found of crews under a load, from one run to the next."""
+    def _keep_crews(self, made: Crews) -> None:
+        """What was found of crews, from one run to the next."""
         key = self.pair_key(())
         if not self.settings.measure_again:
-            store.read("crews", key, choice.recall)
-        self._closing.append(lambda: store.save("crews", key, choice.to_dict()))
+            store.read("threads", key, made.recall)
+        self._closing.append(lambda: store.save("threads", key, made.to_dict()))
 
     def _scout(self, found: ExactClass, placed: Seq[tuple[int, int]]) -> ExactClass:
         """What a class holds for is found with the threads it was probed with."""

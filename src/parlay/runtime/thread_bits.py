@@ -1,37 +1,34 @@
 """Which numbers of threads give the same logits to the bit: kernels may part sums by them.
 
-Knows passes and their class; nothing of prices. Tried at the ends of sequences' own texts, once for
-each number of threads, of sequences and length of text.
+Knows passes; nothing of prices. Tried at the ends of sequences' own texts, once for each number of
+threads, of sequences, of rows and length of text, and only for passes that are about to be made:
+on a busy machine a trial of every width would take seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from parlay.decoding.span import Passes, Span
 from parlay.llama.threads import Threads
-from parlay.runtime.exactness import ExactClass, band
+from parlay.runtime.exactness import band
 from parlay.runtime.walking import Budget, Digest, Run, Walker, digest
 from parlay.timing.probe_text import probe_tokens
 
-_N_WIDTHS = 3  # of a class that stand for all, beside its widest
 _N_PROMPT = 32  # rows that stand for a prompt's chunk: its end reads what all of them left behind
 
-Found = Callable[[], ExactClass]  # the class as it is now
-_Key = tuple[int, int, int]  # threads, sequences (0: a prompt), band of lengths
+_Key = tuple[int, int, int, int]  # threads, sequences (0: a prompt), rows of each, band of lengths
 
 
 class ThreadBits:
     """What is known of one target; `rule` threads made everything that others are compared with."""
 
-    def __init__(
-        self, passes: Passes, threads: Threads, rule: int, found: Found, *, cuts: bool
-    ) -> None:
+    def __init__(self, passes: Passes, threads: Threads, rule: int, *, cuts: bool) -> None:
         """`cuts`: whether the cache can be cut anywhere; else nothing can be tried."""
         self._passes = passes
         self._threads = threads
         self._rule = rule
-        self._found = found
         self._cuts = cuts
         self._same: dict[_Key, bool] = {}
 
@@ -44,23 +41,22 @@ class ThreadBits:
         """The same, tried now where nobody has; the spans' caches are left as they were."""
         if n == self._rule:
             return True
-        if any(key not in self._same for key in self._keys(n, spans)) and self._cuts:
-            held = self._try(n, spans)
-            for key in self._keys(n, spans):
-                self._same[key] = held
+        for key in self._keys(n, spans):
+            if key not in self._same and self._cuts:
+                self._same[key] = self._try(key, spans)
         return self.known(n, spans)
 
     def _keys(self, n: int, spans: Sequence[Span]) -> set[_Key]:
-        size = 0 if _is_prompt(spans) else len(spans)
-        return {(n, size, band(span.start)) for span in spans}
+        if _is_prompt(spans):
+            return {(n, 0, 0, band(span.start)) for span in spans}
+        return {(n, len(spans), len(span.tokens), band(span.start)) for span in spans}
 
-    def _try(self, n: int, spans: Sequence[Span]) -> bool:
+    def _try(self, key: _Key, spans: Sequence[Span]) -> bool:
+        n, _, width, _ = key
         if _is_prompt(spans):
             return len(spans) == 1 and self._reads_alike(n, spans[0])
         room = self._passes.context_size - max(span.start for span in spans)
-        widths = [rows for rows in self._found().rows_for(len(spans)) if rows <= room]
-        few = {*widths[:_N_WIDTHS], *widths[-1:]}
-        return bool(few) and all(self._agrees(n, spans, width) for width in sorted(few))
+        return width <= room and self._agrees(n, spans, width)
 
     def _reads_alike(self, n: int, span: Span) -> bool:
         tokens = span.tokens[:_N_PROMPT]
@@ -89,6 +85,16 @@ class ThreadBits:
             for run in runs:
                 walker.cut(run)
             self._threads.n = before
+
+    # -- what is kept ---------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"same": [[*key, same] for key, same in sorted(self._same.items())]}
+
+    def recall(self, record: Mapping[str, Any]) -> None:
+        """What an earlier run tried; raises ValueError or LookupError where it is no record."""
+        for n, sequences, rows, length, same in record["same"]:
+            self._same[int(n), int(sequences), int(rows), int(length)] = bool(same)
 
 
 def _is_prompt(spans: Sequence[Span]) -> bool:
