@@ -271,6 +271,9 @@ class AlwaysPlain:
     def rests(self) -> bool:
         return False
 
+    def notice(self) -> None:
+        """It never rests."""
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return [Choice("none", 0, Fallback.REQUEST) for _ in views]
 

@@ -28,10 +28,40 @@ def test_every_round_is_looked_at_where_a_look_is_nothing_beside_a_pass() -> Non
     assert searches(SearchPace(), 500, SEARCH, pass_s=10.0) == 500
 
 
-def test_looks_that_find_nothing_take_a_hundredth_of_a_fast_pass_in_the_end() -> None:
+@pytest.mark.parametrize("search_s", [0.02, 0.05, 0.08])
+def test_looks_that_find_nothing_take_half_a_hundredth_of_a_fast_pass_in_the_end(
+    search_s: float,
+) -> None:
+    pace = SearchPace()
+    searches(pace, 100, search_s)
+    assert searches(pace, 1000, search_s) * search_s <= 0.0055 * 1000 * FAST
+
+
+def test_what_comes_before_every_pass_is_not_taken_for_a_search() -> None:
+    pace = SearchPace()
+    for _ in range(200):  # a tenth of a pass in any round, and a little more with a search
+        pace.observe(0.101 * FAST if pace.due() else 0.1 * FAST, FAST, found=False)
+    assert pace.interval == 1
+
+
+def test_a_text_that_is_noticed_is_looked_at_in_the_next_round() -> None:
     pace = SearchPace()
     searches(pace, 100, SEARCH)
-    assert searches(pace, 1000, SEARCH) * SEARCH <= 0.011 * 1000 * FAST
+    rested = pace.rests
+    pace.notice()
+    assert (rested, pace.rests, pace.due()) == (True, False, True)
+
+
+def test_texts_that_are_noticed_for_nothing_take_no_more_than_a_hundredth_of_the_time() -> None:
+    pace = SearchPace()
+    searches(pace, 100, SEARCH)
+    n = 0
+    for _ in range(2000):
+        pace.notice()
+        due = pace.due()
+        n += due
+        pace.observe(SEARCH if due else 0.0, FAST, found=False)
+    assert n * SEARCH <= 0.012 * 2000 * FAST
 
 
 def test_looks_never_stop() -> None:
@@ -50,9 +80,9 @@ def test_after_a_bet_every_round_is_looked_at_for_a_while() -> None:
 
 def test_one_slow_look_does_not_make_looks_rare() -> None:
     pace = SearchPace()
-    searches(pace, 20, SEARCH / 10)
+    searches(pace, 20, SEARCH / 20)
     searches(pace, 1, search_s=100.0)
-    assert searches(pace, 20, SEARCH / 10) == 20
+    assert searches(pace, 20, SEARCH / 20) == 20
 
 
 # -- in the controller ------------------------------------------------------------------------

@@ -46,6 +46,9 @@ class Watched:
     def rests(self) -> bool:
         return False
 
+    def notice(self) -> None:
+        """It never rests."""
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return self.controller.choose(views)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from parlay.control.controller import Choice, FixedWindow, View
+from parlay.control.controller import plain as plainly
 from parlay.decoding.constraint import Forced
 from parlay.decoding.draft import NO_DRAFT, Draft
-from parlay.decoding.round import Fallback
+from parlay.decoding.round import Fallback, Round
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
 from parlay.decoding.verdict import Origin
@@ -558,13 +560,93 @@ def test_where_nothing_is_bet_a_token_is_told_while_a_gpu_computes_the_next_one(
     assert seq.retired
 
 
-def test_before_a_bet_everything_of_the_last_round_is_told_and_learned() -> None:
+class Learning(FixedWindow):
+    """Notes among the passes what it has learned of; rests if told to."""
+
+    def __init__(self, said: list[str], *, resting: bool = False) -> None:
+        super().__init__(2)
+        self.said, self.resting, self.n_noticed = said, resting, 0
+
+    def due(self) -> bool:
+        return not self.resting
+
+    def rests(self) -> bool:
+        return self.resting
+
+    def notice(self) -> None:
+        self.n_noticed += 1
+
+    def choose(self, views: Seq[View]) -> list[Choice]:
+        return [plainly(Fallback.UNPROFITABLE)] if self.resting else super().choose(views)
+
+    def observe(self, rounds: Seq[Round]) -> None:
+        self.said.append(f"learned {rounds[0].position}")
+
+
+def test_before_a_bet_the_last_round_is_learned_from_and_told_while_a_gpu_computes() -> None:
     rig = Rig(window=2, script=[False] * 99)
     said = overlapping(rig)
-    telling(rig, Request((1, 2, 3), max_tokens=3), said)
+    rig.bets.controller = Learning(said)
+    telling(rig, Request((1, 2, 3), max_tokens=4), said)
     rig.finish()
-    text = plain(Request((1, 2, 3), max_tokens=3))
-    assert said == ["pass", text[0], "pass", text[1], "pass", text[2]]
+    text = plain(Request((1, 2, 3), max_tokens=4))
+    assert said == [
+        *("pass", "pass", text[0], "learned 1"),
+        *("pass", text[1], "learned 2", "pass", text[2], "learned 3", text[3]),
+    ]
+
+
+def test_where_nothing_is_searched_for_rounds_are_learned_from_while_a_gpu_computes() -> None:
+    rig = Rig(window=2)
+    said = overlapping(rig)
+    rig.bets.controller = Learning(said, resting=True)
+    telling(rig, Request((1, 2, 3), max_tokens=4), said)
+    rig.finish()
+    text = plain(Request((1, 2, 3), max_tokens=4))
+    assert said == [
+        *("pass", "pass", text[0], "pass", "learned 1", text[1]),
+        *("pass", "learned 2", text[2], "learned 3", text[3]),
+    ]
+
+
+def test_learning_that_a_plain_round_would_have_hidden_is_a_part_of_the_search() -> None:
+    spent = []
+    for resting in (False, True):
+        rig = Rig(window=2, script=[False] * 99)
+        said = overlapping(rig)
+
+        class Slow(Learning):
+            def observe(self, rounds: Seq[Round]) -> None:
+                until = perf_counter() + 0.01
+                while perf_counter() < until:
+                    pass
+
+        rig.bets.controller = Slow(said, resting=resting)
+        [seq] = rig.run(Request((1, 2, 3), max_tokens=6))
+        spent.append(min(r.timing.draft_s for r in list(seq.rounds)[1:]))
+    assert spent[0] >= 0.01 > spent[1]
+
+
+def test_a_prompt_that_is_read_in_one_pass_is_indexed_while_a_gpu_reads_it() -> None:
+    reader = Reader()
+    rig = Rig(proposers={"scripted": reader})
+    overlapping(rig)
+    seq = rig.add(Request((1, 2, 3), max_tokens=4))
+    rig.scheduler.step()
+    assert (reader.n_read, seq.n_generated) == (1, 1)
+
+
+@pytest.mark.parametrize(("resting", "right"), [(True, True), (True, False), (False, True)])
+def test_texts_that_begin_to_repeat_themselves_are_noticed_while_nothing_is_searched_for(
+    resting: bool, right: bool
+) -> None:
+    guessing = ScriptedProposer(LOGITS, [right] * 99)
+    rig = Rig(proposers={"free": guessing}, free=frozenset({"free"}))
+    said = overlapping(rig)
+    rig.bets.controller = controller = Learning(said, resting=resting)
+    [seq] = rig.run(Request((1, 2, 3), max_tokens=12))
+    assert (controller.n_noticed > 0) == (resting and right)
+    assert rig.text(seq) == plain(Request((1, 2, 3), max_tokens=12))
 
 
 def test_an_answer_that_is_cancelled_tells_first_what_it_has_said() -> None:

@@ -63,6 +63,9 @@ class Controller(Protocol):
     def rests(self) -> bool:
         """Whether `due` will say no: the coming round is plain, whatever the last one showed."""
 
+    def notice(self) -> None:
+        """A text repeats itself, in rounds that nothing was searched for."""
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         """One choice per sequence of the coming pass; the cost is shared, so they come together."""
 
@@ -121,6 +124,9 @@ class FixedWindow:
 
     def rests(self) -> bool:
         return False
+
+    def notice(self) -> None:
+        """It never rests."""
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return [given(view) or self._choose(view) for view in views]

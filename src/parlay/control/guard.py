@@ -81,6 +81,9 @@ class Guarded:
     def rests(self) -> bool:
         return not self.cooling and self.controller.rests()
 
+    def notice(self) -> None:
+        self.controller.notice()
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         if self.cooling:
             return [plain(view.fallback or Fallback.LOW_ACCEPTANCE) for view in views]

@@ -91,6 +91,9 @@ class ProfitController:
     def rests(self) -> bool:
         return self._search_pace.rests
 
+    def notice(self) -> None:
+        self._search_pace.notice()
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         n, self._skipped = len(views), False
         requests = [self._follow(view, n) for view in views]

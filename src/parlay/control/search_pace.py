@@ -1,7 +1,7 @@
 """When to search for a draft: where searching takes much of a fast pass and finds nothing, seldom.
 
-Knows times only. To ask the proposers and to weigh what they say takes a tenth of a millisecond:
-nothing beside a pass of ten, a tenth of one that takes a single millisecond.
+Knows times only. To ask the proposers and to weigh what they say takes a tenth of a millisecond or
+three: nothing beside a pass of fifty, a tenth of one that takes three.
 """
 
 from __future__ import annotations
@@ -9,53 +9,80 @@ from __future__ import annotations
 import math
 
 # Up to this share of a pass is searched without a thought; beyond it, so much is aimed at.
-_HARMLESS, _AIM = 0.02, 0.01
+_HARMLESS, _AIM = 0.01, 0.005
 _LONGEST = 16  # rounds from one search to the next
-_N_FRUITLESS = 16  # harmless searches in a row that find nothing, before a round goes without one
+_N_FRUITLESS = 32  # harmless searches in a row that find nothing, before a round goes without one
 _KEPT = 0.9  # times are averaged over about ten rounds
 
 
 class SearchPace:
     """How long a search and a plain pass take, and how often searches were in vain of late."""
 
-    __slots__ = ("_n_fruitless", "_n_waited", "_pass_s", "_search_s", "_searched")
+    __slots__ = (
+        "_fruitless",
+        "_idle_s",
+        "_n_waited",
+        "_noticed",
+        "_pass_s",
+        "_search_s",
+        "_searched",
+        "_spare",
+    )
 
     def __init__(self) -> None:
-        self._search_s = self._pass_s = 0.0
-        self._n_fruitless = self._n_waited = 0
-        self._searched = False
+        self._search_s = self._idle_s = self._pass_s = 0.0
+        self._fruitless = 0.0  # what searches in vain took since the last bet, in passes
+        self._n_waited = 0
+        self._searched = self._noticed = False
+        self._spare = _N_FRUITLESS * _HARMLESS  # what they may take where a text was noticed
+
+    @property
+    def share(self) -> float:
+        """What a search takes of a pass, beyond what comes before a pass without one."""
+        return max(0.0, self._search_s - self._idle_s) / self._pass_s if self._pass_s else 0.0
 
     @property
     def interval(self) -> int:
         """Rounds from one search to the next."""
-        share = self._search_s / self._pass_s if self._pass_s else 0.0
         # Before any round goes without a search, all in vain may take what harmless ones would.
-        if share <= _HARMLESS or self._n_fruitless * share < _N_FRUITLESS * _HARMLESS:
+        if self.share <= _HARMLESS or self._fruitless < _N_FRUITLESS * _HARMLESS:
             return 1
-        return min(_LONGEST, math.ceil(share / _AIM))
+        return min(_LONGEST, math.ceil(self.share / _AIM))
 
     @property
     def rests(self) -> bool:
         """Whether `due` will say no."""
-        return self._n_waited + 1 < self.interval
+        return not self._wakes and self._n_waited + 1 < self.interval
+
+    @property
+    def _wakes(self) -> bool:
+        return self._noticed and self._spare >= self.share
+
+    def notice(self) -> None:
+        """A text seems to repeat itself: worth a search, while there is time to spare."""
+        self._noticed = True
 
     def due(self) -> bool:
         """Whether to search in the coming round; called once for each."""
-        self._n_waited += 1
-        self._searched = self._n_waited >= self.interval
-        if self._searched:
-            self._n_waited = 0
+        self._searched = not self.rests
+        self._n_waited = 0 if self._searched else self._n_waited + 1
         return self._searched
 
     def observe(self, search_s: float, pass_s: float, found: bool) -> None:
         """A round: what came before its pass, the pass, and whether anything was drafted."""
+        most = _N_FRUITLESS * _HARMLESS
         if found:
-            self._n_fruitless = 0
+            self._fruitless, self._spare = 0.0, most
             return
         self._pass_s = _averaged(self._pass_s, pass_s)
-        if self._searched:
-            self._n_fruitless += 1
-            self._search_s = _averaged(self._search_s, search_s)
+        self._spare = min(most, self._spare + _AIM)
+        if not self._searched:
+            self._idle_s = _averaged(self._idle_s, search_s)
+            return
+        self._search_s = _averaged(self._search_s, search_s)
+        self._fruitless += self.share
+        if self._noticed:
+            self._noticed, self._spare = False, self._spare - self.share
 
 
 def _averaged(before: float, now: float) -> float:

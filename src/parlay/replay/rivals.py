@@ -38,6 +38,9 @@ class Rival:
     def rests(self) -> bool:
         return False
 
+    def notice(self) -> None:
+        """It never rests."""
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return [self._choose(view) for view in views]
 
@@ -176,6 +179,9 @@ class OneProposer:
 
     def rests(self) -> bool:
         return self._controller.rests()
+
+    def notice(self) -> None:
+        self._controller.notice()
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return self._controller.choose([self._only(view) for view in views])

@@ -5,7 +5,7 @@ Knows proposers and the controller; knows nothing of verification.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -27,6 +27,7 @@ from parlay.proposers.proposer import (
 from parlay.proposers.skeleton import SKELETON
 from parlay.runtime.composition import ANY_SHAPE, Frame
 from parlay.runtime.faults import Faults
+from parlay.runtime.glances import Glances
 from parlay.runtime.sequence import Sequence
 
 _FAILED = Draft((), "none")
@@ -94,6 +95,7 @@ class Bets:
         self._max_window = max_window
         self._most_rows = most_rows
         self._quiet: _Quiet | None = None
+        self._glances = Glances()
         self._faults = Faults()
 
     @property
@@ -101,13 +103,21 @@ class Bets:
         """The proposers that were asked for; others draft from what comes with a request."""
         return sorted(name for name in self.proposers if name not in (PREDICTION, SKELETON))
 
-    def observe(self, rounds: Seq[Round]) -> None:
-        """The rounds of one finished pass, for whoever learns or counts; none of them ends it."""
-        for listener in (self.controller, *self.listeners):
-            try:
-                listener.observe(rounds)
-            except Exception as error:
-                self._faults.tell(f"{type(listener).__name__} failed to observe", error)
+    def learn(self, rounds: Seq[Round]) -> None:
+        """The rounds of one finished pass, for the controller."""
+        self._observe(self.controller, rounds)
+
+    def tell(self, rounds: Seq[Round]) -> None:
+        """The same for all who count, and have no say in the next pass."""
+        for listener in self.listeners:
+            self._observe(listener, rounds)
+
+    def _observe(self, listener: Listener, rounds: Seq[Round]) -> None:
+        """Whoever fails at it ends no answer."""
+        try:
+            listener.observe(rounds)
+        except Exception as error:
+            self._faults.tell(f"{type(listener).__name__} failed to observe", error)
 
     def place(self, sequences: Seq[Sequence], frame: Frame = ANY_SHAPE) -> list[Bet]:
         """One bet per sequence of the coming pass. What breaks here costs bets, never answers."""
@@ -172,6 +182,25 @@ class Bets:
             return True
         rests = self.controller.rests()
         return all((rests and seq.request.window is None) or seq.request.plain for seq in sequences)
+
+    def glance(self, sequences: Seq[Sequence]) -> None:
+        """A device computes, and nothing was searched for: see whether texts repeat themselves
+        after all. What the free proposers expect is compared with what came, a round later."""
+        if not self.proposers or not self.controller.rests():
+            return
+        for seq in sequences:
+            if not seq.request.plain:
+                expected = frozenset(self._expected(seq))
+                if self._glances.saw(seq.seq_id, seq.tokens, expected):
+                    self.controller.notice()
+
+    def _expected(self, seq: Sequence) -> Iterator[int]:
+        """The token that is next, by each free proposer that looks into texts."""
+        allowed = self.proposers if seq.request.proposers is None else seq.request.proposers
+        for name in allowed:
+            if name in self._free and name != SKELETON and name in self.proposers:
+                draft = self._propose(name, (replace(_free_ask(seq, 1), constraint=None),))[0]
+                yield from draft.tokens
 
     def begin(self, seq: Sequence) -> None:
         """A sequence has got its slot: those who index texts keep what it shares with the slot's

@@ -52,6 +52,9 @@ class Pricing:
     def rests(self) -> bool:
         return self._trials is None and self.controller.rests()
 
+    def notice(self) -> None:
+        self.controller.notice()
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         trial = None if self._trials is None else self._trials.next(views)
         if trial is None:

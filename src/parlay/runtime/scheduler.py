@@ -101,6 +101,20 @@ class _Outcome:
     beside: bool  # a drafter went on beside it
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A pass that was learned from, and what is still to be said of it."""
+
+    rows: Seq[_Row]
+    settled: Seq[tuple[_Row, Round]]
+    lost: Inexact | None
+
+    @property
+    def rounds(self) -> list[Round]:
+        """Without those that only read a prompt."""
+        return [found for row, found in self.settled if row.decodes]
+
+
 class Scheduler:
     """Runs rounds for all sequences; one thread calls it."""
 
@@ -119,7 +133,7 @@ class Scheduler:
         before_pass: BeforePass = lambda _spans, _exact: None,
     ) -> None:
         self.target = target
-        target.meanwhile = self._catch_up
+        target.meanwhile = self._meanwhile
         self.bets = bets
         self.composition = composition
         self.spoiled: Inexact | None = None  # why no pass is exact now
@@ -135,7 +149,10 @@ class Scheduler:
         self._active: list[Sequence] = []
         self._reading = False  # whether a pass was only started
         self._beside = False  # whether a drafter went on beside the last pass
-        self._untold: _Outcome | None = None
+        self._made: _Pass | None = None  # under way
+        self._quiet = True  # whether nothing was weighed before the last pass
+        self._unlearned: _Outcome | None = None
+        self._untold: _Told | None = None
         self._faults = Faults()
 
     # -- what comes and goes --------------------------------------------------
@@ -238,10 +255,8 @@ class Scheduler:
         if not sequences:
             return
         self._wait_for_prompts(sequences)
-        quiet = betting and self.bets.is_quiet(sequences)
-        if not quiet:
-            self._catch_up()
         started = perf_counter()
+        self._learn_before(sequences, betting)
         made = self._propose(sequences, betting)
         drafted, busy = perf_counter(), self.target.busy_s
         try:
@@ -269,22 +284,55 @@ class Scheduler:
             verify_s=verify_s,
             overhead_s=verified - drafted - verify_s + perf_counter() - verified,
         )
-        self._untold = _Outcome(made, rounds, timing, self._lost(made), self._beside)
-        if not quiet or not self.target.steady:
+        self._unlearned = _Outcome(made, rounds, timing, self._lost(made), self._beside)
+        if not self.target.steady:
             self._catch_up()
 
+    def _learn_before(self, sequences: Seq[Sequence], betting: bool) -> None:
+        """What is weighed depends on what the last pass showed, and so do the bets that were on it.
+        Where neither was weighed, a GPU computes while that is learned: this time is speculation's,
+        and is taken for a part of the search."""
+        decoding = [seq for seq in sequences if seq.n_pending == 1]
+        quiet = betting and (not decoding or self.bets.is_quiet(decoding))
+        if not (quiet and self._quiet):
+            self._learn()
+        self._quiet = quiet
+
+    def _meanwhile(self) -> None:
+        """While a GPU computes a pass: all that the next one may depend on and this one did not."""
+        self._catch_up()
+        rows = () if self._made is None else self._made.rows
+        for row in rows:
+            if not row.decodes:
+                self.bets.read(row.seq, meanwhile=True)
+        self.bets.glance([row.seq for row in rows if row.decodes])
+
     def _catch_up(self) -> None:
-        """Tell what the last pass said, and learn from it. Where the next one does not depend on
-        that, a GPU computes it meanwhile."""
+        """Tell what the last pass said, once it is learned from."""
+        self._learn()
         if self._untold is None:
             return
-        outcome, self._untold = self._untold, None
+        told, self._untold = self._untold, None
         try:
-            for row in outcome.made.rows:
+            for row in told.rows:
                 row.seq.tell()
-            self._observe(outcome)
+            self._count(told)
         except Exception as error:
             self._faults.tell("a round could not be counted", error)
+
+    def _learn(self) -> None:
+        """Let the controller know what the last pass showed."""
+        if self._unlearned is None:
+            return
+        outcome, self._unlearned = self._unlearned, None
+        settled = [(row, self._round(row, verdict, outcome)) for row, verdict in outcome.settled]
+        self._untold = _Told(outcome.made.rows, settled, outcome.lost)
+        for row in outcome.made.rows:
+            if row.decodes:
+                row.seq.outside_s = 0.0  # told once
+        rounds = self._untold.rounds
+        if rounds:
+            self.bets.learn(rounds)
 
     def _wait_for_prompts(self, sequences: Seq[Sequence]) -> None:
         """A round must not be charged with what is still being read."""
@@ -298,6 +346,7 @@ class Scheduler:
         if any(span.n_logits for span in made.spans):
             placed = [(row.seq, row.bet) for row in made.rows if row.decodes]
             self._beside = self.bets.ahead(placed)
+            self._made = made
             return self.target.decode(made.spans)
         self._catch_up()
         self.target.start(made.spans)
@@ -408,22 +457,18 @@ class Scheduler:
             return []
         return [token_logprob(p[j], token, n_top) for j, token in enumerate(verdict.tokens)]
 
-    def _observe(self, outcome: _Outcome) -> None:
-        lost = outcome.lost
-        for row in outcome.made.rows:
-            self._firm_up(row, exact=lost is None)
-            if lost is not None:
-                row.seq.spoil(lost)
-        rounds = []
-        for row, verdict in outcome.settled:
-            found = self._round(row, verdict, outcome)
+    def _count(self, told: _Told) -> None:
+        for row in told.rows:
+            self._firm_up(row, exact=told.lost is None)
+            if told.lost is not None:
+                row.seq.spoil(told.lost)
+        for row, found in told.settled:
             row.seq.counts.observe(found)
             if row.decodes:
                 row.seq.rounds.append(found)
-                row.seq.outside_s = 0.0  # told once
-                rounds.append(found)
+        rounds = told.rounds
         if rounds:
-            self.bets.observe(rounds)
+            self.bets.tell(rounds)
 
     def _lost(self, made: _Pass) -> Inexact | None:
         """Why a pass was not exact. A prompt's chunk read alone is: it is always read like that."""

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from parlay.runtime.glances import Glances
+
+
+def seen(text: str, guesses: str) -> list[bool]:
+    """What is said of every place of a text, with the guess that was made there."""
+    glances, found = Glances(), []
+    for i, guess in enumerate(guesses):
+        tokens = [ord(c) for c in text[: i + 1]]
+        found.append(glances.saw(0, tokens, frozenset({ord(guess)})))
+    return found
+
+
+def test_three_right_guesses_in_a_row_are_a_text_that_repeats_itself() -> None:
+    assert seen("abcdef", "bcdefg") == [False, False, False, True, True, True]
+
+
+def test_one_wrong_guess_begins_the_row_anew() -> None:
+    assert seen("abcdefgh", "bcxefgh-") == [False] * 6 + [True, True]
+
+
+def test_a_guess_says_nothing_of_a_token_further_on() -> None:
+    glances = Glances()
+    for n in (1, 3, 5, 7, 9):  # two tokens a round
+        assert not glances.saw(0, [7] * n, frozenset({7}))
+
+
+def test_slots_are_told_apart() -> None:
+    glances = Glances()
+    for n in range(1, 4):
+        assert not glances.saw(0, [7] * n, frozenset({7}))
+    assert not glances.saw(1, [7] * 4, frozenset({7}))
+    assert glances.saw(0, [7] * 4, frozenset({7}))
