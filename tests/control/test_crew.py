@@ -47,6 +47,13 @@ class Machine:
         return of_best / spent
 
 
+def loaded() -> CrewChoice:
+    """One core is taken; the rule is chosen, so that one thread challenges it."""
+    choice = CrewChoice([TWO, ONE], lambda: 1.0)
+    choice.recall({"winners": [[1, 2, False]]})
+    return choice
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("busy", [0, 1, 2])
 def test_reaches_nine_tenths_of_the_best_setting_by_hand(busy: int, seed: int) -> None:
@@ -91,14 +98,21 @@ def test_what_was_found_under_a_load_is_known_when_it_comes_back(seed: int) -> N
 
 
 def test_crews_that_are_equal_stay() -> None:
-    choice = CrewChoice([TWO, ONE], lambda: 1.0)
+    choice = loaded()
     for _ in range(2000):
         choice.observe(choice.now, "one", 0.010)
         assert choice.chosen == TWO
 
 
+def test_a_text_that_begins_on_a_busy_machine_leaves_others_their_cores() -> None:
+    for load, threads in [(0.2, 16), (2.0, 12), (10.0, 4), (30.0, 1)]:
+        choice = CrewChoice(crews(16, can_sleep=True), lambda load=load: load)  # type: ignore[misc]
+        choice.begin()
+        assert choice.now == Crew(threads)
+
+
 def test_a_race_against_one_that_takes_for_ever_ends_with_its_first_pass() -> None:
-    choice = CrewChoice([TWO, ONE], lambda: 1.0)
+    choice = loaded()
     n_slow = 0
     for _ in range(10_000):
         slow = choice.now == ONE
@@ -138,7 +152,7 @@ def test_a_damaged_record_is_none(record: dict[str, object]) -> None:
 
 def test_a_slow_minute_does_not_decide_a_race() -> None:
     """Both crews make every pass at the same, drifting, pace: neither is faster."""
-    choice, pace = CrewChoice([TWO, ONE], lambda: 1.0), 0.02
+    choice, pace = loaded(), 0.02
     dice = random.Random(1)
     for _ in range(20_000):
         pace = min(0.2, max(0.01, pace * math.exp(dice.gauss(0, 0.01))))
@@ -148,7 +162,7 @@ def test_a_slow_minute_does_not_decide_a_race() -> None:
 
 def test_crews_are_compared_on_shapes_that_both_have_made() -> None:
     """The challenger's turns fall on cheap passes only: that is no gain of its own."""
-    choice, n = CrewChoice([TWO, ONE], lambda: 1.0), 0
+    choice, n = loaded(), 0
     for _ in range(3000):
         mine = choice.now == ONE
         n += mine

@@ -104,6 +104,7 @@ def test_prices_follow_a_change_of_crew_at_once_and_a_race_leaves_none_behind() 
     prices = CostTable({(1, 1): Curve({1: 0.01}, {})}, DrafterCost(Curve({1: 0.001}, {}), False))
     crews, _ = made(holds=True, prices=prices, load=1.0)
     choice, seconds = crews.choice, {TWO: 0.010, ONE: 0.017}
+    choice.recall({"winners": [[1, 2, False]]})
     run_until(crews, seconds, lambda: choice.over(ONE) > 1.5 and choice.now == TWO)
     run_until(crews, seconds, lambda: choice.now == ONE)
     assert prices.pace > 1.5  # of the passes in the race that come now

@@ -50,6 +50,10 @@ def crews(most: int, *, can_sleep: bool) -> list[Crew]:
     return found
 
 
+def _threads(crew: Crew) -> int:
+    return crew.threads
+
+
 @dataclass(slots=True)
 class _Lost:
     """A crew that did not win: its time over the chosen one's, and when it may race again."""
@@ -136,6 +140,11 @@ class CrewChoice:
             self._lost[crew, self.level] = _Lost(1.0, self._now)
             self._take(self.rule)
 
+    def begin(self) -> None:
+        """A text begins, maybe after a quiet time: the load of now counts at its first pass."""
+        if self._race is None:
+            self._follow(self._look(), 1)
+
     def observe(self, crew: Crew, shape: Hashable, seconds: float) -> None:
         """A pass of this shape took `seconds` under a crew."""
         if crew not in self._candidates or seconds <= 0:
@@ -159,19 +168,25 @@ class CrewChoice:
 
     def _look_around(self) -> None:
         """Where others took cores or left some, who won under that load is chosen again."""
-        if self._now - self._looked_at < _LOOK_EVERY_S:
-            return
-        load = self._look()
-        if self._n_other < _N_LOOKS:
+        if self._now - self._looked_at >= _LOOK_EVERY_S:
+            self._follow(self._look(), _N_LOOKS)
+
+    def _follow(self, load: float, n_looks: int) -> None:
+        """`n_looks`: how many in a row must have found another load."""
+        if self._n_other < n_looks:
             return
         self._n_other, self.level = 0, max(0, round(load))
-        if self.level == 0:
-            self._take(self.rule)
-            return
-        if self.level not in self._winners:
-            self._winners[self.level] = self.chosen
+        if self.level > 0 and self.level not in self._winners:
+            self._winners[self.level] = self._first()
             self._credit = _DEBT_S
-        self._take(self._winners[self.level])
+        self._take(self._winners.get(self.level, self.rule))
+
+    def _first(self) -> Crew:
+        """Where nobody has raced yet: a thread for each core that others leave."""
+        free = self.rule.threads - self.level * self._per_level
+        spinning = [crew for crew in self._candidates if not crew.sleeps]
+        fitting = [crew for crew in spinning if crew.threads <= free]
+        return max(fitting, key=_threads, default=min(spinning, key=_threads))
 
     def _look(self) -> float:
         self._looked_at, load = self._now, self._read_load() / self._per_level

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import psutil
 
+_LEAST_S = 0.1  # of machine time between looks: the counters move in hundredths
+
 
 class Neighbours:
     """Counts from one look to the next."""
@@ -15,18 +17,17 @@ class Neighbours:
     def __init__(self) -> None:
         self._own = psutil.Process()
         self._cores = _usable(self._own)
-        self._busy_s, self._idle_s, self._own_s = self._read()
+        self._before = self._read()
+        self._last = 0.0
 
     def __call__(self) -> float:
-        """Cores that others used since the last look."""
-        before = self._busy_s, self._idle_s, self._own_s
-        self._busy_s, self._idle_s, self._own_s = self._read()
-        busy, idle, own = (
-            now - then
-            for now, then in zip((self._busy_s, self._idle_s, self._own_s), before, strict=True)
-        )
-        every = busy + idle
-        return max(0.0, busy - own) / every * len(self._cores) if every > 0 else 0.0
+        """Cores that others used since the last look; right after it, what it said."""
+        now = self._read()
+        busy, idle, own = (new - old for new, old in zip(now, self._before, strict=True))
+        if busy + idle >= _LEAST_S * len(self._cores):
+            self._before = now
+            self._last = max(0.0, busy - own) / (busy + idle) * len(self._cores)
+        return self._last
 
     def _read(self) -> tuple[float, float, float]:
         busy = idle = 0.0

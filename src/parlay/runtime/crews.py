@@ -50,6 +50,8 @@ class Crews:
 
     def ready(self, spans: Sequence[Span], exact: bool) -> Inexact | None:
         """Before a pass; why its bits may not be those of the rule, if they may not."""
+        if any(span.start == 0 for span in spans):
+            self.choice.begin()
         crew, rule, started = self.choice.now, self.choice.rule.threads, perf_counter()
         if exact and crew.threads != rule and not self._may(crew, spans):
             crew = Crew(rule, crew.sleeps)
