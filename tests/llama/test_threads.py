@@ -98,3 +98,12 @@ def test_our_own_work_is_not_others() -> None:
     while psutil.Process().cpu_times().user - before < 0.1:
         sum(range(10_000))
     assert 0.0 <= neighbours() <= (psutil.cpu_count() or 1)
+
+
+def test_a_while_of_other_threads_leaves_those_before_it_as_they_were(context: Context) -> None:
+    for sleeps in (False, True):
+        context.threads.use(N, sleeps=sleeps)
+        with context.threads.meanwhile(1):
+            assert context.threads.n == 1
+        assert context.threads.n == N
+        assert (context.threads._idle_team is not None) == (sleeps and can_sleep())

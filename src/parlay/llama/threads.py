@@ -14,6 +14,8 @@ import ctypes
 import functools
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from parlay.llama import cpu
 from parlay.llama.library import C
@@ -34,6 +36,16 @@ class Threads:
         elif not sleeps and self._idle_team is not None:
             self._idle_team.close()
             self._idle_team = None
+
+    @contextmanager
+    def meanwhile(self, n: int) -> Iterator[None]:
+        """So many for a while, asleep where that can be chosen: it is done beside other work."""
+        before, slept = self.n, self._idle_team is not None
+        self.use(n, sleeps=True)
+        try:
+            yield
+        finally:
+            self.use(before, sleeps=slept)
 
     def close(self) -> None:
         """End what was started; safe to call twice."""

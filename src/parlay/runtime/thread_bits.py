@@ -64,27 +64,25 @@ class ThreadBits:
         return self._end(self._rule, part) == self._end(n, part)
 
     def _end(self, n: int, part: Span) -> Digest:
-        before, self._threads.n = self._threads.n, n
         try:
-            return digest(self._passes.decode([part])[0][0])
+            with self._threads.meanwhile(n):
+                return digest(self._passes.decode([part])[0][0])
         finally:
             self._passes.truncate(part.seq_id, part.start)
-            self._threads.n = before
 
     def _agrees(self, n: int, spans: Sequence[Span], width: int) -> bool:
         return self._rows(self._rule, spans, width) == self._rows(n, spans, width)
 
     def _rows(self, n: int, spans: Sequence[Span], width: int) -> list[list[Digest]]:
-        before, self._threads.n = self._threads.n, n
         size = self._passes.n_vocab
         runs = [Run(s.seq_id, s.start, probe_tokens(width, size, s.start)) for s in spans]
         walker = Walker(self._passes, 1, Budget(float("inf")))
         try:
-            return walker.steps(runs, width)
+            with self._threads.meanwhile(n):
+                return walker.steps(runs, width)
         finally:
             for run in runs:
                 walker.cut(run)
-            self._threads.n = before
 
     # -- what is kept ---------------------------------------------------------
 
