@@ -216,16 +216,63 @@ def write_chain(
     return _finish(writer, tensors, path)
 
 
-def few_words(target: Path, n: int = 6, seed: int = 0) -> Path:
+def write_assistant(
+    path: Path,
+    *,
+    target_width: int = 64,
+    n_embd: int = 32,
+    n_ff: int = 64,
+    n_ctx: int = 512,
+    head_size: int = 32,
+    sliding_window: int = 16,
+    vocab: Vocabulary = VOCABULARY,
+    seed: int = 8,
+) -> Path:
+    """A Gemma 4 assistant of two layers for `write_gemma4`: it has queries and no keys."""
+    draw = tiny_models._Draw(seed)
+    slides, n_heads, n_vocab = [True, False], 4, len(vocab.tokens)
+    tensors: dict[str, Array] = {
+        "token_embd.weight": draw.matrix(n_vocab, n_embd, gain=3.0),
+        "output_norm.weight": draw.norm(n_embd),
+        "nextn.post_projection.weight": draw.matrix(target_width, n_embd),
+        "nextn.pre_projection.weight": draw.matrix(n_embd, 2 * target_width),
+        "rope_freqs.weight": np.ones(head_size // 2, np.float32),
+    }
+    for i, sliding in enumerate(slides):
+        at, head = f"blk.{i}", head_size // 2 if sliding else head_size
+        tensors |= tiny_models._feed_forward(draw, at, n_embd, n_ff)
+        tensors[f"{at}.attn_norm.weight"] = draw.norm(n_embd)
+        tensors[f"{at}.attn_q.weight"] = draw.matrix(n_heads * head, n_embd)
+        tensors[f"{at}.attn_output.weight"] = draw.matrix(n_embd, n_heads * head)
+        tensors[f"{at}.attn_q_norm.weight"] = draw.norm(head)
+        tensors[f"{at}.post_attention_norm.weight"] = draw.norm(n_embd)
+        tensors[f"{at}.post_ffw_norm.weight"] = draw.norm(n_embd)
+        tensors[f"{at}.layer_output_scale.weight"] = np.ones(1, np.float32)
+    writer = gguf.GGUFWriter(path, "gemma4-assistant")
+    _common(writer, len(slides), n_ctx, n_embd, n_heads, 2, n_ff)
+    writer.add_uint32("gemma4-assistant.nextn_predict_layers", len(slides))
+    writer.add_embedding_length_out(target_width)
+    writer.add_key_length(head_size)
+    writer.add_value_length(head_size)
+    writer.add_uint32("gemma4-assistant.attention.key_length_swa", head_size // 2)
+    writer.add_uint32("gemma4-assistant.attention.value_length_swa", head_size // 2)
+    writer.add_sliding_window(sliding_window)
+    writer.add_sliding_window_pattern(slides)
+    writer.add_uint32("gemma4-assistant.rope.dimension_count_swa", head_size // 2)
+    vocab.write(writer)
+    return _finish(writer, tensors, path)
+
+
+def few_words(target: Path, n: int = 6, seed: int = 0, head: str = "output.weight") -> Path:
     """Let a target say only n tokens: half of them stand for the opposite of the other half, so
     that one of them always leads."""
     reader = gguf.GGUFReader(target, "r+")
-    head = next(tensor for tensor in reader.tensors if tensor.name == "output.weight")
+    words = next(tensor for tensor in reader.tensors if tensor.name == head).data
     chosen = np.random.default_rng(seed).choice(np.arange(40, 120), n, replace=False)
     first, second = chosen[: n // 2], chosen[n // 2 :]
-    rows = np.zeros_like(head.data)
-    rows[first], rows[second] = head.data[first], -head.data[first]
-    head.data[...] = rows
+    rows = np.zeros_like(words)
+    rows[first], rows[second] = words[first], -words[first]
+    words[...] = rows
     reader.data.flush()
     return target
 

@@ -45,6 +45,16 @@ def test_a_head_beside_the_target_is_found_by_its_shape(tmp_path: Path) -> None:
     assert head.path == nearer
 
 
+def test_an_assistant_beside_a_gemma_4_is_found(tmp_path: Path) -> None:
+    target = tiny_models.write_gemma4(tmp_path / "target.gguf")
+    tiny_drafters.write_assistant(tmp_path / "narrow.gguf", target_width=48)
+    assert find_head(target) is None
+    assistant = tiny_drafters.write_assistant(tmp_path / "target-assistant.gguf")
+    head = find_head(target)
+    assert head is not None
+    assert head.path == assistant
+
+
 def test_a_target_that_gives_no_states_gets_no_head(tmp_path: Path) -> None:
     target = tiny_models.write_gemma3(tmp_path / "target.gguf")
     tiny_drafters.write_dflash(tmp_path / "head.gguf")

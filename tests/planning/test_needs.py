@@ -114,6 +114,17 @@ def test_a_head_is_planned_without_what_is_loaded_of_its_file(tmp_path: Path) ->
     assert cache == sum(i.n_bytes for i in needs(apart) if i.what == "cache") > 0
 
 
+def test_an_assistant_is_planned_with_the_cache_of_its_target_alone(tmp_path: Path) -> None:
+    target = tiny_models.write_gemma4(tmp_path / "target.gguf")
+    assistant = tiny_drafters.write_assistant(tmp_path / "assistant.gguf")
+    context = ContextSettings(512, threads=1)
+    loads = load_list(Wanted(target, MAPPED, context), [Wanted(assistant, MAPPED, context)])
+    caches = [sum(i.n_bytes for i in needs(load) if i.what == "cache") for load in loads]
+    assert caches[0] > 0
+    assert caches[1] == 0
+    assert loads[1].shape.weight_bytes == pytest.approx(assistant.stat().st_size, rel=0.2)
+
+
 def test_shares_say_which_gpu_holds_what(tmp_path: Path) -> None:
     path = _write_large(tmp_path / "8B.gguf", "8B", "Q4_0")
     load = Load("target", read_shape(path), ModelSettings(), ContextSettings(512))

@@ -14,6 +14,7 @@ from parlay import Parlay
 from parlay.bench.subjects.peer import LlamaServer, PeerSettings
 from parlay.decoding.round import Fallback
 from parlay.errors import LoadError, VocabularyMismatch
+from parlay.proposers.assistant import AssistantProposer
 from parlay.proposers.chain import ChainProposer
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.head import HeadProposer
@@ -43,12 +44,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 KINDS = (
     *("dflash", "eagle3", "nextn", "nextn-file", "dspark", "dflash2"),
-    *("chain-file", "chain-hy_v3"),
+    *("chain-file", "chain-hy_v3", "assistant"),
 )
 
 
 @pytest.fixture(scope="session", params=KINDS)
 def pair(request: pytest.FixtureRequest, folder: Path) -> Pair:
+    if request.param == "assistant":
+        target = tiny_drafters.few_words(tiny_models.write_gemma4(folder / "gemma4.gguf"))
+        drafter = tiny_drafters.write_assistant(folder / "assistant.gguf")
+        drafter = tiny_drafters.few_words(drafter, head="token_embd.weight")
+        return Pair(target, drafter, "draft-mtp", AssistantProposer)
     if request.param == "chain-hy_v3":
         target = tiny_drafters.write_chain(folder / "hy.gguf", architecture="hy_v3", seed=9)
         target = tiny_drafters.few_words(target)
@@ -225,6 +231,25 @@ def test_a_chain_drafts_no_more_tokens_than_it_has_layers(folder: Path) -> None:
     with Parlay(target, draft=str(target), window=7, context_size=512) as made:
         answer = made.generate(PROMPTS[0], max_tokens=N_TOKENS, raw=True)
         assert 1.8 < answer.speculation.n_drafted / answer.speculation.n_rounds <= 2
+
+
+@pytest.mark.parametrize(("width", "head_size"), [(32, 32), (64, 16)])
+def test_an_assistant_that_reads_other_keys_is_refused_in_a_line(
+    folder: Path, width: int, head_size: int
+) -> None:
+    target = tiny_models.write_gemma4(folder / "for-another.gguf")
+    assistant = tiny_drafters.write_assistant(
+        folder / "other.gguf", n_embd=48, target_width=width, head_size=head_size
+    )
+    with pytest.raises(LoadError, match="reads the keys of another target than for-another"):
+        Parlay(target, draft=str(assistant), window=2, context_size=64)
+
+
+def test_an_assistant_for_a_target_that_is_no_gemma_4_is_refused_in_a_line(folder: Path) -> None:
+    target = tiny_models.write_llama(folder / "no-gemma.gguf")
+    assistant = tiny_drafters.write_assistant(folder / "for-gemma.gguf")
+    with pytest.raises(LoadError, match="reads the keys of another target than no-gemma"):
+        Parlay(target, draft=str(assistant), window=2, context_size=64)
 
 
 def test_a_plain_drafter_captures_nothing(tiny_llama: Path, tiny_drafter: Path) -> None:

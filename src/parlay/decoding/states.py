@@ -66,6 +66,13 @@ class ChainModel(StateModel, Protocol):
         """Let the coming passes go through one of them, from 0."""
 
 
+class BorrowingModel(StateModel, Protocol):
+    """One without a cache of its own: it reads the target's."""
+
+    def length(self, seq_id: int) -> int:
+        """Tokens of a sequence in the target's cache."""
+
+
 class LatticeModel(StateModel, Protocol):
     """One whose blocks come as candidates with scores, not as logits."""
 

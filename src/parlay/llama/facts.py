@@ -15,6 +15,8 @@ from parlay.llama.header import AGAIN, MAX_LAYERS, Header, Long, Tensor, fail, r
 
 # Beyond it llama.cpp does not report an error but aborts the process.
 MAX_EXPERTS = 1024
+# The architecture of Gemma 4's assistant: a drafter that has no keys and values of its own.
+ASSISTANT = "gemma4-assistant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,8 @@ def _facts(header: Header, tensors: list[Tensor], file_bytes: int) -> Facts:
 def _n_layers(header: Header, arch: str) -> int:
     """Layers of the model proper: those that only predict further tokens are not counted."""
     n_all = header.count(f"{arch}.block_count")
-    n_extra = header.count(f"{arch}.nextn_predict_layers", 0)
+    # An assistant has no other layers.
+    n_extra = 0 if arch == ASSISTANT else header.count(f"{arch}.nextn_predict_layers", 0)
     if not n_extra < n_all <= MAX_LAYERS:
         fail(header.path, f"claims {n_all} layers, {n_extra} of them extra; {AGAIN}")
     return n_all - n_extra

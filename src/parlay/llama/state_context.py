@@ -20,19 +20,26 @@ from parlay.decoding.states import Fed, States
 from parlay.errors import BadRequest, DecodeError, LoadError
 from parlay.llama import capture, library
 from parlay.llama.context import Batch, Context, create
-from parlay.llama.header import read_parts
+from parlay.llama.facts import ASSISTANT
+from parlay.llama.header import Header, read_parts
 from parlay.llama.library import C
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings
 from parlay.llama.undo import Rollback
 
-Kind = Literal["model", "dflash", "eagle3", "mtp"]
+Kind = Literal["model", "dflash", "eagle3", "mtp", "assistant"]
+
+_OWN_ARCHITECTURE: dict[str, Kind] = {
+    "dflash": "dflash",
+    "eagle3": "eagle3",
+    ASSISTANT: "assistant",
+}
 
 
 def kind_of(drafter: Model) -> Kind:
     """What kind of drafter it is; `mtp` is a NextN head, of the target's file or of its own."""
-    if drafter.facts.architecture in ("dflash", "eagle3"):
-        return "dflash" if drafter.facts.architecture == "dflash" else "eagle3"
+    if (kind := _OWN_ARCHITECTURE.get(drafter.facts.architecture)) is not None:
+        return kind
     has_head = drafter.settings.own_head and C.llama_model_n_layer_nextn(drafter.handle) > 0
     return "mtp" if has_head else "model"
 
@@ -44,15 +51,6 @@ def is_lone_head(path: Path) -> bool:
     return alone and any(".nextn." in name for name in names)
 
 
-def refuse_assistant(path: Path) -> None:
-    """Gemma 4's assistant reads the target's cache, and would load as a model of no layers."""
-    if read_parts(path)[0].text("general.architecture") == "gemma4-assistant":
-        raise LoadError(
-            f"{path.name} is a Gemma 4 assistant, which reads its target's cache and which Parlay"
-            " does not run; use another drafter, or --draft suffix"
-        )
-
-
 class StateContext(Context):
     """A drafter's context. Close it before the target's."""
 
@@ -62,14 +60,15 @@ class StateContext(Context):
         self.layers = _layers(self.kind, model, target.model)
         self.width = len(self.layers) * target.model.n_embd
         _check(self.kind, model, target.model)
-        fed = self.width if self.kind == "dflash" else model.n_embd
+        fed = model.n_embd if self.kind in ("eagle3", "mtp") else self.width
         self._fed = _StateBatch(settings.n_batch, fed, with_tokens=self.kind != "dflash")
         super().__init__(model, settings)
 
     def _open(self) -> int:
-        mtp = C.LLAMA_CONTEXT_TYPE_MTP if self.kind == "mtp" else C.LLAMA_CONTEXT_TYPE_DEFAULT
+        nextn = self.kind in ("mtp", "assistant")
+        kind = C.LLAMA_CONTEXT_TYPE_MTP if nextn else C.LLAMA_CONTEXT_TYPE_DEFAULT
         handle = create(
-            self.model, self.settings, self.cache_types, other=self._target._handle, kind=mtp
+            self.model, self.settings, self.cache_types, other=self._target._handle, kind=kind
         )
         if self.kind == "dflash":
             causal = self.setting("attention.causal") == "true"
@@ -148,7 +147,7 @@ class StateContext(Context):
     def _own_states(self, n: int) -> States:
         if n == 0 or self.kind == "dflash":
             return np.empty((n, 0), np.float32)
-        return capture.last_states(self._handle, n, self.model.n_embd)
+        return capture.last_states(self._handle, n, self._fed.width)
 
     def encode(self, states: States) -> States:
         """EAGLE-3 fuses the layers in a pass of its own; the others take them as they are."""
@@ -168,10 +167,13 @@ class StateContext(Context):
         return capture.last_states(self._handle, len(states), self.model.n_embd)
 
     def _probe_rollback(self) -> Rollback:
-        """Feed a few rows and take the last ones back."""
+        """Feed a few rows and take the last ones back; an assistant leaves none behind."""
         states = np.zeros((4, self._fed.width), np.float32)
         tokens = (0,) * 4 if self._fed.with_tokens else ()
         try:
+            if self.kind == "assistant":
+                self.read([Fed(0, self.length(0), states[:1], tokens[:1])])
+                return Rollback.PARTIAL
             self.read([Fed(0, 0, states, tokens)])
             cut = C.llama_memory_seq_rm(self._memory, 0, 2, -1)
             return Rollback.PARTIAL if cut and self.length(0) == 2 else Rollback.NONE
@@ -213,8 +215,9 @@ class _StateBatch(Batch):
 
 
 def _layers(kind: Kind, model: Model, target: Model) -> tuple[int, ...]:
-    # A NextN head reads the state after the last layer.
-    return (target.n_layers,) if kind == "mtp" else capture.wanted_layers(model)
+    if kind in ("mtp", "assistant"):  # they read the state after the last layer
+        return (target.n_layers,)
+    return capture.wanted_layers(model)
 
 
 def _check(kind: Kind, model: Model, target: Model) -> None:
@@ -225,6 +228,8 @@ def _check(kind: Kind, model: Model, target: Model) -> None:
             f"{name} is a head for {model.facts.architecture}, {target.path.name} is"
             f" {target.facts.architecture}; it was made for another target"
         )
+    if kind == "assistant":
+        _check_assistant(model, target)
     n_links, architecture = C.llama_model_n_layer_nextn(model.handle), model.facts.architecture
     if kind == "mtp" and n_links > 1 and architecture not in capture.RUNS_CHAINS:
         raise LoadError(
@@ -241,3 +246,26 @@ def _check(kind: Kind, model: Model, target: Model) -> None:
 def _has_markov_head(model: Model) -> bool:
     headers = read_parts(model.path)
     return any("markov" in tensor.name for header in headers for tensor in header.tensors)
+
+
+def _check_assistant(model: Model, target: Model) -> None:
+    """It reads the keys of the target's last two layers: llama.cpp takes their shape on trust."""
+    own, others = (read_parts(each.path)[0] for each in (model, target))
+    width = own.optional(f"{ASSISTANT}.embedding_length_out")
+    lasts = _keys(others, target)[-2:]
+    fits = [slides for slides, *_ in lasts] == [True, False] and set(_keys(own, model)) <= {*lasts}
+    if target.facts.architecture != "gemma4" or width != target.n_embd or not fits:
+        raise LoadError(
+            f"{model.path.name} is a Gemma 4 assistant that reads the keys of another target than"
+            f" {target.path.name}; use the one made for it, or --draft suffix"
+        )
+
+
+def _keys(header: Header, model: Model) -> list[tuple[bool, int, int | None]]:
+    """By layer: whether it slides, its heads, and how wide their keys are."""
+    name = f"{model.facts.architecture}.attention"
+    pattern = header.values.get(f"{name}.sliding_window_pattern")
+    slides = [bool(each) for each in pattern] if isinstance(pattern, tuple) else []
+    sizes = {True: f"{name}.key_length_swa", False: f"{name}.key_length"}
+    n_heads = model.facts.kv_heads_by_layer
+    return [(s, n, header.optional(sizes[s])) for s, n in zip(slides, n_heads, strict=False)]

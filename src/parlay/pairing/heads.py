@@ -11,7 +11,7 @@ from pathlib import Path
 
 from parlay.errors import ParlayError
 from parlay.llama.capture import GIVES_LAST, GIVES_LAYERS, RUNS_CHAINS
-from parlay.llama.facts import Facts, read_facts
+from parlay.llama.facts import ASSISTANT, Facts, read_facts
 from parlay.llama.header import Header, read_parts
 from parlay.pairing.alignment import check_pair
 
@@ -77,11 +77,12 @@ def _is_made_for(path: Path, target: Path, facts: Facts) -> bool:
 def _reads(header: Header, facts: Facts) -> bool:
     """Whether a file is a head, and of the target's shape."""
     architecture = header.text("general.architecture") or ""
-    width = header.optional(f"{architecture}.target_hidden_size") or header.optional(
-        f"{architecture}.embedding_length"
-    )
-    if width != facts.n_embd:
+    widths = ("target_hidden_size", "embedding_length_out", "embedding_length")
+    given = (header.optional(f"{architecture}.{width}") for width in widths)
+    if next((width for width in given if width), None) != facts.n_embd:
         return False
+    if architecture == ASSISTANT:
+        return facts.architecture == "gemma4"
     if architecture in ("dflash", "eagle3"):
         layers = header.values.get(f"{architecture}.target_layers")
         known = isinstance(layers, tuple) and all(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from parlay.llama.facts import Recurrent, read_facts
+from parlay.llama.facts import ASSISTANT, Recurrent, read_facts
 from parlay.llama.header import AGAIN, Header, Tensor, fail, read_parts
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
@@ -163,6 +163,7 @@ def _read_shape(path: Path, head: bool) -> Shape:
     by_name = {tensor.name: tensor for tensor in tensors}
     lone = head or not any(_LAYER.match(name) and name.startswith("blk.0.") for name in by_name)
     n_heads = first.count("nextn_predict_layers") if lone else 0
+    borrows = facts.architecture == ASSISTANT
     state = None if n_heads else facts.recurrent
     layers = _layers(first, tensors, facts.n_layers + n_heads, state)
     if n_heads:
@@ -192,7 +193,7 @@ def _read_shape(path: Path, head: bool) -> Shape:
         outputs=tuple(Weight(t.name, t.n_bytes) for t in outside),
         tied_bytes=embeddings.n_bytes if tied and embeddings is not None and not head else 0,
         n_inner=first.count("ssm.inner_size"),
-        n_reads=first.length("target_layers") or min(1, n_heads),
+        n_reads=first.length("target_layers") or int(n_heads > 0 or borrows),
     )
 
 
@@ -270,6 +271,8 @@ def _widths(keys: _Keys, n_layers: int, sliding: Sequence[bool]) -> list[tuple[i
         own_k, own_v = (k_swa or k, v_swa or v) if slides else (k, v)
         widths.append((n * own_k, n_kv * own_k, n_kv * own_v))
     shared = keys.count("attention.shared_kv_layers")
+    if keys.architecture == ASSISTANT:
+        shared = n_layers  # with the target
     for i in range(n_layers - shared, n_layers if shared else 0):
         widths[i] = (widths[i][0], 0, 0)  # reads an earlier layer's cache
     return widths

@@ -14,9 +14,10 @@ from parlay.errors import BadRequest, RollbackUnsupported, VocabularyMismatch
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings
-from parlay.llama.state_context import StateContext, is_lone_head, kind_of, refuse_assistant
+from parlay.llama.state_context import StateContext, is_lone_head, kind_of
 from parlay.llama.undo import Rollback
 from parlay.proposers.ahead import DraftAhead
+from parlay.proposers.assistant import AssistantProposer
 from parlay.proposers.chain import ChainProposer
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
@@ -127,7 +128,6 @@ class Loader:
         """A drafter's file, loaded; a target with a head of its own is there already."""
         if same_file(path, self._settings.target) and kind_of(self._model) == "mtp":
             return self._model
-        refuse_assistant(path)
         own_head = is_lone_head(path)
         drafter = Model(path, replace(self._settings.drafter_model, own_head=own_head))
         closing.append(drafter.close)
@@ -153,6 +153,8 @@ class Loader:
         context.share_threads(self._target)
         closing.append(context.close)
         common = context, self._model.vocabulary.ends, self._target.n_vocab, settings.n_batch
+        if context.kind == "assistant":
+            return AssistantProposer(*common, name)
         if context.n_links > 1:
             return ChainProposer(*common, name=name)
         if context.kind != "dflash":
