@@ -39,7 +39,7 @@ from parlay.errors import ParlayError
 from parlay.hub.resolving import resolve_drafter
 from parlay.llama.facts import read_facts
 from parlay.training.corpus import Corpus
-from parlay.training.distill import export_all, save_report, train
+from parlay.training.distill import export_all, train
 from parlay.training.prompts import Shares
 from parlay.training.shape import Shape, preset
 from parlay.training.start import Start, read_start
@@ -133,7 +133,7 @@ def _train_one(args: argparse.Namespace) -> int:
         begin,
     )
     export_all(trainer, trained, args.target, args.work / f"{name}.gguf", trainings.FILE_TYPES)
-    save_report(trained, args.work / f"{name}.json")
+    trained.save(args.work / f"{name}.json")
     held = trained.agreement
     print(", ".join(f"{t}: {a.first_token:.4f} {a.acceptance_length:.3f}" for t, a in held.items()))
     return 0

@@ -211,7 +211,7 @@ def _shares(prompts: Path | None) -> Any:
 def _make(
     place: _Place, job: Any, preset_name: str, recipe: Any, passes: float, types: tuple[str, ...]
 ) -> tuple[list[Path], Any]:
-    from parlay.training.distill import export_all, save_report, train
+    from parlay.training.distill import export_all, train
 
     shape, begin = _shape(place, preset_name, job.settings.context_size)
     _write(job)
@@ -236,7 +236,7 @@ def _make(
             begin,
         )
     files = export_all(trainer, trained, place.target, place.out, types)
-    save_report(trained, place.work / "report.json")
+    trained.save(place.work / "report.json")
     return files, trained
 
 
@@ -302,7 +302,7 @@ def _make_blocks(
             _say(bar),
         )
     files = export_all_blocks(student, trained, place.target, place.out, types)
-    (place.work / "report.json").write_text(json.dumps(trained.as_dict(), indent=1), "utf-8")
+    trained.save(place.work / "report.json")
     return files, trained
 
 

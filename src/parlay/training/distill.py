@@ -5,7 +5,6 @@ Puts the parts together; knows neither the command line nor how a drafter is mea
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,45 +19,36 @@ from parlay.training.batches import Table
 from parlay.training.corpus import Corpus
 from parlay.training.embedding import Unreadable, projected_embedding
 from parlay.training.export import export
+from parlay.training.outcome import Outcome, export_paths
 from parlay.training.rounding import ROUNDING
 from parlay.training.shape import Shape
 from parlay.training.start import Start
-from parlay.training.trainer import Recipe, Trainer, TrainingProgress, Watch, in_time
+from parlay.training.trainer import Recipe, Trainer, Watch, in_time
 
 # Looked at in training; more would only cost time.
 HELD_OUT_TOKENS = 100_000
 SEEN_TOKENS = 50_000
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What came out of a training."""
+@dataclass(frozen=True)
+class Trained(Outcome):
+    """A small model of its own."""
 
     shape: Shape
-    recipe: Recipe
-    progress: TrainingProgress
-    agreement: dict[str, Agreement]  # on held-out text, by file type
     seen: Agreement  # on text it was trained on: the gap says whether more text would help
     start: str  # what the weights were before the first step
     before: Agreement | None = None  # of the drafter that was started from, on held-out text
 
     def as_dict(self) -> dict[str, Any]:
-        """The report's JSON form."""
         return {
             "shape": asdict(self.shape),
             "parameters": self.shape.n_params,
             "layer_parameters": self.shape.n_body,
             "bytes_per_token": {t: self.shape.bytes_per_token(t) for t in self.agreement},
-            "recipe": self.recipe.as_dict(),
-            "steps": self.progress.step,
-            "epochs": self.progress.epoch,
-            "tokens_seen": self.progress.tokens_seen,
-            "minutes": round(self.progress.seconds / 60, 3),
             "start": self.start,
             "before": None if self.before is None else self.before.as_dict(),
-            "held_out": {t: found.as_dict() for t, found in self.agreement.items()},
             "seen": self.seen.as_dict(),
-            "looks": [asdict(look) for look in self.progress.looks],
+            **super().as_dict(),
         }
 
 
@@ -98,7 +88,7 @@ def train(
     seen = Table(text, "train", device, greedy=True, limit=SEEN_TOKENS)
     found = _compare(trainer)
     on_seen = agreement(trainer.student, seen)
-    return trainer, Trained(shape, trainer.recipe, trainer.progress, found, on_seen, start, before)
+    return trainer, Trained(trainer.recipe, trainer.progress, found, shape, on_seen, start, before)
 
 
 def _take(trainer: Trainer, begin: Start, say: Callable[[str], None]) -> tuple[str, Agreement]:
@@ -145,13 +135,7 @@ def export_all(
         "tokens seen": f"{trained.progress.tokens_seen:,}",
         "made by": "parlay distill",
     }
-    paths = [out, *(out.with_name(f"{out.stem}-{t}{out.suffix}") for t in file_types[1:])]
     return [
         export(path, target, trained.shape, weights, file_type, facts)
-        for path, file_type in zip(paths, file_types, strict=True)
+        for path, file_type in zip(export_paths(out, file_types), file_types, strict=True)
     ]
-
-
-def save_report(trained: Trained, path: Path) -> None:
-    """The training's figures as JSON."""
-    path.write_text(json.dumps(trained.as_dict(), indent=1), "utf-8")

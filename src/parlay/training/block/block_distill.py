@@ -31,8 +31,9 @@ from parlay.training.block.block_trainer import BlockTrainer, block_agreement
 from parlay.training.block.states import capture
 from parlay.training.corpus import Corpus
 from parlay.training.export import TYPES, add_shape, written
+from parlay.training.outcome import Outcome, export_paths
 from parlay.training.rounding import ROUNDING
-from parlay.training.trainer import Recipe, TrainingProgress, Watch, in_time
+from parlay.training.trainer import Recipe, Watch, in_time
 
 HELD_OUT_TOKENS = 20_000
 _SAMPLE = 65_536  # tokens whose states tell how large their numbers are
@@ -53,30 +54,20 @@ class BlockSettings:
     threads: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BlockTrained:
-    """What came out of a training."""
+@dataclass(frozen=True)
+class BlockTrained(Outcome):
+    """A head on the target's states."""
 
     shape: BlockShape
-    recipe: Recipe
-    progress: TrainingProgress
-    agreement: dict[str, Agreement]  # on held-out text, by file type
     n_tokens: int
     head_rows: NDArray[np.int64] | None  # tokens of its own head
 
     def as_dict(self) -> dict[str, Any]:
-        """The report's JSON form."""
         return {
             "shape": asdict(self.shape),
             "parameters": self.shape.n_params,
-            "recipe": self.recipe.as_dict(),
-            "steps": self.progress.step,
-            "epochs": self.progress.epoch,
             "tokens": self.n_tokens,
-            "tokens_seen": self.progress.tokens_seen,
-            "minutes": round(self.progress.seconds / 60, 3),
-            "held_out": {t: found.as_dict() for t, found in self.agreement.items()},
-            "looks": [asdict(look) for look in self.progress.looks],
+            **super().as_dict(),
         }
 
 
@@ -115,7 +106,7 @@ def train_blocks(
         trainer.run(checkpoint, watch)
     found = _compare(trainer, rows)
     return student, BlockTrained(
-        shape, trainer.recipe, trainer.progress, found, train.n_generated, head_rows
+        trainer.recipe, trainer.progress, found, shape, train.n_generated, head_rows
     )
 
 
@@ -238,10 +229,9 @@ def export_all_blocks(
         "tokens seen": f"{trained.progress.tokens_seen:,}",
         "made by": "parlay distill --kind dflash",
     }
-    paths = [out, *(out.with_name(f"{out.stem}-{t}{out.suffix}") for t in types[1:])]
     return [
         export_blocks(path, target, student, trained.head_rows, file_type, facts)
-        for path, file_type in zip(paths, types, strict=True)
+        for path, file_type in zip(export_paths(out, types), types, strict=True)
     ]
 
 
