@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 
 from parlay import models, store
 from tests import tiny_models
+from tests.hub.loopback import Hub, serving
 
 # How long an example takes depends on who else is at work.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -48,6 +49,21 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.setenv(name, str(tmp_path_factory.mktemp("other-programs")))
         patch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens: no test asks the hub
         yield
+
+
+@pytest.fixture
+def own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other tests measured and probed is not believed here."""
+    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub on this machine, empty, as the one that is asked."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    with serving(Hub()) as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.url)
+        yield running
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -83,7 +83,6 @@ def write_llama(
     n_heads: int = 4,
     n_kv_heads: int = 2,
     n_ff: int = 128,
-    n_ctx: int = 512,
     seed: int = 0,
     ftype: str = "f32",
     max_tensors: int = 0,
@@ -103,28 +102,16 @@ def write_llama(
         "feed_forward_length": n_ff,
         "rope.dimension_count": n_embd // n_heads,
     }
-    shape = _Shape("llama", n_embd, n_layers, n_ctx)
-    return _write(path, shape, settings, tensors, vocab, ftype, max_tensors)
+    shape = _Shape("llama", n_embd, n_layers)
+    return _write(path, shape, settings, tensors, ftype, vocab, max_tensors)
 
 
-def write_gemma3(
-    path: Path,
-    *,
-    vocab: Vocabulary = VOCABULARY,
-    n_embd: int = 64,
-    n_layers: int = 2,
-    n_heads: int = 4,
-    n_kv_heads: int = 2,
-    n_ff: int = 128,
-    n_ctx: int = 512,
-    sliding_window: int = 16,
-    seed: int = 0,
-    ftype: str = "f32",
-) -> Path:
+def write_gemma3(path: Path, *, seed: int = 0, ftype: str = "f32") -> Path:
     """Every other layer sees only the last `sliding_window` tokens."""
+    n_embd, n_layers, n_heads, n_kv_heads, n_ff, sliding_window = 64, 2, 4, 2, 128, 16
     draw = _Draw(seed)
     head_size = n_embd // n_heads
-    tensors = _ends(draw, vocab, n_embd)
+    tensors = _ends(draw, VOCABULARY, n_embd)
     tensors["token_embd.weight"] /= np.sqrt(n_embd)  # gemma scales it up again
     for i in range(n_layers):
         tensors |= _attention(draw, f"blk.{i}", n_embd, n_heads, n_kv_heads)
@@ -141,26 +128,16 @@ def write_gemma3(
         "attention.sliding_window_pattern": 2,
         "feed_forward_length": n_ff,
     }
-    shape = _Shape("gemma3", n_embd, n_layers, n_ctx)
-    return _write(path, shape, settings, tensors, vocab, ftype)
+    shape = _Shape("gemma3", n_embd, n_layers)
+    return _write(path, shape, settings, tensors, ftype)
 
 
-def write_mamba(
-    path: Path,
-    *,
-    vocab: Vocabulary = VOCABULARY,
-    n_embd: int = 64,
-    n_layers: int = 2,
-    n_state: int = 16,
-    n_conv: int = 4,
-    n_ctx: int = 512,
-    seed: int = 0,
-    ftype: str = "f32",
-) -> Path:
+def write_mamba(path: Path, *, seed: int = 0, ftype: str = "f32") -> Path:
     """A recurrent model: it keeps a state, not keys and values."""
+    n_embd, n_layers, n_state, n_conv = 64, 2, 16, 4
     draw = _Draw(seed)
     n_inner, n_rank = 2 * n_embd, n_embd // 16
-    tensors = _ends(draw, vocab, n_embd)
+    tensors = _ends(draw, VOCABULARY, n_embd)
     for i in range(n_layers):
         tensors |= _mamba(draw, f"blk.{i}", n_embd, n_inner, n_rank, n_state, n_conv)
     settings: dict[str, Setting] = {
@@ -171,28 +148,16 @@ def write_mamba(
         "ssm.state_size": n_state,
         "ssm.time_step_rank": n_rank,
     }
-    shape = _Shape("mamba", n_embd, n_layers, n_ctx)
-    return _write(path, shape, settings, tensors, vocab, ftype)
+    shape = _Shape("mamba", n_embd, n_layers)
+    return _write(path, shape, settings, tensors, ftype)
 
 
-def write_lfm2(
-    path: Path,
-    *,
-    vocab: Vocabulary = VOCABULARY,
-    n_embd: int = 64,
-    n_layers: int = 2,
-    n_heads: int = 4,
-    n_kv_heads: int = 2,
-    n_ff: int = 128,
-    n_conv: int = 3,
-    n_ctx: int = 512,
-    seed: int = 0,
-    ftype: str = "f32",
-) -> Path:
+def write_lfm2(path: Path, *, seed: int = 0, ftype: str = "f32") -> Path:
     """A hybrid: convolution layers with a state, and attention in every other layer."""
+    n_embd, n_layers, n_heads, n_kv_heads, n_ff, n_conv = 64, 2, 4, 2, 128, 3
     draw = _Draw(seed)
     kv_heads = [n_kv_heads if i % 2 else 0 for i in range(n_layers)]
-    tensors = _ends(draw, vocab, n_embd)
+    tensors = _ends(draw, VOCABULARY, n_embd)
     tensors["token_embd_norm.weight"] = tensors.pop("output_norm.weight")
     for i in range(n_layers):
         if kv_heads[i]:
@@ -207,28 +172,18 @@ def write_lfm2(
         "feed_forward_length": n_ff,
         "shortconv.l_cache": n_conv,
     }
-    shape = _Shape("lfm2", n_embd, n_layers, n_ctx)
-    return _write(path, shape, settings, tensors, vocab, ftype)
+    shape = _Shape("lfm2", n_embd, n_layers)
+    return _write(path, shape, settings, tensors, ftype)
 
 
-def write_qwen35(
-    path: Path,
-    *,
-    vocab: Vocabulary = VOCABULARY,
-    n_embd: int = 64,
-    n_layers: int = 4,
-    n_ff: int = 128,
-    n_ctx: int = 512,
-    seed: int = 0,
-    ftype: str = "f32",
-    n_experts: int = 0,
-) -> Path:
+def write_qwen35(path: Path, *, seed: int = 0, ftype: str = "f32", n_experts: int = 0) -> Path:
     """A hybrid: a delta net in three layers of four, gated attention in the fourth.
 
     With `n_experts` it is a qwen35moe: each token goes through two of them and a shared one.
     """
+    n_embd, n_layers, n_ff = 64, 4, 128
     draw = _Draw(seed)
-    tensors = _ends(draw, vocab, n_embd)
+    tensors = _ends(draw, VOCABULARY, n_embd)
     for i in range(n_layers):
         at = f"blk.{i}"
         if (i + 1) % 4:
@@ -260,8 +215,8 @@ def write_qwen35(
     }
     if n_experts:
         settings["expert_shared_feed_forward_length"] = n_ff // 2
-    shape = _Shape("qwen35moe" if n_experts else "qwen35", n_embd, n_layers, n_ctx)
-    return _write(path, shape, settings, tensors, vocab, ftype)
+    shape = _Shape("qwen35moe" if n_experts else "qwen35", n_embd, n_layers)
+    return _write(path, shape, settings, tensors, ftype)
 
 
 def write_qwen35moe(path: Path, *, seed: int = 0, ftype: str = "f32") -> Path:
@@ -269,20 +224,12 @@ def write_qwen35moe(path: Path, *, seed: int = 0, ftype: str = "f32") -> Path:
     return write_qwen35(path, seed=seed, ftype=ftype, n_experts=8)
 
 
-def write_nemotron_h(
-    path: Path,
-    *,
-    vocab: Vocabulary = VOCABULARY,
-    n_embd: int = 64,
-    n_ff: int = 128,
-    n_ctx: int = 512,
-    seed: int = 0,
-    ftype: str = "f32",
-) -> Path:
+def write_nemotron_h(path: Path, *, seed: int = 0, ftype: str = "f32") -> Path:
     """A hybrid: a layer is either a Mamba 2, an attention or a feed-forward one."""
+    n_embd, n_ff = 64, 128
     draw = _Draw(seed)
     kinds = "MFAFM"
-    tensors = _ends(draw, vocab, n_embd)
+    tensors = _ends(draw, VOCABULARY, n_embd)
     for i, kind in enumerate(kinds):
         at = f"blk.{i}"
         if kind == "M":
@@ -304,25 +251,15 @@ def write_nemotron_h(
         "ssm.state_size": 16,
         "ssm.time_step_rank": 4,
     }
-    shape = _Shape("nemotron_h", n_embd, len(kinds), n_ctx)
-    return _write(path, shape, settings, tensors, vocab, ftype)
+    shape = _Shape("nemotron_h", n_embd, len(kinds))
+    return _write(path, shape, settings, tensors, ftype)
 
 
-def write_qwen3moe(
-    path: Path,
-    *,
-    vocab: Vocabulary = VOCABULARY,
-    n_embd: int = 64,
-    n_layers: int = 2,
-    n_ff: int = 64,
-    n_experts: int = 8,
-    n_ctx: int = 512,
-    seed: int = 0,
-    ftype: str = "f32",
-) -> Path:
+def write_qwen3moe(path: Path, *, seed: int = 0, ftype: str = "f32") -> Path:
     """A mixture of experts: every token goes through two of them."""
+    n_embd, n_layers, n_ff, n_experts = 64, 2, 64, 8
     draw = _Draw(seed)
-    tensors = _ends(draw, vocab, n_embd)
+    tensors = _ends(draw, VOCABULARY, n_embd)
     for i in range(n_layers):
         tensors |= _attention(draw, f"blk.{i}", n_embd, 4, 2)
         tensors |= _head_norms(draw, f"blk.{i}", n_embd // 4)
@@ -332,26 +269,15 @@ def write_qwen3moe(
         **_expert_counts(n_experts, n_ff),
         "feed_forward_length": 2 * n_ff,
     }
-    shape = _Shape("qwen3moe", n_embd, n_layers, n_ctx)
-    return _write(path, shape, settings, tensors, vocab, ftype)
+    shape = _Shape("qwen3moe", n_embd, n_layers)
+    return _write(path, shape, settings, tensors, ftype)
 
 
-def write_gpt_oss(
-    path: Path,
-    *,
-    vocab: Vocabulary = VOCABULARY,
-    n_embd: int = 64,
-    n_layers: int = 2,
-    n_ff: int = 64,
-    n_experts: int = 8,
-    n_ctx: int = 512,
-    sliding_window: int = 16,
-    seed: int = 0,
-    ftype: str = "f32",
-) -> Path:
+def write_gpt_oss(path: Path, *, seed: int = 0, ftype: str = "f32") -> Path:
     """A mixture with biases, attention sinks, and a sliding window in every other layer."""
+    n_embd, n_layers, n_ff, n_experts, sliding_window = 64, 2, 64, 8, 16
     draw = _Draw(seed)
-    tensors = _ends(draw, vocab, n_embd)
+    tensors = _ends(draw, VOCABULARY, n_embd)
     for i in range(n_layers):
         at = f"blk.{i}"
         tensors |= _attention(draw, at, n_embd, 4, 2)
@@ -369,25 +295,16 @@ def write_gpt_oss(
         "feed_forward_length": n_ff,
         "rope.dimension_count": n_embd // 4,
     }
-    shape = _Shape("gpt-oss", n_embd, n_layers, n_ctx)
-    return _write(path, shape, settings, tensors, vocab, ftype)
+    shape = _Shape("gpt-oss", n_embd, n_layers)
+    return _write(path, shape, settings, tensors, ftype)
 
 
-def write_gemma4(
-    path: Path,
-    *,
-    vocab: Vocabulary = VOCABULARY,
-    n_embd: int = 64,
-    n_ff: int = 128,
-    n_ctx: int = 512,
-    sliding_window: int = 16,
-    seed: int = 0,
-    ftype: str = "f32",
-) -> Path:
+def write_gemma4(path: Path, *, seed: int = 0, ftype: str = "f32") -> Path:
     """Sliding layers with heads of another size than the full ones."""
+    n_embd, n_ff, sliding_window = 64, 128, 16
     draw = _Draw(seed)
     slides = [True, False, True, False]
-    tensors = _ends(draw, vocab, n_embd)
+    tensors = _ends(draw, VOCABULARY, n_embd)
     tensors["token_embd.weight"] /= np.sqrt(n_embd)  # gemma scales it up again
     tensors["rope_freqs.weight"] = np.ones(16, np.float32)
     for i, sliding in enumerate(slides):
@@ -408,25 +325,15 @@ def write_gemma4(
         "rope.dimension_count": 32,
         "rope.dimension_count_swa": 16,
     }
-    shape = _Shape("gemma4", n_embd, len(slides), n_ctx)
-    return _write(path, shape, settings, tensors, vocab, ftype)
+    shape = _Shape("gemma4", n_embd, len(slides))
+    return _write(path, shape, settings, tensors, ftype)
 
 
-def write_deepseek2(
-    path: Path,
-    *,
-    vocab: Vocabulary = VOCABULARY,
-    n_embd: int = 64,
-    n_layers: int = 2,
-    n_ff: int = 64,
-    n_experts: int = 8,
-    n_ctx: int = 512,
-    seed: int = 0,
-    ftype: str = "f32",
-) -> Path:
+def write_deepseek2(path: Path, *, seed: int = 0, ftype: str = "f32") -> Path:
     """Multi-head latent attention: one compressed row per token is all the cache holds."""
+    n_embd, n_layers, n_ff, n_experts = 64, 2, 64, 8
     draw = _Draw(seed)
-    tensors = _ends(draw, vocab, n_embd)
+    tensors = _ends(draw, VOCABULARY, n_embd)
     for i in range(n_layers):
         tensors |= _latent_attention(draw, f"blk.{i}", n_embd)
         if i:
@@ -450,8 +357,8 @@ def write_deepseek2(
         "leading_dense_block_count": 1,
         "rope.dimension_count": 8,
     }
-    shape = _Shape("deepseek2", n_embd, n_layers, n_ctx)
-    return _write(path, shape, settings, tensors, vocab, ftype)
+    shape = _Shape("deepseek2", n_embd, n_layers)
+    return _write(path, shape, settings, tensors, ftype)
 
 
 WRITERS: dict[str, Callable[..., Path]] = {
@@ -660,12 +567,14 @@ def _mamba2(draw: _Draw, at: str, n_embd: int) -> dict[str, Array]:
 # -- files ------------------------------------------------------------------------------------
 
 
+_N_CTX = 512
+
+
 @dataclass(frozen=True)
 class _Shape:
     architecture: str
     n_embd: int
     n_layers: int
-    n_ctx: int
 
 
 def _write(
@@ -673,15 +582,15 @@ def _write(
     shape: _Shape,
     settings: Mapping[str, Setting],
     tensors: Mapping[str, Array],
-    vocab: Vocabulary,
     ftype: str,
+    vocab: Vocabulary = VOCABULARY,
     max_tensors: int = 0,
 ) -> Path:
     writer = gguf.GGUFWriter(path, shape.architecture, split_max_tensors=max_tensors)
     writer.add_name(f"tiny {shape.architecture}")
     writer.add_file_type(file_type(ftype))
     writer.add_block_count(shape.n_layers)
-    writer.add_context_length(shape.n_ctx)
+    writer.add_context_length(_N_CTX)
     writer.add_embedding_length(shape.n_embd)
     writer.add_layer_norm_rms_eps(1e-5)
     for key, value in settings.items():

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from parlay.decoding.counts import Counts
-from tests import tiny_models
 
 PARLAY = Path(sys.executable).with_name("parlay")
 PROMPT = "the cat sat on the mat and the cat sat on the mat and"
@@ -38,16 +37,6 @@ for line in sys.stdin:
 """
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="session")
-def target(tiny_folder: Path) -> Path:
-    return tiny_models.write_llama(tiny_folder / "cli-target.gguf", ftype="q8_0")
-
-
-@pytest.fixture(scope="session")
-def drafter(tiny_folder: Path, target: Path) -> Path:
-    return tiny_models.perturb(target, tiny_folder / "cli-drafter.gguf")
 
 
 @pytest.fixture(scope="session")

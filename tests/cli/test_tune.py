@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from parlay.pairing.manifest import user_manifest
 from parlay.tuning.race import Race
 from tests import tiny_models
 from tests.cli.runner import call
-from tests.hub.loopback import Hub, serving
+from tests.hub.loopback import Hub
 
 
 @pytest.fixture
@@ -57,14 +56,6 @@ def test_a_log_is_asked_again_as_it_was_read(here: Path, tiny_llama: Path) -> No
 def test_a_folder_that_is_not_there_is_told_before_the_race(here: Path, tiny_llama: Path) -> None:
     done = call("tune", tiny_llama, "--out", "nowhere/deploy.yaml")
     assert "make it first" in str(done.exception)
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    with serving(Hub()) as running:
-        monkeypatch.setenv("HF_ENDPOINT", running.url)
-        yield running
 
 
 def test_from_a_name_on_the_hub_to_a_deployment(

@@ -141,26 +141,23 @@ def happen(
     text.draft = ()
 
 
-def test_a_fully_accepted_draft_costs_the_bonus_and_its_last_token_only() -> None:
+def next_shapes(verdict: Callable[[tuple[int, ...]], list[int]]) -> list[tuple[int, ...]]:
+    """The passes of a second draft, after the target's verdict on the first one."""
     model = ScriptedModel(LOGITS, N_VOCAB)
     proposer = drafter(model)
     tokens = [1, 2, 3]
     (draft,) = proposer.propose([Ask(0, tokens, 4)])
     model.shapes.clear()
-    tokens += [*draft.tokens, 9]
-    proposer.propose([Ask(0, tokens, 4)])
-    assert model.shapes == [(2,), (1,), (1,), (1,)]
+    proposer.propose([Ask(0, [*tokens, *verdict(draft.tokens)], 4)])
+    return model.shapes
+
+
+def test_a_fully_accepted_draft_costs_the_bonus_and_its_last_token_only() -> None:
+    assert next_shapes(lambda draft: [*draft, 9]) == [(2,), (1,), (1,), (1,)]
 
 
 def test_a_rejected_draft_costs_the_recovered_token_only() -> None:
-    model = ScriptedModel(LOGITS, N_VOCAB)
-    proposer = drafter(model)
-    tokens = [1, 2, 3]
-    (draft,) = proposer.propose([Ask(0, tokens, 4)])
-    model.shapes.clear()
-    tokens += [draft.tokens[0], (draft.tokens[1] + 1) % N_VOCAB]
-    proposer.propose([Ask(0, tokens, 4)])
-    assert model.shapes == [(1,)] * 4
+    assert next_shapes(lambda draft: [draft[0], (draft[1] + 1) % N_VOCAB]) == [(1,)] * 4
 
 
 # -- shapes ------------------------------------------------------------------------------------

@@ -13,14 +13,11 @@ from parlay.runtime.engine import Engine
 from tests import tiny_models
 from tests.runtime.test_engine import settings
 
+pytestmark = pytest.mark.usefixtures("own_cache_folder")
+
 # With these the class of single rows costs least, and with those the one that has wider passes.
 DEAR = Curve({1: 1.0, 2: 2.0, 17: 17.0}, {})
 CHEAP = Curve({1: 1.0, 2: 1.0, 17: 1.1}, {})
-
-
-@pytest.fixture(autouse=True)
-def own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")

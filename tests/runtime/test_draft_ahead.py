@@ -20,6 +20,7 @@ from parlay.decoding.span import Span
 from parlay.proposers.ahead import THREAD, DraftAhead
 from parlay.proposers.draft_model import DraftModel
 from parlay.runtime.request import Request
+from parlay.runtime.sequence import Sequence as Answering
 from parlay.testing import Logits, ScriptedModel
 from tests import tiny_models
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
@@ -71,6 +72,13 @@ class Beside:
             return real(spans)
 
         self.rig.target.decode = decode  # type: ignore[method-assign]
+
+    def begun(self, request: Request) -> Answering:
+        """An answer in its middle: both models are at work."""
+        seq = self.rig.add(request)
+        while seq.n_generated < 5:
+            self.rig.scheduler.step()
+        return seq
 
     def wait(self, n: int) -> None:
         """Until so many tokens are drafted ahead of this pass, or no more will be."""
@@ -161,9 +169,7 @@ def test_a_pass_of_the_target_that_fails_beside_a_drafter_is_made_good(
 ) -> None:
     made = beside()
     request = Request(PROMPT, max_tokens=20)
-    seq = made.rig.add(request)
-    while seq.n_generated < 5:
-        made.rig.scheduler.step()
+    seq = made.begun(request)
     made.rig.target.fail_next = 1
     made.rig.finish()
     assert seq.finish_reason == "length" and made.rig.text(seq) == plain(request)
@@ -174,9 +180,7 @@ def test_a_drafter_that_fails_ahead_costs_a_draft_and_not_a_word(
 ) -> None:
     made = beside()
     request = Request(PROMPT, max_tokens=20)
-    seq = made.rig.add(request)
-    while seq.n_generated < 5:
-        made.rig.scheduler.step()
+    seq = made.begun(request)
     made.ahead.forget(1)  # nothing is under way
     made.drafter.fail_next = 1
     made.rig.finish()
@@ -187,9 +191,7 @@ def test_a_drafter_that_fails_ahead_costs_a_draft_and_not_a_word(
 def test_a_drafter_may_be_taken_away_between_two_rounds(beside: Callable[..., Beside]) -> None:
     made = beside()
     request = Request(PROMPT, max_tokens=20)
-    seq = made.rig.add(request)
-    while seq.n_generated < 5:
-        made.rig.scheduler.step()
+    seq = made.begun(request)
     made.rig.bets.proposers.pop("model")  # as under memory pressure, while it drafts ahead
     made.ahead.close()
     assert made.drafter.closed

@@ -27,13 +27,10 @@ from tests import tiny_models
 from tests.runtime.rig import Rig, exact_class, plain
 from tests.runtime.test_engine import PROBE, Waiting, run, settings
 
+pytestmark = pytest.mark.usefixtures("own_cache_folder")
+
 EXACT: dict[str, Any] = {"mode": "exact", "exact_class": "1", "context": {"context_size": 2048}}
 LENGTHS = (40, 300, 1500)
-
-
-@pytest.fixture(autouse=True)
-def own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")

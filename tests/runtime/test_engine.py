@@ -37,16 +37,12 @@ from parlay.runtime.sequence import Sequence as Answering
 from parlay.runtime.worker import Closed
 from tests import tiny_models
 
+pytestmark = pytest.mark.usefixtures("own_cache_folder")
+
 SOON = 60.0
 PROBE = "parlay.runtime.class_calibration.probe"
 rng = np.random.default_rng(7)
 PROMPTS = [tuple(int(t) for t in rng.integers(3, 250, 12 + i)) for i in range(4)]
-
-
-@pytest.fixture(autouse=True)
-def own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What earlier runs probed must not be believed here."""
-    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="session")

@@ -18,10 +18,7 @@ from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.snapshots import choose_snapshots, room_for_prompts
 from tests import tiny_models
 
-
-@pytest.fixture(autouse=True)
-def own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache_folder")
 
 
 @pytest.fixture

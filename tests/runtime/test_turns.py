@@ -18,16 +18,13 @@ from parlay.runtime.request import Mode, Request
 from tests import tiny_models
 from tests.runtime.test_engine import Waiting, run, settings
 
+pytestmark = pytest.mark.usefixtures("own_cache_folder")
+
 GREEDY = Sampling(temperature=0.0)
 CHUNK = 32
 FAMILIES = ["llama", *tiny_models.RECURRENT]
 TEXT = tuple(int(t) for t in np.random.default_rng(5).integers(3, 250, 400))
 PROMPT = TEXT[: 3 * CHUNK + 10]
-
-
-@pytest.fixture(autouse=True)
-def own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")

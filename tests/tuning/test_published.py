@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from parlay.tuning.published import base_name, published
 from tests import tiny_drafters, tiny_models
-from tests.hub.loopback import Hub, serving
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    with serving(Hub()) as running:
-        monkeypatch.setenv("HF_ENDPOINT", running.url)
-        yield running
+from tests.hub.loopback import Hub
 
 
 def test_smaller_siblings_and_heads_are_fetched_and_nothing_else(hub: Hub, tmp_path: Path) -> None:
