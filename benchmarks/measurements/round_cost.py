@@ -48,8 +48,7 @@ from parlay.testing import ScriptedModel
 N_VOCAB, CONTEXT = 49152, 2048
 WORDS = 1500  # of the scripted text: so few that pairs of them come again
 KINDS = ("plain", "suffix", "drafter")
-WIDEST = 16
-DRAFT_MS = 0.6
+WIDEST, DRAFT_MS = 16, 0.6
 
 
 @dataclass(frozen=True, slots=True)

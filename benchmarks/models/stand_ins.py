@@ -35,15 +35,21 @@ _CONV = 4  # inputs that a recurrent layer's convolution sees
 
 
 @dataclass(frozen=True, slots=True)
-class Hybrid:
-    """The shape of a qwen35."""
+class Dense:
+    """What every shape has."""
 
     width: int
     n_layers: int
-    inner: int
+    inner: int  # of one expert, in a mixture
     n_heads: int
     n_kv_heads: int
-    head_size: int
+    head_size: int  # of the full layers
+
+
+@dataclass(frozen=True, slots=True)
+class Hybrid(Dense):
+    """The shape of a qwen35."""
+
     n_key_heads: int  # of the recurrent state
     n_value_heads: int
     state_size: int
@@ -52,15 +58,9 @@ class Hybrid:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
+class Mixture(Dense):
     """The shape of a qwen3moe."""
 
-    width: int
-    n_layers: int
-    inner: int  # of one expert
-    n_heads: int
-    n_kv_heads: int
-    head_size: int
     n_experts: int
     n_used: int
 
@@ -68,15 +68,9 @@ class Mixture:
 
 
 @dataclass(frozen=True, slots=True)
-class Gemma:
+class Gemma(Dense):
     """The shape of a gemma4, whose full layers have heads of twice the size."""
 
-    width: int
-    n_layers: int
-    inner: int
-    n_heads: int
-    n_kv_heads: int
-    head_size: int  # of the full layers
     sliding: int = 1024  # tokens that all but every sixth layer see
 
     architecture = "gemma4"

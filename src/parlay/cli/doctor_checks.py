@@ -36,10 +36,6 @@ from parlay.server.lifecycle.engine_start import context_settings, model_setting
 
 Status = Literal["ok", "warn", "fail"]
 
-MIN_CYCLES = 100
-MIN_DISK = GIB
-_DAY = 86400.0
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -59,6 +55,10 @@ class Patient:
     target: Path
     drafter: Path | None
 
+
+MIN_CYCLES = 100
+MIN_DISK = GIB
+_DAY = 86400.0
 
 Check = Callable[[Patient], Iterator[Finding]]
 Examined = TypeVar("Examined")

@@ -25,8 +25,7 @@ _KINDS: dict[str, Kind] = {"dflash": "dflash", "eagle3": "eagle3"}
 _PADDING = re.compile(rb"\[PAD\d+\]|<unused\d+>|<\|?pad_?\d+\|?>")
 # A draft model larger than this part of its target cannot pay.
 _MAX_SHARE = 0.5
-_RECORD = "model-cards"
-_VERSION = 2
+_RECORD, _VERSION = "model-cards", 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,6 @@ from parlay.planning.needs import Load, Place
 from parlay.planning.plan import Plan
 from parlay.planning.proposals import Replan, largest
 
-_STEP = 256  # cells are given out in these
-# What an answer with its question should find room for before anything leaves the GPU.
-_USEFUL_CONTEXT = 4096
-# By docs/reference/planning.md: totals are planned within 1 %, compute buffers within 5 %.
-_TOTAL_ERROR, _COMPUTE_ERROR = 0.01, 0.05
-# RAM is everybody's: other programs come and go, and a swapping machine is worse than a short
-# context.
-_RAM_LEFT = 0.1
-
 
 @dataclass(frozen=True, slots=True)
 class Fit:
@@ -34,6 +25,16 @@ class Fit:
     n_cpu_moe: int
     plan: Plan
     line: str
+
+
+_STEP = 256  # cells are given out in these
+# What an answer with its question should find room for before anything leaves the GPU.
+_USEFUL_CONTEXT = 4096
+# By docs/reference/planning.md: totals are planned within 1 %, compute buffers within 5 %.
+_TOTAL_ERROR, _COMPUTE_ERROR = 0.01, 0.05
+# RAM is everybody's: other programs come and go, and a swapping machine is worse than a short
+# context.
+_RAM_LEFT = 0.1
 
 
 def fit(loads: Sequence[Load], replan: Replan, *, context: bool, layers: bool) -> Fit | Plan:

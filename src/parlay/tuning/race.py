@@ -17,7 +17,6 @@ from parlay.bench.statistics import MIN_EFFECT, Estimate, LogRatios, estimate
 MIN_PROMPTS = 4
 # A candidate that takes memory must be faster than one that takes none by this much.
 SIMPLER = 0.02
-_TAIL = 0.025
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +125,9 @@ class Race:
         standing = self.judge(ratios)
         enough = standing is not None and standing.found.n_prompts >= MIN_PROMPTS
         return enough and standing is not None and standing.pays
+
+
+_TAIL = 0.025
 
 
 def widening(n_looks: int) -> float:
