@@ -257,7 +257,7 @@ def test_a_truncated_drafter(generate: Run, drafter: Path, tmp_path: Path) -> No
 
 def test_a_drafter_with_another_vocabulary(generate: Run, tiny_other_vocab: Path) -> None:
     line = complaint(generate("hi", "--draft", tiny_other_vocab))
-    assert "cannot draft for cli-target.gguf: token 268" in line
+    assert "cannot draft for served.gguf: token 268" in line
     assert "--draft suffix" in line
 
 
