@@ -23,6 +23,7 @@ from parlay.errors import BadRequest
 Mask = NDArray[np.bool_]
 Bits = NDArray[np.uint8]  # a mask, eight tokens to a byte
 
+DEAD_END = "NoExtension"  # how a matcher says that no byte may come, and no end
 _LETTERS = frozenset(b"abefnt01-.")
 _MOST_BYTES = 512  # of a skeleton: what is longer waits for its next round
 
@@ -93,7 +94,7 @@ class GrammarConstraint:
         self._go_to(())
         ahead, habit, text = self._matcher.deep_copy(), spacing.ahead(), b""
         while len(text) < _MOST_BYTES:
-            part = bytes(ahead.compute_ff_bytes()) or self._past_space(ahead, text, habit)
+            part = bytes(ahead.compute_ff_bytes()) or self._spaced(ahead, text, habit)
             tokens = self._alphabet.spelled(part)
             if not tokens or ahead.try_consume_tokens(tokens) < len(tokens):
                 break
@@ -102,6 +103,13 @@ class GrammarConstraint:
         found = self._alphabet.tokens_of(text)
         n = self.n_obeying(found)
         return Forced(tuple(found[:n]), tuple(self._certain[:n]))
+
+    def _spaced(self, ahead: Any, text: bytes, spacing: Spacing) -> bytes:
+        """Of a grammar that gives up nothing is foretold: its answer ends when it comes there."""
+        try:
+            return self._past_space(ahead, text, spacing)
+        except BadRequest:
+            return b""
 
     def _past_space(self, ahead: Any, text: bytes, spacing: Spacing) -> bytes:
         """White space by habit and the one byte that must come behind it; nothing for a choice."""
@@ -192,7 +200,9 @@ class GrammarConstraint:
 def _check(matcher: Any) -> None:
     """A matcher that gave up allows only the end: half a text would pass for a whole one."""
     if matcher.is_error():
-        reason = " ".join(str(matcher.get_error()).split())[:300]
+        reason = " ".join(str(matcher.get_error()).partition("<state>")[0].split())[:300]
+        if reason.startswith(DEAD_END):
+            raise BadRequest("the grammar leads to a place where nothing may follow")
         raise BadRequest(f"the grammar is too complex: {reason}")
 
 
