@@ -87,7 +87,7 @@ def test_one_slow_look_does_not_make_looks_rare() -> None:
 
 def test_a_slow_first_look_does_not_make_looks_rare() -> None:
     pace = SearchPace()
-    searches(pace, 1, search_s=3 * SEARCH)  # a grammar's first state is computed
+    searches(pace, 1, search_s=10 * SEARCH)  # a grammar's first state is computed
     assert searches(pace, 20, SEARCH / 10) == 20
 
 
