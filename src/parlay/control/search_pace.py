@@ -16,7 +16,7 @@ _N_FRUITLESS = 32  # harmless searches in a row that find nothing, before a roun
 _KEPT = 0.9  # the times of passes are averaged over about ten rounds
 # Of searches the middle one of so many counts, once there are a few: the first one of a grammar
 # takes as long as ten others, and an average would take it for what all of them cost.
-_N_SEARCHES, _FEW = 5, 3
+_N_SEARCHES, _FEW = 5, 2
 
 
 class SearchPace:
