@@ -21,19 +21,13 @@ from parlay.web import failures
 from parlay.web.admission import Admission
 from parlay.web.browsers import browsers
 from parlay.web.reference import reference
+from parlay.web.request_log import endpoint_of
 from parlay.web.schema import ChatRequest, CompletionRequest
 from parlay.web.security import Gate, Keys
 from parlay.web.supervisor_link import SupervisorLink
 
 log = logging.getLogger("parlay.server")
 _PAGE_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
-ENDPOINTS = {
-    "/v1/chat/completions": "chat",
-    "/v1/completions": "completions",
-    "/v1/messages": "messages",
-    "/v1/responses": "responses",
-    "/infill": "infill",
-}
 _FIELDS = sorted({*ChatRequest.model_fields, *CompletionRequest.model_fields})
 
 
@@ -76,7 +70,7 @@ def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIR
             server.host, service.deployment.server.allowed_hosts, server.cors_origins
         ),
         full=service.full,
-        refused=lambda path, failure: service.refused(_endpoint(path), failure),
+        refused=lambda path, failure: service.refused(endpoint_of(path), failure),
         admission=service.admission,
         stall_s=lambda: service.deployment.server.stall_s,
         supervisor_link=service.supervisor_link,
@@ -91,7 +85,7 @@ def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIR
 async def _fail(request: Request, error: Exception) -> Response:
     failure = _failure(error)
     service: Behind = request.app.state.service
-    service.refused(_endpoint(request.url.path), failure)
+    service.refused(endpoint_of(request.url.path), failure)
     if failure.status >= 500 and not isinstance(error, failures.Failure):
         log.error("a request failed", exc_info=error)
     return JSONResponse(failure.body_for(request.url.path), failure.status, failure.headers)
@@ -105,8 +99,3 @@ def _failure(error: Exception) -> failures.Failure:
     if isinstance(error, HTTPException):
         return failures.Failure(error.status_code, str(error.detail), code="http")
     return failures.of(error)
-
-
-def _endpoint(path: str) -> str:
-    """A metric's label: never what a client made up."""
-    return ENDPOINTS.get(path, "other")

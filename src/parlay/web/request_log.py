@@ -24,6 +24,13 @@ _OLD_NAMES = {
     "proposed_tokens": "drafted",
     "accept_rate": "token_acceptance",
 }
+_ENDPOINTS = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/messages": "messages",
+    "/v1/responses": "responses",
+    "/infill": "infill",
+}
 
 
 class RequestLog:
@@ -102,3 +109,8 @@ def timestamp() -> str:
     """Now, as every line has it."""
     now = time.time()
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
+
+
+def endpoint_of(path: str) -> str:
+    """A route's name in lines and metrics: never what a client made up."""
+    return _ENDPOINTS.get(path, "other")

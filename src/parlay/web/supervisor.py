@@ -25,7 +25,7 @@ from parlay.deployment import Deployment
 from parlay.web import supervisor_link
 from parlay.web.failures import Failure
 from parlay.web.hosting import bind
-from parlay.web.request_log import RequestLog, timestamp
+from parlay.web.request_log import RequestLog, endpoint_of, timestamp
 from parlay.web.security import checked_keys
 from parlay.web.supervised import CHILD
 from parlay.web.supervisor_link import Note
@@ -78,14 +78,17 @@ class Supervisor:
         """Until the server ends of its own will, or dies too often; its exit status."""
         for name in ("SIGTERM", "SIGINT", "SIGHUP"):
             signal.signal(getattr(signal, name), self._pass_on)
+        code = 0
         try:
-            while True:
+            while not self._stopping:
                 status, was_ready = self._serve_once()
+                code = status if status >= 0 else 128 - status
                 never = not was_ready and not self._deaths  # it cannot start at all, and said why
-                if self._stopping or status == 0 or never:
-                    return status if status >= 0 else 128 - status
-                if not self._may_restart(status):
+                if status == 0 or never:
+                    break
+                if not self._stopping and not self._may_restart(status):
                     return 1
+            return code
         finally:
             for client, _, _ in self._held:
                 client.close()
@@ -109,6 +112,8 @@ class Supervisor:
         with ours:
             self._child = self._start(theirs)
             theirs.close()
+            if self._stopping:  # the signal came when there was nobody to pass it on to
+                self._child.terminate()
             was_ready = self._watch(ours)
         status = self._child.wait()
         self._child = None
@@ -128,13 +133,11 @@ class Supervisor:
         self._ready = False
         with selectors.DefaultSelector() as selector:
             selector.register(channel, selectors.EVENT_READ)
-            selector.register(self._listener, selectors.EVENT_READ)
+            self._listen(selector)
             while True:
                 for key, _ in selector.select(1.0):
-                    if key.fileobj is self._listener:
-                        self._accept(selector)
-                    elif key.fileobj is not channel:
-                        self._look_at(key.fileobj, selector)  # type: ignore[arg-type]
+                    if key.fileobj is not channel:
+                        self._hear(key.fileobj, selector)
                     elif (note := supervisor_link.receive(channel)) is None:
                         was_ready, self._ready = self._ready, False
                         return was_ready
@@ -186,6 +189,28 @@ class Supervisor:
             self._open[note.key].stage = note.kind
 
     # -- while there is no server ---------------------------------------------------
+
+    def _rest(self, seconds: float) -> None:
+        """Between two servers: who comes is held or told, and a signal to stop ends the rest."""
+        until = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            self._listen(selector)
+            while not self._stopping and (left := until - time.monotonic()) > 0:
+                for key, _ in selector.select(min(left, 0.2)):
+                    self._hear(key.fileobj, selector)
+
+    def _listen(self, selector: selectors.BaseSelector) -> None:
+        """For whoever comes, and whoever is held and has said nothing so far."""
+        selector.register(self._listener, selectors.EVENT_READ)
+        for client, request, _ in self._held:
+            if not request:
+                selector.register(client, selectors.EVENT_READ)
+
+    def _hear(self, who: object, selector: selectors.BaseSelector) -> None:
+        if who is self._listener:
+            self._accept(selector)
+        else:
+            self._look_at(who, selector)  # type: ignore[arg-type]
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
         try:
@@ -248,7 +273,7 @@ class Supervisor:
             return
         if written is not None:
             for entry in broken:
-                about = {"endpoint": entry.path, "status": 500, "error": _ENDED.code}
+                about = {"endpoint": endpoint_of(entry.path), "status": 500, "error": _ENDED.code}
                 written.write({"time": timestamp(), **about})
             written.close()
 
@@ -262,7 +287,7 @@ class Supervisor:
             return False
         wait_s = 0.0 if n == 1 else min(_LONGEST_S, 2.0 ** (n - 2))
         log.error("the engine died (status %d); it is started anew in %g s", status, wait_s)
-        time.sleep(wait_s)
+        self._rest(wait_s)
         return True
 
 

@@ -15,7 +15,9 @@ import httpx
 import psutil
 import pytest
 
+from parlay.deployment import load_deployment
 from parlay.runtime.worker import Worker
+from parlay.web.supervisor import Supervisor
 from parlay.web.supervisor_link import Note, receive, send, written
 from tests.server.lifecycle.test_process import SHORT, Served, served, streaming, write
 from tests.server.running import running
@@ -90,8 +92,9 @@ def test_a_death_costs_only_the_answers_that_had_begun(
     assert told[-1]["error"]["code"] == "engine_died"
     assert "restarting" in seen
     assert engine_of(server).pid != engine.pid
-    statuses = [json.loads(line)["status"] for line in log.read_text().splitlines()]
-    assert sorted(statuses) == [200, 200, 200, 200, 500]
+    logged = [json.loads(line) for line in log.read_text().splitlines()]
+    assert sorted(line["status"] for line in logged) == [200, 200, 200, 200, 500]
+    assert {line["endpoint"] for line in logged} == {"completions"}
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(PATIENCE_S) == 0
 
@@ -127,6 +130,27 @@ def test_an_engine_that_dies_too_often_stays_dead(target: Path, tmp_path: Path) 
             wait_for(lambda: health(server).get("status") == "ok")
             engine_of(server).kill()
         assert server.process.wait(PATIENCE_S) == 1
+
+
+def test_between_two_servers_who_asks_is_told_and_a_signal_to_stop_is_heard(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own
+    path = write(tmp_path / "d.yaml", target)
+    supervisor = Supervisor(lambda: load_deployment(path))
+    address = supervisor._listener.getsockname()
+    url = f"http://{address[0]}:{address[1]}"
+    with ThreadPoolExecutor(1) as pool:
+        resting = pool.submit(supervisor._rest, 1000.0)
+        early = socket.create_connection(address)  # says nothing yet
+        answer = httpx.get(f"{url}/health")
+        assert (answer.status_code, answer.json()["status"]) == (503, "loading")
+        early.sendall(b"POST /v1/completions HTTP/1.1\r\n")
+        supervisor._pass_on(signal.SIGTERM, None)
+        resting.result(PATIENCE_S)
+    assert len(supervisor._held) == 1  # whoever wants an answer waits for it
+    assert supervisor.run() == 0  # and nobody is started any more
+    early.close()
 
 
 def test_a_server_whose_supervisor_is_killed_ends_too(supervised: tuple[Served, Path]) -> None:
