@@ -22,9 +22,10 @@ from parlay.bench.subjects.peer import LlamaServer, PeerSettings
 
 PARLAY = """
 import logging, typer
+from parlay.cli.option_groups import with_groups
 from parlay.cli.serve import serve
 logging.basicConfig(level=logging.WARNING)
-typer.run(serve)
+typer.run(with_groups(serve))
 """
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from parlay.bench.subjects.lineup import Lineup, OwnOptions, drafter_path, quick
 from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import Suite, load_suite
 from parlay.cli import show_bench
+from parlay.cli.option_groups import with_groups
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_model
 from parlay.results.assemble import Setting, assemble, model_info
@@ -51,104 +53,141 @@ _LEAST_S = 20.0
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("bench", help="Measure whether speculation pays here.", epilog=EXAMPLE)(bench)
+    app.command("bench", help="Measure whether speculation pays here.", epilog=EXAMPLE)(
+        with_groups(bench)
+    )
 
 
-def bench(
-    model: Annotated[str, typer.Option("--model", "-m", help="GGUF file, or default.")] = "default",
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """What was asked for."""
+
+    model: Annotated[str, typer.Option("--model", "-m", help="GGUF file, or default.")] = "default"
     draft: Annotated[
         list[str] | None,
         typer.Option(help="auto, ngram, suffix, PATH, or suffix,PATH. May repeat."),
-    ] = None,
+    ] = None
     window: Annotated[
         list[str] | None,
         typer.Option("--window", "-k", help="auto (the controller's) or a number. May repeat."),
-    ] = None,
+    ] = None
     suite: Annotated[
         str, typer.Option(help="core-12, core-60, structured-24, edits-16 or a JSONL file.")
-    ] = "core-12",
-    quick: Annotated[bool, typer.Option(help="A look: one prompt a category, 32 tokens.")] = False,
-    pairs: Annotated[int, typer.Option(min=1, help="Repeats of each prompt.")] = MIN_PAIRS,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", min=2)] = None,
+    ] = "core-12"
+    quick: Annotated[bool, typer.Option(help="A look: one prompt a category, 32 tokens.")] = False
+    pairs: Annotated[int, typer.Option(min=1, help="Repeats of each prompt.")] = MIN_PAIRS
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", min=2)] = None
     endpoint: Annotated[
         list[str] | None, typer.Option(help="URL of a server, baseline first. Not the own runtime.")
-    ] = None,
+    ] = None
     change: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE changed in requests to the last endpoint.")
-    ] = None,
-    endpoint_model: Annotated[str | None, typer.Option(help="Model name to ask for.")] = None,
-    api_key_env: Annotated[str | None, typer.Option(help="Variable that holds the key.")] = None,
+    ] = None
+    endpoint_model: Annotated[str | None, typer.Option(help="Model name to ask for.")] = None
+    api_key_env: Annotated[str | None, typer.Option(help="Variable that holds the key.")] = None
     peer: Annotated[
         list[str] | None, typer.Option(help="llama.cpp's server with this --spec-type. Repeat.")
-    ] = None,
-    peer_drafter: Annotated[str | None, typer.Option(help="Its draft model.")] = None,
-    peer_window: Annotated[int | None, typer.Option(min=1, help="Its --spec-draft-n-max.")] = None,
-    peer_binary: Annotated[Path | None, typer.Option(help="A llama-server to use.")] = None,
-    devices: Annotated[str, typer.Option(help="Such as CUDA0,Vulkan0,CPU: compared.")] = "",
+    ] = None
+    peer_drafter: Annotated[str | None, typer.Option(help="Its draft model.")] = None
+    peer_window: Annotated[int | None, typer.Option(min=1, help="Its --spec-draft-n-max.")] = None
+    peer_binary: Annotated[Path | None, typer.Option(help="A llama-server to use.")] = None
+    devices: Annotated[str, typer.Option(help="Such as CUDA0,Vulkan0,CPU: compared.")] = ""
     libraries: Annotated[
         list[str] | None, typer.Option("--library", help="Folder of a llama.cpp build. Repeat.")
-    ] = None,
-    mode: Annotated[str | None, typer.Option(help="exact or faithful.")] = None,
-    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0,
-    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1,
-    seed: Annotated[int, typer.Option(min=0, help="Order of prompts.")] = 0,
-    cool_down: Annotated[float, typer.Option(min=0, help="Seconds between pairs.")] = 0.0,
-    time_limit: Annotated[float, typer.Option(min=1, help="Seconds for one request.")] = 300.0,
+    ] = None
+    mode: Annotated[str | None, typer.Option(help="exact or faithful.")] = None
+    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0
+    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1
+    seed: Annotated[int, typer.Option(min=0, help="Order of prompts.")] = 0
+    cool_down: Annotated[float, typer.Option(min=0, help="Seconds between pairs.")] = 0.0
+    time_limit: Annotated[float, typer.Option(min=1, help="Seconds for one request.")] = 300.0
     budget: Annotated[
         float | None,
         typer.Option(min=1, help="Seconds in all: no repeat is begun that ends later."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; the same one resumes.")
-    ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="The record on standard out.")
-    ] = False,
-) -> None:
+    ] = None
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; the same one resumes.")] = (
+        None
+    )
+    json_output: Annotated[bool, typer.Option("--json", help="The record on standard out.")] = False
+
+    @property
+    def as_it_comes(self) -> bool:
+        """Whether nothing was said that makes it longer."""
+        more = (self.draft, self.window, self.peer, self.endpoint, self.devices, self.libraries)
+        usual = (self.model, self.suite, self.pairs) == ("default", "core-12", MIN_PAIRS)
+        return usual and not any((*more, self.max_tokens))
+
+    def prompts(self) -> Suite:
+        found = load_suite(self.suite)
+        return quick_suite(found) if self.quick else found
+
+    def run(self) -> RunOptions:
+        """How often and how long."""
+        return RunOptions(
+            n_repeats=self.pairs,
+            seed=self.seed,
+            max_tokens=self.max_tokens or (QUICK_TOKENS if self.quick else None),
+            time_limit_s=self.time_limit,
+            cool_down_s=self.cool_down,
+            budget_s=self.budget or _budget(self.quick, self.as_it_comes),
+        )
+
+    def own(self, n_context: int) -> OwnOptions:
+        """The own runtime's side."""
+        return OwnOptions(
+            model=self.model,
+            drafts=tuple(self.draft or ["auto"]),
+            windows=tuple(_window(given) for given in self.window or ["auto"]),
+            mode=self.mode,
+            n_context=n_context,
+            threads=self.threads,
+            gpu_layers=self.gpu_layers,
+            devices=tuple(name.strip() for name in self.devices.split(",") if name.strip()),
+            libraries=tuple(self.libraries or ()),
+        )
+
+    def peers(self, own: OwnOptions) -> Iterator[PeerSettings]:
+        """llama.cpp's servers beside it, on the same device."""
+        for spec_type in _peers(self.peer):
+            yield PeerSettings(
+                str(resolve_model(self.model)),
+                spec_type,
+                self.peer_drafter,
+                self.peer_window,
+                own.n_context,
+                self.threads,
+                self.gpu_layers,
+                own.devices[0] if len(own.devices) == 1 else None,
+            )
+
+
+def bench(options: BenchOptions) -> None:
     """Measure."""
     began = time.monotonic()
-    more = (draft, window, peer, endpoint, devices, libraries, max_tokens)
-    as_it_comes = (model, suite, pairs) == ("default", "core-12", MIN_PAIRS) and not any(more)
-    options = RunOptions(
-        n_repeats=pairs,
-        seed=seed,
-        max_tokens=max_tokens or (QUICK_TOKENS if quick else None),
-        time_limit_s=time_limit,
-        cool_down_s=cool_down,
-        budget_s=budget or _budget(quick, as_it_comes),
-    )
-    prompts = quick_suite(load_suite(suite)) if quick else load_suite(suite)
-    own = OwnOptions(
-        model=model,
-        drafts=tuple(draft or ["auto"]),
-        windows=tuple(_window(given) for given in window or ["auto"]),
-        mode=mode,
-        n_context=prompts.n_context,
-        threads=threads,
-        gpu_layers=gpu_layers,
-        devices=tuple(name.strip() for name in devices.split(",") if name.strip()),
-        libraries=tuple(libraries or ()),
-    )
+    prompts = options.prompts()
+    own = None if options.endpoint else options.own(prompts.n_context)
     with Lineup(show_bench.say) as lineup:
-        if endpoint:
-            key = show_bench.api_key(api_key_env)
-            show_bench.add_endpoints(lineup, endpoint, change or [], endpoint_model, key)
-        else:
-            lineup.add_own(own)
-            for spec_type in _peers(peer):
-                target = str(resolve_model(model))
-                settings = PeerSettings(
-                    target, spec_type, peer_drafter, peer_window, prompts.n_context, threads,
-                    gpu_layers, own.devices[0] if len(own.devices) == 1 else None,
-                )  # fmt: skip
-                lineup.add_peer(settings, peer_binary)
-        record = _run(lineup, prompts, options, None if endpoint else own, out, quick, began)
-    if json_output:
+        _line_up(lineup, options, own)
+        record = _run(lineup, prompts, options, own, began)
+    if options.json_output:
         sys.stdout.write(dump(record))
     else:
         show_bench.result(record)
     if any(c.verdict in ("slower", "no result") for c in record.comparisons):
         raise typer.Exit(1)
+
+
+def _line_up(lineup: Lineup, options: BenchOptions, own: OwnOptions | None) -> None:
+    """Servers by their addresses, or the own runtime and its peers."""
+    if own is None:
+        key = show_bench.api_key(options.api_key_env)
+        show_bench.add_endpoints(
+            lineup, options.endpoint or [], options.change or [], options.endpoint_model, key
+        )
+        return
+    lineup.add_own(own)
+    for settings in options.peers(own):
+        lineup.add_peer(settings, options.peer_binary)
 
 
 def _window(given: str) -> int | None:
@@ -174,26 +213,19 @@ def _peers(given: list[str] | None) -> list[str]:
 
 
 def _run(
-    lineup: Lineup,
-    suite: Suite,
-    options: RunOptions,
-    own: OwnOptions | None,
-    out: Path | None,
-    quick: bool,
-    began: float,
+    lineup: Lineup, suite: Suite, given: BenchOptions, own: OwnOptions | None, began: float
 ) -> Record:
     if len(lineup.arms) < 2:
         raise BadRequest("one arm is no comparison; give a second --endpoint or a --change")
+    options = given.run()
     top = header(suite, lineup.arms, options)
-    folder = out or _folder(store.fingerprint(top)[:8])
+    folder = given.out or _folder(store.fingerprint(top)[:8])
     if (folder / "result.json").exists():
         raise BadRequest(f"{folder} holds a finished result; choose another --out")
     file = SampleFile(folder / "samples.jsonl", top)
     machine = machines.describe()
     costs = cost_table.measure(lineup.runtime) if lineup.runtime is not None else None
-    if options.budget_s is not None:
-        spent = time.monotonic() - began
-        options = replace(options, budget_s=max(_LEAST_S, options.budget_s - spent))
+    options = _in_time(options, began)
     with show_bench.Bar() as bar:
         runner = Runner(suite, lineup.arms, options, file, bar, Sensors().read)
         run = runner.run()
@@ -205,13 +237,21 @@ def _run(
         machine=machine,
         costs=costs,
         differences=inspect(suite, lineup.arms, options, run),
-        quick=quick,
+        quick=given.quick,
         **(_files(own) if own else {}),
     )
     record = assemble(setting, run)
     (folder / "result.json").write_text(dump(record), "utf-8")
     show_bench.say(f"Kept in {folder}; see it with: parlay report {folder}")
     return record
+
+
+def _in_time(options: RunOptions, began: float) -> RunOptions:
+    """What loading took is part of the budget."""
+    if options.budget_s is None:
+        return options
+    left = options.budget_s - (time.monotonic() - began)
+    return replace(options, budget_s=max(_LEAST_S, left))
 
 
 def _files(own: OwnOptions) -> dict[str, ModelInfo | None]:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from parlay.cli.option_groups import with_groups
 from parlay.cli.pair import categories
 from parlay.cli.pair_measure import Settings, measure
 from parlay.errors import BadRequest
@@ -46,7 +47,9 @@ _WINDOW = 4
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("distill", help="Train a drafter for a target.", epilog=EXAMPLE)(distill)
+    app.command("distill", help="Train a drafter for a target.", epilog=EXAMPLE)(
+        with_groups(distill)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,91 +65,107 @@ class _Place:
         return self.out.with_suffix(".distill")
 
 
-def distill(
-    target: Annotated[str, typer.Argument(help="GGUF of an instruction model, or default.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The drafter's file.")],
+@dataclass(frozen=True, slots=True)
+class DistillOptions:
+    """What was asked for."""
+
+    target: Annotated[str, typer.Argument(help="GGUF of an instruction model, or default.")]
+    out: Annotated[Path, typer.Option("--out", "-o", help="The drafter's file.")]
     kind: Annotated[
         str, typer.Option(help="llama: a small model; dflash: blocks from the target's states.")
-    ] = "llama",
+    ] = "llama"
     preset: Annotated[
         str,
         typer.Option(
             help="tiny, small, deep, base, wide, large; dflash: tiny, small, base, shared."
             " Default: base."
         ),
-    ] = "",
+    ] = ""
     start: Annotated[
         str | None,
         typer.Option(help="Begin with the weights of this drafter (GGUF), or of default."),
-    ] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="Text to write, in tokens.")] = 2_000_000,
-    write_minutes: Annotated[float, typer.Option(min=0, help="0: until it is written.")] = 0,
-    passes: Annotated[float, typer.Option(min=0.01, help="Over the text.")] = 10.0,
-    minutes: Annotated[float, typer.Option(min=0, help="Of training; 0: all passes.")] = 0,
+    ] = None
+    tokens: Annotated[int, typer.Option(min=1, help="Text to write, in tokens.")] = 2_000_000
+    write_minutes: Annotated[float, typer.Option(min=0, help="0: until it is written.")] = 0
+    passes: Annotated[float, typer.Option(min=0.01, help="Over the text.")] = 10.0
+    minutes: Annotated[float, typer.Option(min=0, help="Of training; 0: all passes.")] = 0
     prompts: Annotated[
         Path | None, typer.Option(help="Your prompts: JSON lines, a request log, or plain text.")
-    ] = None,
+    ] = None
     file_type: Annotated[
         list[str] | None, typer.Option(help="q4_0, q8_0, f16; the first is -o. May repeat.")
-    ] = None,
-    writers: Annotated[int, typer.Option(min=1, help="Processes that write.")] = 1,
-    slots: Annotated[int, typer.Option(min=0, max=256, help="Texts at once; 0: choose.")] = 0,
-    context_size: Annotated[int, typer.Option("--context-size", "-c", min=128)] = 1024,
-    batch_tokens: Annotated[int, typer.Option(min=64, help="Tokens in a training step.")] = 16_384,
+    ] = None
+    writers: Annotated[int, typer.Option(min=1, help="Processes that write.")] = 1
+    slots: Annotated[int, typer.Option(min=0, max=256, help="Texts at once; 0: choose.")] = 0
+    context_size: Annotated[int, typer.Option("--context-size", "-c", min=128)] = 1024
+    batch_tokens: Annotated[int, typer.Option(min=64, help="Tokens in a training step.")] = 16_384
     learning_rate: Annotated[
         float, typer.Option(min=0, help="0: choose: 0.002, with --start 0.0005.")
-    ] = 0,
-    seed: Annotated[int, typer.Option()] = 0,
-    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0,
-    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1,
-    suite: Annotated[str, typer.Option(help="Held-out prompts, to measure on.")] = "core-12",
-    measured: Annotated[bool, typer.Option("--measure/--no-measure")] = True,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-) -> None:
+    ] = 0
+    seed: Annotated[int, typer.Option()] = 0
+    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0
+    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1
+    suite: Annotated[str, typer.Option(help="Held-out prompts, to measure on.")] = "core-12"
+    measured: Annotated[bool, typer.Option("--measure/--no-measure")] = True
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False
+
+    def place(self) -> _Place:
+        return _place(resolve_model(self.target), self.out, _start(self.start, self.kind))
+
+    def job(self, place: _Place) -> Any:
+        """The text to write."""
+        from parlay.training.writers import WritingJob
+        from parlay.training.writing import WritingSettings
+
+        return WritingJob(
+            place.target,
+            place.work / "corpus",
+            self.tokens,
+            self.write_minutes * 60 or math.inf,
+            self.writers,
+            self.gpu_layers,
+            self.threads,
+            self.prompts,
+            WritingSettings(
+                slots=self.slots or (256 if _device() == "cuda" else 32),
+                context_size=self.context_size,
+                max_answer_tokens=min(192, self.context_size // 2),
+                max_user_tokens=min(96, self.context_size // 8),
+                seed=self.seed,
+                shares=_shares(self.prompts),
+                device=_device(),
+            ),
+        )
+
+    def recipe(self, first_type: str) -> Any:
+        """The training, but for its steps: these are known once the text is."""
+        from parlay.training.trainer import LEARNING_RATE, START_LEARNING_RATE, Recipe
+
+        return Recipe(
+            steps=1,
+            minutes=self.minutes or math.inf,
+            batch_tokens=self.batch_tokens,
+            learning_rate=self.learning_rate
+            or (START_LEARNING_RATE if self.start else LEARNING_RATE),
+            rounding=first_type if first_type != "f16" else "",
+            seed=self.seed,
+        )
+
+
+def distill(options: DistillOptions) -> None:
     """Write text with the target, train a small model on it, export, measure, record."""
     _need_torch()
-    from parlay.training.trainer import LEARNING_RATE, START_LEARNING_RATE, Recipe
-    from parlay.training.writers import WritingJob
-    from parlay.training.writing import WritingSettings
-
-    make = _makers()[kind] if kind in _makers() else _no_such_kind(kind)
-    place = _place(resolve_model(target), out, _start(start, kind))
-    types = _types(file_type)
-    job = WritingJob(
-        place.target,
-        place.work / "corpus",
-        tokens,
-        write_minutes * 60 or math.inf,
-        writers,
-        gpu_layers,
-        threads,
-        prompts,
-        WritingSettings(
-            slots=slots or (256 if _device() == "cuda" else 32),
-            context_size=context_size,
-            max_answer_tokens=min(192, context_size // 2),
-            max_user_tokens=min(96, context_size // 8),
-            seed=seed,
-            shares=_shares(prompts),
-            device=_device(),
-        ),
-    )
-    recipe = Recipe(
-        steps=1,  # known once the text is
-        minutes=minutes or math.inf,
-        batch_tokens=batch_tokens,
-        learning_rate=learning_rate or (START_LEARNING_RATE if start else LEARNING_RATE),
-        rounding=types[0] if types[0] != "f16" else "",
-        seed=seed,
-    )
+    make = _maker(options.kind)
+    place, types = options.place(), _types(options.file_type)
+    job, recipe = options.job(place), options.recipe(types[0])
     try:
-        files, result = make(place, job, preset, recipe, passes, types)
-        baseline = _measure(place, suite, gpu_layers) if measured else None
+        files, result = make(place, job, options.preset, recipe, options.passes, types)
+        measured = _measure(place, options.suite, options.gpu_layers) if options.measured else None
     except KeyboardInterrupt:
         typer.echo("parlay: stopped; the same command goes on from here", err=True)
         raise typer.Exit(130) from None
-    recorded = _record(place, f"{kind} {_origin(place, preset)}", baseline)
-    _show(files, result, baseline, recorded, json_output)
+    recorded = _record(place, f"{options.kind} {_origin(place, options.preset)}", measured)
+    _show(files, result, measured, recorded, options.json_output)
 
 
 # -- before the work --------------------------------------------------------------------------
@@ -306,12 +325,13 @@ def _make_blocks(
     return files, trained
 
 
-def _makers() -> dict[str, Any]:
-    return {"llama": _make, "dflash": _make_blocks}
+_MAKERS = {"llama": _make, "dflash": _make_blocks}
 
 
-def _no_such_kind(kind: str) -> Any:
-    raise BadRequest(f"no drafter of kind {kind!r}; use one of {', '.join(_makers())}")
+def _maker(kind: str) -> Callable[..., tuple[list[Path], Any]]:
+    if kind not in _MAKERS:
+        raise BadRequest(f"no drafter of kind {kind!r}; use one of {', '.join(_MAKERS)}")
+    return _MAKERS[kind]
 
 
 def _write(job: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
 Verb = Callable[..., None]
@@ -47,6 +47,5 @@ def _options(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
         return
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):
-        yield inspect.Parameter(
-            field.name, named, default=field.default, annotation=hints[field.name]
-        )
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        yield inspect.Parameter(field.name, named, default=default, annotation=hints[field.name])

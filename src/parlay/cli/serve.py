@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,60 +41,76 @@ def register(app: typer.Typer) -> None:
     )
 
 
-def serve(
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What was said of the deployment; None and empty: nothing was."""
+
     what: Annotated[
         str | None,
         typer.Argument(metavar="[DEPLOYMENT|MODEL]", help="speculative-deploy.yaml, or a model."),
-    ] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="File or name.")] = None,
+    ] = None
+    model: Annotated[str | None, typer.Option("--model", "-m", help="File or name.")] = None
     draft: Annotated[
         list[str] | None, typer.Option(help="none, ngram, suffix, PATH; may be repeated.")
-    ] = None,
-    window: Annotated[int | None, typer.Option("--window", "-k", min=0)] = None,
-    host: Annotated[str | None, typer.Option(help="Default: 127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: any free one.")] = None,
-    slots: Annotated[int | None, typer.Option(min=1, help="Answers made at once.")] = None,
+    ] = None
+    window: Annotated[int | None, typer.Option("--window", "-k", min=0)] = None
+    host: Annotated[str | None, typer.Option(help="Default: 127.0.0.1.")] = None
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: any free one.")] = None
+    slots: Annotated[int | None, typer.Option(min=1, help="Answers made at once.")] = None
     context_size: Annotated[
         str | None, typer.Option("--context-size", "-c", help="Of each slot; auto: what fits.")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(min=0)] = None,
+    ] = None
+    threads: Annotated[int | None, typer.Option(min=0)] = None
     gpu_layers: Annotated[
         str | None, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
-    ] = None,
-    api_keys_file: Annotated[Path | None, typer.Option(help="One key a line.")] = None,
+    ] = None
+    api_keys_file: Annotated[Path | None, typer.Option(help="One key a line.")] = None
     allow_public_without_key: Annotated[
         bool, typer.Option("--allow-public-without-key", help="Serve strangers, knowingly.")
-    ] = False,
-    request_log: Annotated[Path | None, typer.Option(help="JSON lines, one a request.")] = None,
+    ] = False
+    request_log: Annotated[Path | None, typer.Option(help="JSON lines, one a request.")] = None
     set_key: Annotated[
         list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE; may be repeated.")
-    ] = None,
+    ] = None
+
+    def keys(self, target: str | None) -> dict[str, Any]:
+        """As the deployment names them."""
+        log, keys = self.request_log, self.api_keys_file
+        return {
+            "model.target": target,
+            "model.drafter": ",".join(self.draft) if self.draft else None,
+            "runtime.speculative_window": self.window,
+            "runtime.controller": None if self.window is None else "fixed",  # a command is kept to
+            "server.host": self.host,
+            "server.port": self.port,
+            "runtime.slots": self.slots,
+            "runtime.context_size": self.context_size,
+            "runtime.threads": self.threads,
+            "runtime.gpu_layers": self.gpu_layers,
+            "server.api_keys_file": None if keys is None else str(keys),
+            "server.allow_public_without_key": self.allow_public_without_key or None,
+            "monitoring.request_log": None if log is None else str(log),
+        }
+
+
+NO_SERVE_OPTIONS = ServeOptions()
+
+
+def serve(
+    options: ServeOptions = NO_SERVE_OPTIONS,
     check: Annotated[bool, typer.Option("--check", help="Validate and exit.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object at start.")] = False,
     machine: MachineOptions = NO_MACHINE_OPTIONS,
 ) -> None:
     """Serve a model."""
+    what, model = options.what, options.model
     deployment = deployment_file(what)
     if what is not None and deployment is None and model is not None:
         raise DeploymentError(f"two models, {what} and {model}; name one")
-    given = {
-        "model.target": model if what is None or deployment is not None else what,
-        "model.drafter": ",".join(draft) if draft else None,
-        "runtime.speculative_window": window,
-        "runtime.controller": None if window is None else "fixed",  # a command is kept to
-        "server.host": host,
-        "server.port": port,
-        "runtime.slots": slots,
-        "runtime.context_size": context_size,
-        "runtime.threads": threads,
-        "runtime.gpu_layers": gpu_layers,
-        "server.api_keys_file": None if api_keys_file is None else str(api_keys_file),
-        "server.allow_public_without_key": allow_public_without_key or None,
-        "monitoring.request_log": None if request_log is None else str(request_log),
-        **machine.keys(),
-    }
+    target = model if what is None or deployment is not None else what
+    given = {**options.keys(target), **machine.keys()}
     overrides = {key: value for key, value in given.items() if value is not None}
-    overrides |= settings(set_key or [])
+    overrides |= settings(options.set_key or [])
 
     def read() -> Deployment:
         return load_deployment(deployment, overrides=overrides)

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from parlay.cli.option_groups import with_groups
 from parlay.cli.report import write
 from parlay.errors import BadRequest
 from parlay.hub.name import is_name
@@ -28,7 +30,7 @@ from parlay.results import community
 from parlay.results.record import dump
 from parlay.results.submission import build, refuse_leaks
 from parlay.tuning import writing
-from parlay.tuning.candidate import candidates
+from parlay.tuning.candidate import Candidate, candidates
 from parlay.tuning.outcome import Outcome, Row, outcome
 from parlay.tuning.published import published
 from parlay.tuning.sitting import Opener, sittings
@@ -49,58 +51,79 @@ _MB = 1e6
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("tune", help="Find the fastest drafter by measurement.", epilog=EXAMPLE)(tune)
+    app.command("tune", help="Find the fastest drafter by measurement.", epilog=EXAMPLE)(
+        with_groups(tune)
+    )
 
 
-def tune(
-    target: Annotated[str, typer.Argument(help="A model: file or name.")] = "default",
-    minutes: Annotated[float, typer.Option(min=0.2, help="Time for all of it.")] = 10.0,
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """What was asked for."""
+
+    target: Annotated[str, typer.Argument(help="A model: file or name.")] = "default"
+    minutes: Annotated[float, typer.Option(min=0.2, help="Time for all of it.")] = 10.0
     log: Annotated[
         Path | None, typer.Option(help="A request log with prompts (monitoring.log_prompts).")
-    ] = None,
-    prompts: Annotated[str, typer.Option(help="JSONL file, core-12 or core-60.")] = "core-12",
+    ] = None
+    prompts: Annotated[str, typer.Option(help="JSONL file, core-12 or core-60.")] = "core-12"
     drafter: Annotated[
         list[str] | None, typer.Option(help="A drafter to race too. May repeat.")
-    ] = None,
-    fetch: Annotated[bool, typer.Option("--fetch", help="Also what the hub has for it.")] = False,
+    ] = None
+    fetch: Annotated[bool, typer.Option("--fetch", help="Also what the hub has for it.")] = False
     out: Annotated[Path, typer.Option(help="The deployment file.")] = Path(
         "speculative-deploy.yaml"
-    ),
+    )
     submit: Annotated[
         str | None, typer.Option(help="Name of a submission for the map, written beside it.")
-    ] = None,
+    ] = None
     max_tokens: Annotated[
         int | None, typer.Option("--max-tokens", "-n", min=8, help="Default: as time allows.")
-    ] = None,
-    context_size: Annotated[int, typer.Option("--context-size", "-c")] = 4096,
-    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0,
-    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1,
-    seed: Annotated[int, typer.Option(min=0, help="Which prompts, where there are many.")] = 0,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-) -> None:
+    ] = None
+    context_size: Annotated[int, typer.Option("--context-size", "-c")] = 4096
+    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0
+    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1
+    seed: Annotated[int, typer.Option(min=0, help="Which prompts, where there are many.")] = 0
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False
+
+    def loading(self) -> dict[str, int]:
+        """As `Parlay` takes them."""
+        names = ("context_size", "threads", "gpu_layers")
+        return {name: getattr(self, name) for name in names}
+
+    def workload(self) -> Workload:
+        if self.log is None:
+            return from_suite(self.prompts, self.seed)
+        return from_log(self.log, self.seed)
+
+
+def tune(options: TuneOptions) -> None:
     """Race."""
     began = time.monotonic()
-    _check_out(out)
-    path = resolve_model(target, _say)
-    named = [Entry(name, resolve_model(name, _say), "hub") for name in drafter or ()]
-    found = candidates(path, context_size, [*named, *(published(path, _say) if fetch else ())])
-    work = from_suite(prompts, seed) if log is None else from_log(log, seed)
-    options = {"context_size": context_size, "threads": threads, "gpu_layers": gpu_layers}
-    opener = Opener(path, work.raw, options)
+    _check_out(options.out)
+    path = resolve_model(options.target, _say)
+    found, work = _candidates(path, options), options.workload()
+    opener = Opener(path, work.raw, options.loading())
     with tempfile.TemporaryDirectory(prefix="parlay-tune-") as folder, _bar() as show:
         tuner = Tuner(
-            work, sittings(found), opener.open, minutes * 60, Path(folder), show, max_tokens,
-            began=began,
+            work, sittings(found), opener.open, options.minutes * 60, Path(folder), show,
+            options.max_tokens, began=began,
         )  # fmt: skip
         tuner.run()
         result = outcome(tuner, found)
-        files = _leave(tuner, result, path, target, work, out, submit)
-    if json_output:
+        files = _leave(tuner, result, path, work, options)
+    if options.json_output:
         typer.echo(json.dumps({**result.as_dict(), **files}))
     else:
         _show(result, files)
     if result.winner is None:
         raise typer.Exit(1)
+
+
+def _candidates(path: Path, options: TuneOptions) -> list[Candidate]:
+    """Those here, those that were named, and those that a hub has."""
+    named = [Entry(name, resolve_model(name, _say), "hub") for name in options.drafter or ()]
+    fetched = published(path, _say) if options.fetch else ()
+    return candidates(path, options.context_size, [*named, *fetched])
 
 
 def _check_out(out: Path) -> None:
@@ -110,10 +133,10 @@ def _check_out(out: Path) -> None:
 
 
 def _leave(
-    tuner: Tuner, found: Outcome, path: Path, target: str, work: Workload, out: Path,
-    submit: str | None,
-) -> dict[str, Any]:  # fmt: skip
+    tuner: Tuner, found: Outcome, path: Path, work: Workload, options: TuneOptions
+) -> dict[str, Any]:
     """The deployment, the manifest's entry, and the submission if one is wanted."""
+    target, out = options.target, options.out
     named = target if is_name(target) else str(path.absolute())
     about = writing.about(target, work.suite.name, found)
     writing.write_deployment(out, named, found, about)
@@ -123,8 +146,8 @@ def _leave(
     best = found.rows[0]
     notes = f"parlay tune: {best.ratio:.2f}x [{best.low:.2f}, {best.high:.2f}] on {work.suite.name}"
     files["pair"] = writing.write_pair(path, found.winner, notes).name
-    if submit is not None:
-        files["submission"] = _submit(tuner, found, path, submit)
+    if options.submit is not None:
+        files["submission"] = _submit(tuner, found, path, options.submit)
     return files
 
 
