@@ -10,34 +10,23 @@ import queue
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.reasoning import OPEN
 from parlay.decoding.sampling import Sampling
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_drafter, resolve_model
-from parlay.llama.settings import (
-    Adapter,
-    ContextSettings,
-    FlashAttention,
-    ModelSettings,
-    Override,
-    RopeSettings,
-    SplitMode,
-)
 from parlay.pairing.heads import find_head
 from parlay.pairing.records import find_drafter
 from parlay.runtime.answer import Answer
 from parlay.runtime.engine import Engine
-from parlay.runtime.engine_settings import DraftAheadMode, EngineSettings
-from parlay.runtime.fitting import fit_engine
 from parlay.runtime.grammar import Grammars
 from parlay.runtime.guide import Guide, Rules
+from parlay.runtime.load_settings import LoadSettings, by_keywords
 from parlay.runtime.loading import FREE_PROPOSERS
 from parlay.runtime.request import ContextFull, Mode, Request, Verification
 from parlay.runtime.sequence import Piece, Sequence
-from parlay.timing.measuring import Progress, quietly
 
 Message = Mapping[str, Any]
 
@@ -112,100 +101,11 @@ class Parlay:
     `progress` is told what is measured at the first start; `measure_again` does so anew.
     """
 
-    def __init__(
-        self,
-        target: str | Path = "default",
-        *,
-        draft: str = "auto",
-        window: int | None = None,
-        mode: Mode | None = None,
-        exact_class: str | None = None,
-        exact_cost_pct: float = 5.0,
-        context_size: int | Literal["auto"] = 4096,
-        slots: int = 1,
-        threads: int = 0,
-        gpu_layers: int | Literal["auto"] = -1,
-        devices: Seq[str] = (),
-        flash_attention: FlashAttention = "auto",
-        cache_type_k: str = "auto",
-        cache_type_v: str = "auto",
-        drafter_gpu_layers: int = -1,
-        drafter_cache_type_k: str = "auto",
-        drafter_cache_type_v: str = "auto",
-        mmap: bool = True,
-        mlock: bool = False,
-        large_pages: bool = True,
-        batch: int = 512,
-        ubatch: int = 0,
-        prompt_chunk: int = 0,
-        unified_cache: bool = False,
-        split_mode: SplitMode = "layer",
-        tensor_split: Seq[float] = (),
-        main_gpu: int = 0,
-        n_cpu_moe: int = 0,
-        tensor_overrides: Seq[str] = (),
-        lora: Seq[str] = (),
-        rope: RopeSettings | None = None,
-        vram_budget_gb: float | None = None,
-        translate: bool = False,
-        remember_tokens: int = 0,
-        prompt_cache_mb: int = 1024,
-        snapshots: int | None = None,
-        draft_ahead: DraftAheadMode = "auto",
-        follow_load: bool = True,
-        measure_again: bool = False,
-        progress: Progress = quietly,
-    ) -> None:
-        path = resolve_model(str(target))
-        model = ModelSettings(
-            -1 if gpu_layers == "auto" else gpu_layers,
-            tuple(devices),
-            mmap,
-            mlock,
-            large_pages,
-            split_mode=split_mode,
-            tensor_split=tuple(tensor_split),
-            main_gpu=main_gpu,
-            n_cpu_moe=n_cpu_moe,
-            overrides=tuple(Override.parse(text) for text in tensor_overrides),
-            adapters=tuple(Adapter.parse(text) for text in lora),
-        )
-        settings = EngineSettings(
-            target=path,
-            draft=known_draft(path) if draft == "auto" else named_draft(draft),
-            window=window,
-            max_window=max(window or 0, 16),
-            mode=mode,
-            exact_class=exact_class,
-            exact_cost_pct=exact_cost_pct,
-            model=model,
-            context=ContextSettings(
-                4096 if context_size == "auto" else context_size,
-                slots,
-                n_batch=batch,
-                threads=threads,
-                flash_attention=flash_attention,
-                cache_type_k=cache_type_k,
-                cache_type_v=cache_type_v,
-                n_ubatch=ubatch,
-                unified=unified_cache,
-                prompt_cache_bytes=prompt_cache_mb << 20,
-                rope=rope or RopeSettings(),
-            ),
-            drafter_model=model.for_drafter(drafter_gpu_layers),
-            drafter_cache_type_k=drafter_cache_type_k,
-            drafter_cache_type_v=drafter_cache_type_v,
-            prompt_chunk=prompt_chunk or None,
-            vram_budget_gb=vram_budget_gb,
-            translate=translate,
-            remember_tokens=remember_tokens,
-            snapshots=snapshots,
-            draft_ahead=draft_ahead,
-            follow_load=follow_load,
-            measure_again=measure_again,
-        )
-        fitted = fit_engine(settings, context=context_size == "auto", layers=gpu_layers == "auto")
-        self.engine = Engine(fitted, progress=progress)
+    @by_keywords(LoadSettings)
+    def __init__(self, given: LoadSettings) -> None:
+        path = resolve_model(str(given.target))
+        draft = known_draft(path) if given.draft == "auto" else named_draft(given.draft)
+        self.engine = Engine(given.engine(path, draft), progress=given.progress)
         self.template = self.engine.model.chat_template()
         self._grammars = Grammars(self.engine.model.vocabulary)
 

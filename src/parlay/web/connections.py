@@ -24,59 +24,64 @@ _FULL = (
 Base: Any = AutoHTTPProtocol
 
 
+class _Bounded(Base):  # type: ignore[misc]
+    """uvicorn's protocol; how many and how long is a subclass's."""
+
+    limit: int
+    idle_s: float
+    link: SupervisorLink
+    _watch: asyncio.TimerHandle | None = None
+    _was_idle = False
+    _key = 0
+    _socket: Any = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > self.limit:
+            transport.write(_FULL)
+            transport.close()
+            return
+        self._socket = transport.get_extra_info("socket")
+        self._key = self.link.connected(self._socket)
+        self._look_again()
+
+    def data_received(self, data: bytes) -> None:
+        if self._key:
+            # What is asked here runs in a task that inherits this.
+            connection.set((self._socket, self._key))
+            self.link.tell(Note("data", self._key, request=data))
+        super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        self.link.tell(Note("idle", self._key))
+        super().on_response_complete()
+
+    def _look_again(self) -> None:
+        self._watch = asyncio.get_running_loop().call_later(self.idle_s, self._look)
+
+    def _look(self) -> None:
+        """Headers that never end are as idle as none."""
+        idle = self.cycle is None or self.cycle.response_complete
+        if (idle and self._was_idle) or self.transport.is_closing():
+            self.transport.abort()
+            return
+        self._was_idle = idle
+        self._look_again()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._key:
+            self.link.tell(Note("closed", self._key))
+        super().connection_lost(exc)
+
+
 def bounded(
     limit: int, idle_s: float = _IDLE_S, supervisor_link: SupervisorLink | None = None
 ) -> type[asyncio.Protocol]:
     """uvicorn's protocol for so many connections at once."""
-    kept = supervisor_link or SupervisorLink()
-
-    class Bounded(Base):  # type: ignore[misc]
-        _watch: asyncio.TimerHandle | None = None
-        _was_idle = False
-        _key = 0
-        _socket: Any = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
-            if len(self.connections) > limit:
-                transport.write(_FULL)
-                transport.close()
-                return
-            self._socket = transport.get_extra_info("socket")
-            self._key = kept.connected(self._socket)
-            self._look_again()
-
-        def data_received(self, data: bytes) -> None:
-            if self._key:
-                # What is asked here runs in a task that inherits this.
-                connection.set((self._socket, self._key))
-                kept.tell(Note("data", self._key, request=data))
-            super().data_received(data)
-
-        def on_response_complete(self) -> None:
-            kept.tell(Note("idle", self._key))
-            super().on_response_complete()
-
-        def _look_again(self) -> None:
-            self._watch = asyncio.get_running_loop().call_later(idle_s, self._look)
-
-        def _look(self) -> None:
-            """Headers that never end are as idle as none."""
-            idle = self.cycle is None or self.cycle.response_complete
-            if (idle and self._was_idle) or self.transport.is_closing():
-                self.transport.abort()
-                return
-            self._was_idle = idle
-            self._look_again()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            if self._watch is not None:
-                self._watch.cancel()
-            if self._key:
-                kept.tell(Note("closed", self._key))
-            super().connection_lost(exc)
-
-    return Bounded
+    link = supervisor_link or SupervisorLink()
+    return type("Bounded", (_Bounded,), {"limit": limit, "idle_s": idle_s, "link": link})
 
 
 class Patience:
