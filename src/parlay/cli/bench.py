@@ -59,7 +59,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class BenchOptions:
+class BenchCommand:
     """What was asked for."""
 
     model: Annotated[str, typer.Option("--model", "-m", help="GGUF file, or default.")] = "default"
@@ -161,7 +161,7 @@ class BenchOptions:
             )
 
 
-def bench(options: BenchOptions) -> None:
+def bench(options: BenchCommand) -> None:
     """Measure."""
     began = time.monotonic()
     prompts = options.prompts()
@@ -177,7 +177,7 @@ def bench(options: BenchOptions) -> None:
         raise typer.Exit(1)
 
 
-def _line_up(lineup: Lineup, options: BenchOptions, own: OwnOptions | None) -> None:
+def _line_up(lineup: Lineup, options: BenchCommand, own: OwnOptions | None) -> None:
     """Servers by their addresses, or the own runtime and its peers."""
     if own is None:
         key = show_bench.api_key(options.api_key_env)
@@ -213,7 +213,7 @@ def _peers(given: list[str] | None) -> list[str]:
 
 
 def _run(
-    lineup: Lineup, suite: Suite, given: BenchOptions, own: OwnOptions | None, began: float
+    lineup: Lineup, suite: Suite, given: BenchCommand, own: OwnOptions | None, began: float
 ) -> Record:
     if len(lineup.arms) < 2:
         raise BadRequest("one arm is no comparison; give a second --endpoint or a --change")

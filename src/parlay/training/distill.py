@@ -19,11 +19,11 @@ from parlay.training.batches import Table
 from parlay.training.corpus import Corpus
 from parlay.training.embedding import Unreadable, projected_embedding
 from parlay.training.export import export
-from parlay.training.outcome import Outcome, export_paths
 from parlay.training.rounding import ROUNDING
 from parlay.training.shape import Shape
 from parlay.training.start import Start
 from parlay.training.trainer import Recipe, Trainer, Watch, in_time
+from parlay.training.training_outcome import TrainingOutcome, export_paths
 
 # Looked at in training; more would only cost time.
 HELD_OUT_TOKENS = 100_000
@@ -31,7 +31,7 @@ SEEN_TOKENS = 50_000
 
 
 @dataclass(frozen=True)
-class Trained(Outcome):
+class Trained(TrainingOutcome):
     """A small model of its own."""
 
     shape: Shape

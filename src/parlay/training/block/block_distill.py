@@ -31,9 +31,9 @@ from parlay.training.block.block_trainer import BlockTrainer, block_agreement
 from parlay.training.block.states import capture
 from parlay.training.corpus import Corpus
 from parlay.training.export import TYPES, add_shape, written
-from parlay.training.outcome import Outcome, export_paths
 from parlay.training.rounding import ROUNDING
 from parlay.training.trainer import Recipe, Watch, in_time
+from parlay.training.training_outcome import TrainingOutcome, export_paths
 
 HELD_OUT_TOKENS = 20_000
 _SAMPLE = 65_536  # tokens whose states tell how large their numbers are
@@ -55,7 +55,7 @@ class BlockSettings:
 
 
 @dataclass(frozen=True)
-class BlockTrained(Outcome):
+class BlockTrained(TrainingOutcome):
     """A head on the target's states."""
 
     shape: BlockShape

@@ -15,7 +15,7 @@ from parlay.training.trainer import Recipe, TrainingProgress
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """How it was trained, and how good that made it."""
 
     recipe: Recipe
