@@ -2,7 +2,9 @@
 
 One engine holds both models. Every prompt goes to all subjects in turn, forwards and then
 backwards: plain decoding, fixed windows with and without drafting ahead, and a controller for each.
-With --server llama.cpp's own server answers the same prompts. --soak lets clients come and leave.
+Each controller learns from its own answers only; --learn of them, to other prompts, are not
+counted. With --server llama.cpp's own server answers the same prompts. --soak lets clients come and
+leave.
 
 python -m benchmarks.proofs.ahead --target default --drafter default --windows 4 --force
 python -m benchmarks.proofs.ahead --target 27b-q5_0.gguf --drafter smollm2-q8_0.gguf --windows 3 \\
@@ -44,9 +46,14 @@ from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.loading import MODEL
 
+SOAK_CACHE_MB = 64  # full within minutes: what grows after that is a leak
+
+# Whatever a controller thinks of a draft model here, most clients of a soak want its drafts.
+WAYS: tuple[dict[str, Any], ...] = ({}, *({"draft": MODEL, "window": k} for k in (1, 4, 8)))
+
 Sample = dict[str, Any]
 Ask = Callable[[Prompt, int], Sample]
-PLAIN = "plain"
+PLAIN, AUTO, AUTO_AHEAD = "plain", "auto", "auto ahead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,7 @@ def main() -> None:
         slots=args.slots if args.soak else 1,
         threads=args.threads,
         draft_ahead="on" if args.force else "auto",
+        prompt_cache_mb=SOAK_CACHE_MB if args.soak else 1024,
     )
     with parlay:
         if args.soak:
@@ -128,6 +136,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--pairs", type=int, default=2)
+    parser.add_argument("--learn", type=int, default=4, help="answers a controller begins with")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--context", type=int, default=4096)
@@ -152,15 +161,14 @@ def arms(parlay: Parlay, windows: Sequence[int]) -> dict[str, Ask]:
     if not isinstance(ahead, DraftAhead):
         sys.exit("both models would share a CPU's cores; --force drafts ahead all the same")
     assert isinstance(with_ahead, ProfitController)
-    alone = with_ahead.costs.copy()
-    without = ProfitController(alone, cutting=parlay.engine.cutting)
-    bare = ahead.drafter
-    found: dict[str, Ask] = {PLAIN: Arm(parlay, bare, without, "none", 0)}
+    cutting, bare = parlay.engine.cutting, ahead.drafter
+    told, without = (ProfitController(with_ahead.costs.copy(), cutting=cutting) for _ in range(2))
+    found: dict[str, Ask] = {PLAIN: Arm(parlay, bare, told, "none", 0)}
     for k in windows:
-        found[f"k={k}"] = Arm(parlay, bare, without, MODEL, k)
-        found[f"k={k} ahead"] = Arm(parlay, ahead, without, MODEL, k)
-    found["auto"] = Arm(parlay, bare, without, None, None)
-    found["auto ahead"] = Arm(parlay, ahead, with_ahead, None, None)
+        found[f"k={k}"] = Arm(parlay, bare, told, MODEL, k)
+        found[f"k={k} ahead"] = Arm(parlay, ahead, told, MODEL, k)
+    found[AUTO] = Arm(parlay, bare, without, None, None)
+    found[AUTO_AHEAD] = Arm(parlay, ahead, with_ahead, None, None)
     return found
 
 
@@ -189,13 +197,17 @@ def servers(
 
 
 def measure(asks: dict[str, Ask], args: argparse.Namespace) -> dict[str, Any]:
-    prompts = list(load_suite(args.suite).prompts)
-    prompts = prompts[:: max(1, len(prompts) // args.prompts)][: args.prompts]
+    known = list(load_suite(args.suite).prompts)
+    prompts = known[:: max(1, len(known) // args.prompts)][: args.prompts]
     samples: list[Sample] = []
     end = time.monotonic() + args.seconds
-    for _ in range(2):  # warm up, every shape; and the controllers learn
+    for _ in range(2):  # warm up, every shape
         for ask in asks.values():
             ask(prompts[0], 48)
+    others = [prompt for prompt in known if prompt not in prompts]
+    for prompt in random.Random(0).sample(others, min(args.learn, len(others))):
+        for name in (AUTO, AUTO_AHEAD):  # as in a server that has answered before
+            asks[name](prompt, args.tokens)
     try:
         for pair in range(args.pairs):
             for prompt in random.Random(pair).sample(prompts, len(prompts)):
@@ -221,7 +233,7 @@ def report(samples: list[Sample]) -> dict[str, Any]:
         print(_line(name, [s for s in samples if s["subject"] == name]))
     pairs = [(name, PLAIN) for name in names if name != PLAIN]
     pairs += [(name, name.removesuffix(" ahead")) for name in names if name.endswith(" ahead")]
-    pairs += [("auto ahead", name) for name in names if name.startswith("server")]
+    pairs += [(AUTO_AHEAD, name) for name in names if name.startswith("server")]
     ratios = {}
     for name, base in pairs:
         found = ratio(figures(samples, name, "tps"), figures(samples, base, "tps"))
@@ -258,7 +270,7 @@ class Clients:
     """Clients that come, read for a while and leave, or stay to the end."""
 
     def __init__(self, parlay: Parlay, n: int, until: float) -> None:
-        self.n_whole = self.n_left = self.n_lost = 0
+        self.n_whole = self.n_left = self.n_lost = self.n_ahead = self.n_hits = 0
         self._parlay, self._until = parlay, until
         self._prompts = list(load_suite("core-60").prompts)
         self._lock = threading.Lock()
@@ -283,12 +295,16 @@ class Clients:
             max_tokens=rng.randrange(16, 160),
             temperature=temperature,
             seed=rng.randrange(1000),
+            **rng.choice(WAYS),
         )
         for n, _ in enumerate(stream):
             if n >= stays:
                 break
         reason = "left" if leaves else stream.answer.finish_reason
         with self._lock:
+            if reason != "left":
+                self.n_ahead += stream.answer.speculation.n_drafted_ahead
+                self.n_hits += stream.answer.speculation.n_hits
             if leaves:
                 self.n_left += 1
             elif reason in ("stop", "length"):
@@ -298,19 +314,20 @@ class Clients:
 
 
 def soak(parlay: Parlay, args: argparse.Namespace) -> dict[str, Any]:
-    """Memory after a tenth of the time against memory at the end, and every answer whole."""
+    """Memory after a third of the time against memory at the end, and every answer whole."""
     started = time.monotonic()
     clients = Clients(parlay, 2 * args.slots, started + 60 * args.soak)
     for thread in clients.threads:
         thread.start()
     marks: list[dict[str, float]] = []
-    while any(thread.is_alive() for thread in clients.threads):
-        clients.threads[0].join(min(10.0, 6 * args.soak))
+    while going := [thread for thread in clients.threads if thread.is_alive()]:
+        going[0].join(min(10.0, 6 * args.soak))
         marks.append({"seconds": time.monotonic() - started, **memory()})
         print(marks[-1], clients.n_whole, clients.n_left, file=sys.stderr, flush=True)
     first, last = marks[len(marks) // 3], marks[-1]
     grown = {name: last[name] - first[name] for name in ("rss_mb", "gpu_mb")}
     counted = {"whole": clients.n_whole, "left": clients.n_left, "lost": clients.n_lost}
+    counted |= {"drafted_ahead": clients.n_ahead, "hits": clients.n_hits}
     passed = clients.n_lost == 0 and grown["rss_mb"] < 64 and grown["gpu_mb"] < 64
     print(f"{counted}, memory grew by {grown}")
     return {"passed": passed, **counted, "grown_mb": grown, "marks": marks}

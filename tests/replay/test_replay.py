@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from parlay.control.both import Both
-from parlay.control.controller import FixedWindow
-from parlay.control.cost import CostTable
+from parlay.control.controller import Controller, FixedWindow
+from parlay.control.cost import CostTable, shipped_tables
 from parlay.control.profit import ProfitController
 from parlay.decoding.round import Round
 from parlay.errors import BadRequest
@@ -158,7 +158,7 @@ def test_a_comparison_holds_what_it_says() -> None:
 
 
 def ahead_table(*, slowdown: float = 1.1, token: float = 0.25) -> CostTable:
-    """A plain pass takes 1 s, any other 2; a token 0.1 s alone and `token` beside a pass."""
+    """Every pass takes 1 s alone; a token 0.1 s alone and `token` beside a pass."""
     costs = table(slope=0.0, drafter=0.1)
     assert costs.drafter is not None
     costs.drafter.both = Both({2: slowdown}, {2: token})
@@ -166,19 +166,32 @@ def ahead_table(*, slowdown: float = 1.1, token: float = 0.25) -> CostTable:
 
 
 def test_a_hit_hides_the_next_draft_and_a_miss_waits_for_the_token_under_way() -> None:
-    offers = [RecordedOffer(9, (0.9,) * 9)] * 3 + [RecordedOffer(0, (0.9,) * 9)] * 4
+    offers = [RecordedOffer(9, (0.9,) * 9)] * 5 + [RecordedOffer(0, (0.9,) * 9)] * 6
+    made = recording(*offers, proposer="model", n_prompt=9)
+    costs, seen = ahead_table(token=0.2), Seen()
+    (outcome,) = Replay([made], ("model",)).run(FixedWindow(4), costs, [seen])
+    first, second, third, *_ = seen.rounds
+    # Beside a pass of 1.1 s there is time for more than five tokens, but no use for them: one is
+    # the guess, and four are the next draft.
+    assert (first.n_ahead, second.n_ahead) == (0, 4) and first.beside
+    assert second.n_drafted_ahead == 5
+    assert second.timing.draft_s == 0.0
+    assert second.timing.verify_s == pytest.approx(1.1 * costs.curve(1, 1).steady[5])
+    assert second.n_accepted == 0  # it was hidden all the same, and nothing of it is left
+    assert third.n_ahead == 0 and third.timing.draft_s == pytest.approx(0.4)
+    assert outcome.n_tokens == made.n_tokens
+
+
+def test_the_token_under_way_when_a_pass_ends_is_waited_for_where_it_is_wanted() -> None:
+    offers = [RecordedOffer(9, (0.9,) * 9)] * 5 + [RecordedOffer(0, (0.9,) * 9)] * 6
     made = recording(*offers, proposer="model", n_prompt=9)
     costs, seen = ahead_table(), Seen()
-    (outcome,) = Replay([made], ("model",)).run(FixedWindow(2), costs, [seen])
-    first, second, third, *_ = seen.rounds
-    # Beside a pass of 1.1 s four tokens and a part of the fifth: the guess, and four for the next.
-    assert (first.n_ahead, second.n_ahead) == (0, 2) and first.beside
-    assert second.n_drafted_ahead == 5
+    Replay([made], ("model",)).run(FixedWindow(4), costs, [seen])
+    _, second, third, *_ = seen.rounds
+    # 4.4 tokens beside the pass: the guess, three that are ready, 0.6 of the fourth to wait for.
+    assert second.n_drafted_ahead == 4 and second.n_ahead == 3
     assert second.timing.draft_s == pytest.approx(0.6 * 0.1)
-    assert second.timing.verify_s == pytest.approx(1.1 * costs.curve(1, 1).steady[3])
-    assert second.n_accepted == 0  # it was hidden all the same, and nothing of it is left
-    assert third.n_ahead == 0 and third.timing.draft_s > 0.2
-    assert outcome.n_tokens == made.n_tokens
+    assert third.timing.draft_s == pytest.approx(0.6 * 0.1 + 0.4)
 
 
 def test_prices_of_both_at_once_make_the_controller_draft_ahead_where_it_pays() -> None:
@@ -198,6 +211,37 @@ def test_prices_of_both_at_once_make_the_controller_draft_ahead_where_it_pays() 
         speeds[both is not None] = total(outcomes).tokens_per_second
         assert any(r.beside for r in seen.rounds) == (both is not None)
     assert speeds[True] > 1.01 * speeds[False]
+
+
+def as_measured(name: str, token_s: float) -> CostTable:
+    """A shipped table, whose drafter also reads a whole text and is at work beside the target."""
+    record = next(c for c in shipped_tables() if c.name == name).to_dict()
+    for prices in (record["drafter"]["steady_ms"], record["drafter"]["changed_ms"]):
+        prices["256"] = 6.5
+    costs = CostTable.from_dict(record)
+    assert costs.drafter is not None
+    costs.drafter.both = Both({2: 1.02}, {2: token_s})
+    return costs
+
+
+# A token beside a pass as it was on an H200, and by how much the controller is to be faster.
+@pytest.mark.parametrize(
+    ("name", "token_s", "windows", "gain"),
+    [
+        ("gpu-27b-q5_0-settling", 0.0036, (2, 3, 5), 1.05),
+        ("gpu-14b-f16", 0.00185, (5, 8, 16), 1.1),
+    ],
+)
+def test_with_drafts_ahead_the_controller_beats_every_fixed_window_ahead(
+    name: str, token_s: float, windows: Sequence[int], gain: float
+) -> None:
+    costs, recordings = as_measured(name, token_s), mixed_workload()[:48]
+
+    def seconds(controller: Controller, *proposers: str) -> float:
+        return total(Replay(recordings, proposers).run(controller, costs)).seconds
+
+    taken = seconds(ProfitController(costs.copy()), "suffix", "model")
+    assert min(seconds(FixedWindow(k), "model") for k in windows) > gain * taken
 
 
 class Seen:

@@ -4,10 +4,12 @@ import random
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from parlay.control.undoing import FOR_NOTHING
 from parlay.decoding.span import Span
+from parlay.errors import BadRequest
 from parlay.runtime.class_probe import probe
 from parlay.testing import ScriptedModel, hashed_logits
 from parlay.timing.measuring import Stopwatch, measure, measure_drafter
@@ -129,6 +131,29 @@ def test_a_changed_shape_is_timed_apart_where_it_matters() -> None:
     assert found.drafter is not None and found.drafter.single_steps
     assert abs(found.drafter.step_s() - 0.011) < 1e-4
     assert found.drafter.catch_up_s(3) < found.drafter.catch_up_s(40)
+
+
+class Narrow(SlowModel):
+    """Refuses passes over more rows than its batch holds."""
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        if sum(len(span.tokens) for span in spans) > 64:
+            raise BadRequest("a pass holds 64 rows")
+        return super().decode(spans)
+
+
+def test_reading_a_whole_text_is_timed_on_a_gpu_where_it_costs_little() -> None:
+    """A line through 1 and 32 rows would make it dearer than all that the drafter could save."""
+
+    def flat(rows: int, changed: bool) -> float:
+        return 0.001 + 0.0001 * min(rows, 40) + 0.0005 * changed
+
+    clock = Clock()
+    found = measure_drafter(SlowModel(clock, flat, steady=True), clock)
+    assert found.catch_up_s(256) < 0.02
+    narrow = measure_drafter(Narrow(clock, flat, steady=True), clock)
+    assert narrow.step_s() == pytest.approx(found.step_s(), rel=0.1)
+    assert narrow.catch_up_s(256) > 0.02
 
 
 def test_the_first_pass_of_a_shape_does_not_count_as_a_change_on_a_gpu() -> None:

@@ -37,6 +37,8 @@ _LONG = 8
 _HOLDS = 8.0
 # What one bet may lose at most, in plain passes, however unlikely that is.
 _LARGEST_LOSS = 5.0
+# A shape that a draft model changes to is stayed in for so many rounds: each bears a part of it.
+_STAYS = 8.0
 
 
 class Request:
@@ -120,8 +122,9 @@ class Market:
         return self.full[self.rows] == self.steady[self.rows]
 
     def change_s(self, rows: int) -> float:
-        """What a draft model's first pass costs beyond those that follow it in the same shape."""
-        return self.prices[rows] - self.steady[rows] if self.plainly else 0.0
+        """What a draft model's first pass costs beyond those that follow it in the same shape;
+        negative for a shape that is worth being in, which no window is chosen for."""
+        return self.prices[rows] - self.steady[rows]
 
     def widest(self, stake: Stake, gained: Sequence[float], n_certain: int = 0) -> int:
         """The widest window whose loss is allowed; the first tokens may be certain to be right."""
@@ -183,6 +186,7 @@ class Offer:
     n_allowed: int  # the widest window whose loss is allowed
     window: int = 0
     value: float = 0.0  # seconds saved
+    plain_s: float = 0.0  # over a plain pass at this price
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +269,7 @@ def _value_windows(offer: Offer, market: Market) -> Offer:
         value = offer.worth * gain - price - price_of_loss * (price - plain_s)
         if value + plain_price > best:
             best, best_window = value + plain_price, window
-    offer.window, offer.value = best_window, best
+    offer.window, offer.value, offer.plain_s = best_window, best, plain_price
     return offer
 
 
@@ -442,7 +446,8 @@ def _choose_window(
     begin = [invested + market.change_s(rows) for rows in rows_at]
     if any(begin):  # the rest of the answer pays it back, a part each round
         n_left = plan.requests[0].view.n_remaining * _LIKELY
-        shares = [1.0 - 1.0 / max(1.0, n_left / (1.0 + gain)) for gain in apart]
+        most = n_left if market.plainly else _STAYS
+        shares = [1.0 - 1.0 / max(1.0, min(most, n_left / (1.0 + gain))) for gain in apart]
         values = [v + b * share for v, b, share in zip(values, begin, shares, strict=False)]
     best = max(values)
     at = values.index(best)

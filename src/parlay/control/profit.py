@@ -211,6 +211,8 @@ class ProfitController:
         """The best draft model for all sequences, or for those without an offer, if that pays;
         one that does not is tried now and then."""
         plans = self._plans(market)
+        if len(offers) == 1:  # over the same plain pass as plans are
+            saved += market.prices[market.rows] - next(iter(offers.values())).plain_s
         least = max(saved, self._margin * market.plain_s)
         found = [self._instead_of_offers(plan, market, offers, saved) for plan in plans]
         best = max(found, key=lambda each: each[1], default=None)
@@ -265,7 +267,7 @@ class ProfitController:
         most = len(plan.rates[plan.requests.index(request)])
         window = plan.most(market, most)
         # The change of shape it begins with was decided upon: here it is the same for every window.
-        prices = market.steady if market.plainly else market.prices
+        prices = market.steady if market.plainly else _changed_to(plan.rows, market)
         if market.step == 1:
             prices = prices[plan.rows - 1 - min(plan.window, view.max_window) :]
         else:  # all go on alike, and share what that costs
@@ -523,6 +525,13 @@ def _take(request: Request, offer: Offer, market: Market) -> Choice:
     gain = offer.gained[offer.window - 1]
     expected = _gain(gain, market.prices[market.at(offer.window)], market)
     return Choice(offer.proposer, offer.window, expected_gain=expected, reason="profit")
+
+
+def _changed_to(rows: int, market: Market) -> Sequence[float]:
+    """Prices where a change to so many rows is decided upon."""
+    prices = [*market.prices]
+    prices[rows] = min(prices[rows], market.steady[rows])
+    return prices
 
 
 def _gain(gain: float, seconds: float, market: Market) -> float:

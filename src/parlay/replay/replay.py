@@ -224,12 +224,23 @@ class _World:
         drafter = self._costs.drafter
         if not asked or drafter is None:
             return 0.0
-        behind = [seq.n_missing for seq, bet in asked if not bet.n_ready]
-        wait_s = max(seq.wait_s for seq, _ in asked)
+        lacking = [(seq, bet) for seq, bet in asked if bet.n_made > bet.n_ready]
+        if not lacking:
+            return 0.0  # all of it was ready, and nothing is waited for
+        behind = [seq.n_missing for seq, bet in lacking if not bet.n_ready]
+        wait_s = max(seq.wait_s for seq, _ in lacking)
         catch_up = drafter.catch_up_s(sum(behind), len(behind)) if behind else 0.0
-        lacking = [bet.n_made - max(bet.n_ready, int(bool(behind))) for _, bet in asked]
-        steps = range(max(lacking))
-        return wait_s + catch_up + sum(drafter.step_s(sum(n > i for n in lacking)) for i in steps)
+        steps = [_n_steps(seq, bet) for seq, bet in lacking]
+        rows = (sum(n > i for n in steps) for i in range(max(steps)))
+        return wait_s + catch_up + sum(drafter.step_s(n) for n in rows)
+
+
+def _n_steps(seq: _Sequence, bet: _Bet) -> int:
+    """Tokens that are waited for one by one: not what is ready, nor what catching up or the token
+    under way brings."""
+    if not bet.n_ready:
+        return bet.n_made - 1
+    return bet.n_made - bet.n_ready - bool(seq.wait_s)
 
 
 def _view(seq: _Sequence, proposers: tuple[str, ...]) -> View:
@@ -320,17 +331,20 @@ def _agreed(seq: _Sequence, n_generated: int) -> dict[str, int]:
 def _look_ahead(
     seq: _Sequence, bet: _Bet, r: Round, drafter: DrafterCost | None, pass_s: float
 ) -> None:
-    """What is there for the next round: a draft goes on as the one recorded there does. The token
-    that is under way when the pass ends is waited for, of use or not."""
+    """What is there for the next round: a draft goes on as the one recorded there does, by as many
+    tokens as the next one may have. One that is under way when the pass ends is waited for, unless
+    all that is wanted is there."""
     both = drafter.both if drafter is not None and r.beside else None
     seq.n_ready = seq.n_ahead = 0
     seq.ahead_s = seq.wait_s = 0.0
-    n, n_beside = len(bet.confidence), 0.0
-    if both is not None and drafter is not None:
+    n = len(bet.confidence)
+    if both is not None and drafter is not None and bet.n_made:
+        most = max(0, n + 1 + r.window - bet.n_made)
         n_beside = both.n_beside(r.n_pass_rows, pass_s)
-        seq.n_ahead = int(n_beside) + 1
+        seq.n_ahead = min(most, int(n_beside))
         seq.ahead_s = seq.n_ahead * both.token_s[r.n_pass_rows]
-        seq.wait_s = (seq.n_ahead - n_beside) * drafter.step_s()
+        if n_beside < most:
+            seq.wait_s = (1.0 - n_beside % 1.0) * drafter.step_s()
     if bet.n_made and r.n_accepted == n:
         n_right = seq.recording.offers[bet.proposer][seq.position].n_accepted
         seq.n_ready = max(0, bet.n_made - n + seq.n_ahead - 1) if n_right > n else 0
