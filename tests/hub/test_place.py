@@ -133,6 +133,10 @@ def test_an_unknown_or_unclear_name_says_which_there_are(laid_out: Path, target:
         resolve_model("tinny")
     with pytest.raises(ModelUnavailable, match="ollama pull tiny:7b"):
         resolve_model("ollama:tiny:7b")
+    put(laid_out / ".lmstudio/models/acme/Tiny/tiny.gguf", target)
+    with pytest.raises(ModelUnavailable) as found:  # two models of one name are named once
+        resolve_model("tinny")
+    assert found.value.message.count("tiny,") + found.value.message.count("tiny?") == 1
     put(laid_out / ".lmstudio/models/acme/Big/big-q4_0.gguf", target)
     with pytest.raises(BadRequest, match="could be"):
         resolve_model("big")

@@ -18,8 +18,10 @@ class Forces:
     complete = False
 
     def forced(self, spacing: Spacing) -> Forced:
-        text = (spacing.guess(ord('"')) or b"") + b'"k'
-        return Forced(tuple(text), (*(False,) * (len(text) - 1), True))
+        space = spacing.guess(ord('"'))
+        text = (b"" if space is None else space.text) + b'"k'
+        sure = 0.95 if space is None else space.sure
+        return Forced(tuple(text), (*(sure,) * (len(text) - 1), 1.0))
 
     def permits(self, draft: Sequence[int], token: int) -> bool:
         return True

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from parlay.decoding.constraint import Constraint
+from parlay.decoding.spacing import Spacing
 from parlay.errors import BadRequest
 from parlay.llama.model import Model
 from parlay.llama.settings import ModelSettings
@@ -75,6 +76,10 @@ def test_grammars_that_cannot_be_used_say_why(model: Model) -> None:
         grammars.json_schema({"type": "nonsense"})
     with pytest.raises(BadRequest, match="over"):
         grammars.gbnf("#" * (1 << 21))
+    with pytest.raises(BadRequest, match="no text at all"):
+        grammars.gbnf("root ::= root")
+    with pytest.raises(BadRequest, match="no text at all"):
+        grammars.json_schema({"$ref": "#"})
 
 
 def test_a_matcher_that_gave_up_ends_nothing_as_if_it_were_whole(model: Model) -> None:
@@ -88,6 +93,17 @@ def test_a_matcher_that_gave_up_ends_nothing_as_if_it_were_whole(model: Model) -
     with pytest.raises(BadRequest, match="too complex"):
         constraint.accept([the])  # whatever breaks a matcher, it allows nothing but the end after
     with pytest.raises(BadRequest, match="too complex"):
+        constraint.allowed([])
+
+
+def test_where_nothing_may_follow_the_answer_ends_and_no_draft_is_at_fault(model: Model) -> None:
+    grammars = Grammars(model.vocabulary)
+    constraint = grammars.constraint(grammars.gbnf('root ::= "on" x\nx ::= x'))
+    on = model.vocabulary.tokenize("on", bos=False)[0]
+    assert constraint.forced(Spacing()).tokens == (on,)
+    constraint.accept([on])
+    assert not constraint.forced(Spacing()).tokens
+    with pytest.raises(BadRequest, match=r"nothing may follow$"):
         constraint.allowed([])
 
 

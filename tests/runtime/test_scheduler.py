@@ -483,7 +483,7 @@ class Forcing:
 
     def forced(self, spacing: object) -> Forced:
         left = tuple(self._left[:2])
-        return Forced(left, (True,) * len(left))
+        return Forced(left, (1.0,) * len(left))
 
     def permits(self, draft: Seq[int], token: int) -> bool:
         return True

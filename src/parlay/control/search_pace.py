@@ -7,12 +7,16 @@ three: nothing beside a pass of fifty, a tenth of one that takes three.
 from __future__ import annotations
 
 import math
+from collections import deque
 
 # Up to this share of a pass is searched without a thought; beyond it, so much is aimed at.
 _HARMLESS, _AIM = 0.01, 0.005
 _LONGEST = 16  # rounds from one search to the next
 _N_FRUITLESS = 32  # harmless searches in a row that find nothing, before a round goes without one
-_KEPT = 0.9  # times are averaged over about ten rounds
+_KEPT = 0.9  # the times of passes are averaged over about ten rounds
+# Of searches the middle one of so many counts, once there are a few: the first one of a grammar
+# takes as long as ten others, and an average would take it for what all of them cost.
+_N_SEARCHES, _FEW = 5, 2
 
 
 class SearchPace:
@@ -24,13 +28,14 @@ class SearchPace:
         "_n_waited",
         "_noticed",
         "_pass_s",
-        "_search_s",
         "_searched",
+        "_searches_s",
         "_spare",
     )
 
     def __init__(self) -> None:
-        self._search_s = self._idle_s = self._pass_s = 0.0
+        self._searches_s: deque[float] = deque(maxlen=_N_SEARCHES)
+        self._idle_s = self._pass_s = 0.0
         self._fruitless = 0.0  # what searches in vain took since the last bet, in passes
         self._n_waited = 0
         self._searched = self._noticed = False
@@ -39,7 +44,10 @@ class SearchPace:
     @property
     def share(self) -> float:
         """What a search takes of a pass, beyond what comes before a pass without one."""
-        return max(0.0, self._search_s - self._idle_s) / self._pass_s if self._pass_s else 0.0
+        times = sorted(self._searches_s)
+        if not self._pass_s or len(times) < _FEW:
+            return 0.0
+        return max(0.0, times[(len(times) - 1) // 2] - self._idle_s) / self._pass_s
 
     @property
     def interval(self) -> int:
@@ -79,7 +87,7 @@ class SearchPace:
         if not self._searched:
             self._idle_s = _averaged(self._idle_s, search_s)
             return
-        self._search_s = _averaged(self._search_s, search_s)
+        self._searches_s.append(search_s)
         self._fruitless += self.share
         if self._noticed:
             self._noticed, self._spare = False, self._spare - self.share

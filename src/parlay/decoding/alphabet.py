@@ -8,11 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
-
-_SPACE = b" \t\r\n"
-_NO_BYTE = 256  # of tokens that stand for no text
 # Of JSON; letters and digits first, since most places are inside of values.
 _PROBES = b'ab01",}]{[-:tfn.e'
 _N_TEXTS = 4096  # tokenised texts that are kept: a schema's names come again and again
@@ -33,16 +28,6 @@ class Alphabet:
         self.ends = ends
         self._tokenize = lru_cache(_N_TEXTS)(tokenize)
         self._spell = spell or self._tokenize
-
-    @cached_property
-    def first_bytes(self) -> NDArray[np.int16]:
-        """By token, the byte it begins with."""
-        return np.array([piece[0] if piece else _NO_BYTE for piece in self.pieces], np.int16)
-
-    @cached_property
-    def not_space(self) -> NDArray[np.uint8]:
-        """By token, whether it begins with anything but white space: eight to a byte."""
-        return np.packbits(~np.isin(self.first_bytes, [*_SPACE, _NO_BYTE]), bitorder="little")
 
     @cached_property
     def probes(self) -> list[tuple[int, int]]:

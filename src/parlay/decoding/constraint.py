@@ -21,7 +21,7 @@ class Forced:
     """What must come next, as far as white space goes by habit."""
 
     tokens: tuple[int, ...] = ()
-    certain: tuple[bool, ...] = ()  # of each, whether nothing else may come after those before it
+    sure: tuple[float, ...] = ()  # of each; 1: nothing else may come after those before it
 
 
 class Constraint(Protocol):

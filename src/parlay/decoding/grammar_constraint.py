@@ -2,13 +2,14 @@
 
 Knows a matcher (llguidance's, by its methods) and bytes of tokens; knows neither HTTP nor sampling.
 To ask about one token costs a microsecond, to compute a mask a hundred: so masks are made only for
-rows that need one, and never twice for one row. They are made on a copy, since a matcher that gives
-up stays that way, and no draft may end an answer.
+rows that need one, never twice for one row, and never to find a draft. They are made on a copy,
+since a matcher that gives up stays that way, and no draft may end an answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,19 @@ from numpy.typing import NDArray
 
 from parlay.decoding.alphabet import Alphabet
 from parlay.decoding.constraint import Forced
-from parlay.decoding.spacing import Spacing
+from parlay.decoding.spacing import Guess, Spacing
 from parlay.decoding.span import common_prefix
 from parlay.errors import BadRequest
 
 Mask = NDArray[np.bool_]
 Bits = NDArray[np.uint8]  # a mask, eight tokens to a byte
 
-_LETTERS = frozenset(b"abefnt01-.")
+DEAD_END = "NoExtension"  # how a matcher says that no byte may come, and no end
+_MARKS = b'",}]{[:'  # a letter that may come is one of others that were not tried
+_LIST_MARKS = frozenset(b",]")
+_CERTAIN = 1.0  # nothing else may come
+_HELD = 0.97  # a guess that has begun to come
+_NO_GUESS = Guess(b"", _CERTAIN)
 _MOST_BYTES = 512  # of a skeleton: what is longer waits for its next round
 
 
@@ -89,32 +95,45 @@ class GrammarConstraint:
 
     def forced(self, spacing: Spacing) -> Forced:
         """The tokens that must come next, white space as this answer has put it so far; up to the
-        next place where the model has a choice."""
+        next place where the model has a choice that is not by habit, too."""
         self._go_to(())
         ahead, habit, text = self._matcher.deep_copy(), spacing.ahead(), b""
+        guesses: dict[int, float] = {}  # where each begins in the text, and how sure it is
         while len(text) < _MOST_BYTES:
-            part = bytes(ahead.compute_ff_bytes()) or self._past_space(ahead, text, habit)
+            part, sure = bytes(ahead.compute_ff_bytes()), _CERTAIN
+            if not part:
+                part, sure = self._by_habit(ahead, habit)
             tokens = self._alphabet.spelled(part)
             if not tokens or ahead.try_consume_tokens(tokens) < len(tokens):
                 break
+            if sure < _CERTAIN:
+                guesses[len(text)] = sure
             text += part
             habit.read(part)
         found = self._alphabet.tokens_of(text)
         n = self.n_obeying(found)
-        return Forced(tuple(found[:n]), tuple(self._certain[:n]))
+        return Forced(tuple(found[:n]), tuple(self._sure(found[:n], guesses)))
 
-    def _past_space(self, ahead: Any, text: bytes, spacing: Spacing) -> bytes:
-        """White space by habit and the one byte that must come behind it; nothing for a choice."""
-        if ahead.is_accepting():
-            return b""
+    def _sure(self, tokens: Sequence[int], guesses: Mapping[int, float]) -> Iterator[float]:
+        """Of each token: the chance of the guesses that begin in it."""
+        end = 0
+        for token, certain in zip(tokens, self._certain, strict=False):
+            start, end = end, end + len(self._alphabet.pieces[token])
+            begun = [sure for at, sure in guesses.items() if start <= at < end]
+            yield _CERTAIN if certain else prod(begun) if begun else _HELD
+
+    def _by_habit(self, ahead: Any, spacing: Spacing) -> Guess:
+        """White space and the one byte that must come behind it, or the mark by which a list goes
+        on or ends; nothing for any other choice."""
+        if spacing.in_string or ahead.is_accepting():
+            return _NO_GUESS
         firsts = self._probed(ahead)
-        if not firsts or (len(firsts) == 1 and firsts <= _LETTERS):  # others were not tried
-            firsts = self._firsts(ahead, text)
-        if len(firsts) != 1:
-            return b""
-        byte = firsts.pop()
-        space = spacing.guess(byte)
-        return b"" if space is None else space + bytes([byte])
+        mark = spacing.goes_on() if firsts == _LIST_MARKS else Guess(bytes(firsts), _CERTAIN)
+        known = len(mark.text) == 1 and mark.text in _MARKS
+        space = spacing.guess(mark.text[0]) if known else None
+        if space is None:
+            return _NO_GUESS
+        return Guess(space.text + mark.text, space.sure * mark.sure)
 
     def _probed(self, matcher: Any) -> set[int]:
         """Of a few bytes, those that may come; two are enough to know of a choice. One mark is all
@@ -126,14 +145,6 @@ class GrammarConstraint:
                 if len(found) == 2:
                     break
         return found
-
-    def _firsts(self, matcher: Any, text: bytes) -> set[int]:
-        """The bytes that may come, white space aside."""
-        alphabet = self._alphabet
-        may = self._mask(matcher, text)[: len(alphabet.not_space)] & alphabet.not_space
-        at = np.flatnonzero(may)
-        rows, columns = np.nonzero(np.unpackbits(may[at], bitorder="little").reshape(-1, 8))
-        return set(alphabet.first_bytes[at[rows] * 8 + columns].tolist())
 
     # -- the matcher ----------------------------------------------------------
 
@@ -192,7 +203,9 @@ class GrammarConstraint:
 def _check(matcher: Any) -> None:
     """A matcher that gave up allows only the end: half a text would pass for a whole one."""
     if matcher.is_error():
-        reason = " ".join(str(matcher.get_error()).split())[:300]
+        reason = " ".join(str(matcher.get_error()).partition("<state>")[0].split())[:300]
+        if reason.startswith(DEAD_END):
+            raise BadRequest("the grammar leads to a place where nothing may follow")
         raise BadRequest(f"the grammar is too complex: {reason}")
 
 

@@ -1,20 +1,59 @@
 """White space by habit: how this answer has spaced its JSON so far, and so what it will do next.
 
-Knows bytes of text; knows nothing of grammars or tokens.
+Knows bytes of text; knows nothing of grammars or tokens. What came last at a place of the same kind
+comes again: the marks around it, and first of all the name it stands after. How sure that is, is
+counted: a place where two kinds come in turn is not believed.
 """
 
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from parlay.decoding.indentation import Indentation
 
 _SPACE = b" \t\r\n"
 _OPENING, _CLOSING = b"{[", b"}]"
 _VALUE = ord("v")  # stands for whatever a value or a key begins or ends with
+_LONE = ord(";")  # a comma at the beginning of a line: the model meant to close a block there
 _MARKS = b"{[]},:"
 _QUOTE, _ESCAPE, _NEWLINE = ord('"'), ord("\\"), ord("\n")
-_COLON, _COMMA = ord(":"), ord(",")
+_COLON, _COMMA, _LIST, _LIST_END = ord(":"), ord(","), ord("["), ord("]")
+_MOST_HABITS, _LONGEST_NAME = 512, 64
 
-_Place = tuple[int, int]  # the mark before and the mark after the white space
+_USUAL = 0.9  # as most people write
+_LAST_TIME = 0.7  # as the last answer did: nothing is known of this one yet
+_GOES_ON = 0.75  # a list has another item, where nothing is known of its like
+
+_Place = tuple[int, int, bytes | None]  # the marks before and after; the name, or any
+
+
+class Guess(NamedTuple):
+    """What is likely to come, and how likely."""
+
+    text: bytes
+    sure: float
+
+
+@dataclass(slots=True)
+class _Habit:
+    """What came last at one kind of place, and how often that was what had come before."""
+
+    space: bytes | None  # None: a new line
+    n_same: float = 1.0
+    n_other: float = 0.0
+
+    def see(self, space: bytes | None) -> None:
+        if space == self.space:
+            self.n_same, self.n_other = self.n_same + 1.0, 0.6 * self.n_other
+        else:
+            self.space = space
+            self.n_same, self.n_other = 0.5 * self.n_same, self.n_other + 1.0
+
+    @property
+    def sure(self) -> float:
+        return (self.n_same + 4.0) / (self.n_same + 3.0 * self.n_other + 4.2)
 
 
 class Spacing:
@@ -22,14 +61,17 @@ class Spacing:
 
     def __init__(self, last: Spacing | None = None) -> None:
         """`last`: another answer, which this one is like for all that is known."""
-        self._habits: dict[_Place, bytes | None] = {}  # None: a new line, indented by depth
+        self._habits: dict[_Place, _Habit] = {}
         self._last = last._habits if last is not None else {}
-        self._unit: bytes = last._unit if last is not None else b""  # one level of indent
-        self._indents: dict[int, bytes] = {}  # by depth, the last one: some are irregular
-        self._depth = 0
+        self._lines: Indentation = Indentation(None if last is None else last._lines.steps)
+        self._lengths: dict[bytes, int] = {}  # of the last list after each name
         self._before: int | None = None  # the last mark outside of a string
         self._run = bytearray()  # white space since then
         self._in_string = self._escaped = False
+        self._string = bytearray()  # the beginning of the last one
+        self._name = b""  # of the value that is being read
+        self._blocks: list[tuple[int, bytes, int]] = []  # bracket, name around it, commas in it
+        self._n_items = 0  # commas in the innermost block
         self._learns = True
 
     @property
@@ -37,17 +79,93 @@ class Spacing:
         """Whether anything is known of this answer itself."""
         return bool(self._habits)
 
+    @property
+    def in_string(self) -> bool:
+        return self._in_string
+
     def kept(self) -> Spacing:
         """Its habits alone."""
         made = Spacing()
-        made._habits, made._unit = self._habits, self._unit
+        made._habits, made._lines = self._habits, Indentation(self._lines.steps)
         return made
 
     def ahead(self) -> Spacing:
         """One that reads on from here what may come: it has the same habits and learns none."""
         made = copy(self)
-        made._run, made._learns = bytearray(self._run), False
+        made._run, made._string = bytearray(self._run), bytearray(self._string)
+        made._lines, made._blocks = self._lines.ahead(), self._blocks.copy()
+        made._learns = False
         return made
+
+    # -- what is likely -------------------------------------------------------
+
+    def guess(self, byte: int) -> Guess | None:
+        """The rest of the white space before this byte; None: nothing is known of its kind yet."""
+        before = self._before
+        if self._in_string or before is None:
+            return Guess(b"", _USUAL)
+        mark, run = byte if byte in _MARKS else _VALUE, bytes(self._run)
+        wanted = self._whole(before, mark)
+        if wanted is not None and wanted.text.startswith(run):
+            return Guess(wanted.text[len(run) :], max(wanted.sure, _USUAL) if run else wanted.sure)
+        if not run:
+            return None
+        opened = before in _OPENING and mark not in _CLOSING
+        return Guess(self._rest_of_line(run, opened), _USUAL)
+
+    def goes_on(self) -> Guess:
+        """Where a list may go on or end: what it does."""
+        n = self._lengths.get(self._blocks[-1][1]) if self._blocks else None
+        if n is None:
+            return Guess(b",", _GOES_ON)
+        return Guess(b"," if self._n_items + 1 < n else b"]", _GOES_ON)
+
+    def _rest_of_line(self, run: bytes, opened: bool) -> bytes:
+        """White space began otherwise than it was wont to: a line has one of a few indents."""
+        lines = self._lines
+        likely = [lines.closing(), lines.line, lines.inside()]
+        if opened:
+            likely.reverse()
+        whole = (b"\n" + indent for indent in likely)
+        return next((line[len(run) :] for line in whole if line.startswith(run)), b"")
+
+    def _whole(self, before: int, mark: int) -> Guess | None:
+        for place in ((before, mark, self._name), (before, mark, None)):
+            habit = self._habits.get(place)
+            if habit is not None:
+                return Guess(self._spelled(habit.space, before, mark), habit.sure)
+        habit = None if self._habits else self._last.get((before, mark, None))
+        if habit is not None:
+            return Guess(self._spelled(habit.space, before, mark), _LAST_TIME)
+        return self._by_kind(before, mark)
+
+    def _by_kind(self, before: int, after: int) -> Guess | None:
+        """A place not seen yet: as its like, or as most people write."""
+        if after in (_COMMA, _COLON) or (before in _OPENING and after in _CLOSING):
+            return Guess(b"", _USUAL)
+        if before == _COLON:
+            return Guess(self._latest(_COLON) or b"", _USUAL)
+        like = [h for p, h in self._habits.items() if p[0] in _OPENING and p[1] == _VALUE]
+        if not like or before == _LONE:
+            return None
+        if like[-1].space is None:
+            return Guess(self._spelled(None, before, after), _USUAL)
+        return Guess((self._latest(_COLON) if before == _COMMA else like[-1].space) or b"", _USUAL)
+
+    def _latest(self, before: int) -> bytes | None:
+        """What came after this mark, whatever came then."""
+        seen = (habit.space for place, habit in self._habits.items() if place[0] == before)
+        return next(seen, b" ")
+
+    def _spelled(self, space: bytes | None, before: int, after: int) -> bytes:
+        if space is not None:
+            return space
+        lines = self._lines
+        if after in _CLOSING or after == _COMMA:
+            return b"\n" + lines.closing()
+        return b"\n" + (lines.inside() if before in _OPENING else lines.line)
+
+    # -- what came ------------------------------------------------------------
 
     def read(self, text: bytes) -> None:
         """More of the answer."""
@@ -59,47 +177,6 @@ class Spacing:
             else:
                 self._read_mark(byte)
 
-    def guess(self, byte: int) -> bytes | None:
-        """The rest of the white space before this byte; None: nothing is known of its kind yet."""
-        if self._in_string:
-            return b""
-        wanted = self._whole(byte)
-        if wanted is None:
-            return None
-        run = bytes(self._run)
-        return wanted[len(run) :] if wanted.startswith(run) else b""
-
-    def _whole(self, byte: int) -> bytes | None:
-        mark = byte if byte in _MARKS else _VALUE
-        if self._before is None:
-            return b""
-        place = (self._before, mark)
-        habits = self._habits or self._last
-        if place not in habits:
-            return self._by_kind(self._before, mark)
-        habit = habits[place]
-        return self._indent(mark) if habit is None else habit
-
-    def _by_kind(self, before: int, after: int) -> bytes | None:
-        """A place not seen yet: as its like, or as most people write."""
-        if after in (_COMMA, _COLON) or (before in _OPENING and after in _CLOSING):
-            return b""
-        if before == _COLON:
-            seen = (habit for place, habit in self._habits.items() if place[0] == _COLON)
-            return next(seen, b" ") or b""
-        opened = next(
-            (self._habits[p] for p in self._habits if p[0] in _OPENING and p[1] == _VALUE), b"?"
-        )
-        if opened == b"?":
-            return None
-        if opened is None:
-            return self._indent(after)
-        return self._habits.get((_COLON, _VALUE), b" ") if before == _COMMA else opened
-
-    def _indent(self, after: int) -> bytes:
-        depth = self._depth - (after in _CLOSING)
-        return b"\n" + self._indents.get(depth, self._unit * depth)
-
     def _read_string(self, byte: int) -> None:
         if self._escaped:
             self._escaped = False
@@ -108,26 +185,48 @@ class Spacing:
         elif byte == _QUOTE:
             self._in_string = False
             self._before = _VALUE
+        elif len(self._string) < _LONGEST_NAME:
+            self._string.append(byte)
 
     def _read_mark(self, byte: int) -> None:
         mark = byte if byte in _MARKS else _VALUE
         same = self._before == mark == _VALUE and not self._run
+        new_line = _NEWLINE in self._run
         if self._learns and self._before is not None and not same:
-            self._learn((self._before, mark))
+            self._learn(self._before, mark, None if new_line else bytes(self._run))
+        if new_line:
+            indent = bytes(self._run).rpartition(b"\n")[2]
+            self._lines.begin_line(indent, closing=mark in _CLOSING, learn=self._learns)
         self._run.clear()
-        if byte in _OPENING:
-            self._depth += 1
-        elif byte in _CLOSING:
-            self._depth = max(0, self._depth - 1)
-        self._in_string = byte == _QUOTE
-        self._before = _VALUE if byte in _CLOSING else mark
+        self._follow(byte)
+        self._before = _LONE if mark == _COMMA and new_line else mark
+        if byte in _CLOSING:
+            self._before = _VALUE
 
-    def _learn(self, place: _Place) -> None:
-        depth = self._depth - (place[1] in _CLOSING)
-        if _NEWLINE not in self._run:
-            self._habits[place] = bytes(self._run)
-            return
-        indent = self._indents[depth] = bytes(self._run).rpartition(b"\n")[2]
-        if depth > 0 and len(indent) % depth == 0:
-            self._unit = indent[: len(indent) // depth]
-        self._habits[place] = None
+    def _follow(self, byte: int) -> None:
+        """Where that leaves the text: blocks, names, strings."""
+        if byte in _OPENING:
+            self._lines.open()
+            self._blocks.append((byte, self._name, self._n_items))
+            self._n_items = 0
+        elif byte in _CLOSING and self._blocks:
+            self._lines.close()
+            bracket, self._name, n_before = self._blocks.pop()
+            if bracket == _LIST and self._learns and len(self._lengths) < _MOST_HABITS:
+                self._lengths[self._name] = self._n_items + 1
+            self._n_items = n_before
+        elif byte == _COMMA:
+            self._n_items += 1
+        elif byte == _COLON:
+            self._name = bytes(self._string)
+        self._in_string = byte == _QUOTE
+        if self._in_string:
+            self._string.clear()
+
+    def _learn(self, before: int, after: int, space: bytes | None) -> None:
+        for place in ((before, after, self._name), (before, after, None)):
+            habit = self._habits.get(place)
+            if habit is not None:
+                habit.see(space)
+            elif len(self._habits) < _MOST_HABITS:
+                self._habits[place] = _Habit(space)

@@ -144,5 +144,5 @@ def _unknown(text: str, entries: list[Entry]) -> ModelUnavailable:
 
 
 def _near(text: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(text, names, n=_N_NEAREST, cutoff=0.5)
+    near = difflib.get_close_matches(text, dict.fromkeys(names), n=_N_NEAREST, cutoff=0.5)
     return f" (did you mean {', '.join(near)}?)" if near else ""

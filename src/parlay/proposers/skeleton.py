@@ -12,9 +12,6 @@ from parlay.decoding.spacing import Spacing
 from parlay.proposers.proposer import Ask
 
 SKELETON = "skeleton"
-_CERTAIN = 1.0  # nothing else may come
-_HABIT = 0.95  # white space as this answer has put it, and what stands behind it
-_LAST_TIME = 0.7  # as the last one did: nothing is known of this answer yet
 _LAST = 0.8  # may be written as one with what follows it
 _MOST_OWNERS = 256
 
@@ -73,10 +70,8 @@ class SkeletonProposer:
         forced = ask.constraint.forced(spacing)
         if not forced.tokens:
             return NO_DRAFT
-        habit = _HABIT if spacing.has_habits else _LAST_TIME
-        sure = [_CERTAIN if certain else habit for certain in forced.certain]
-        if not forced.certain[-1]:
-            sure[-1] = min(habit, _LAST)
+        *sure, last = forced.sure
+        sure.append(last if last == 1.0 else min(last, _LAST))
         return Draft(forced.tokens[: ask.window], self.name, tuple(sure[: ask.window]))
 
     def _read(self, ask: Ask) -> Spacing:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 
+from parlay.decoding.grammar_constraint import DEAD_END
 from parlay.errors import BadRequest
 
 LIMIT_S = 10.0
@@ -46,7 +47,18 @@ def read_here(kind: str, text: str) -> str:
     problem = LLMatcher.validate_grammar(grammar)
     if problem and not problem.startswith("WARNING"):
         raise BadRequest(f"the grammar cannot be used: {one_line(problem)}")
+    _begin(grammar)
     return grammar
+
+
+def _begin(grammar: str) -> None:
+    """Some can be read, and no text obeys them: rules that only name each other."""
+    from llguidance import LLMatcher, LLTokenizer
+
+    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0)
+    matcher.compute_bitmask()
+    if str(matcher.get_error()).startswith(DEAD_END):
+        raise BadRequest("the grammar allows no text at all: its rules never reach one")
 
 
 def one_line(text: str) -> str:
@@ -55,12 +67,8 @@ def one_line(text: str) -> str:
 
 def _try(kind: str) -> None:
     """Read and begin it, as the server will."""
-    from llguidance import LLMatcher, LLTokenizer
-
     try:
-        grammar = read_here(kind, sys.stdin.read())
-        LLMatcher(LLTokenizer("byte"), grammar, log_level=0).compute_bitmask()
-        sys.stdout.write(grammar)
+        sys.stdout.write(read_here(kind, sys.stdin.read()))
     except BadRequest as error:
         failed.append(error)
 

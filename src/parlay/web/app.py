@@ -94,6 +94,8 @@ async def _fail(request: Request, error: Exception) -> Response:
 def _failure(error: Exception) -> failures.Failure:
     if isinstance(error, RequestValidationError):
         return failures.of_validation(error.errors(), _FIELDS)
+    if isinstance(error.__cause__, RecursionError):  # what reads bodies says only that it failed
+        return failures.of(error.__cause__)
     if isinstance(error, HTTPException):
         return failures.Failure(error.status_code, str(error.detail), code="http")
     return failures.of(error)

@@ -14,11 +14,12 @@ from typing import Any, NoReturn
 
 from starlette.types import Message, Receive
 
-from parlay.web.failures import Failure
+from parlay.web.failures import Failure, of
 
 NOT_JSON = Failure(
     400, "send one JSON object, with Content-Type: application/json", code="invalid_json"
 )
+_MOST_DIGITS = 1000  # of a whole number
 _READ_S = 60.0  # a body takes no longer, however slowly it is sent
 # What may stand for something that is no JSON; inside of texts it may be harmless.
 _SUSPICIOUS = re.compile(rb"NaN|Infinity|\\u[dD][89a-fA-F]|\d[eE]\+?\d{3}|\d{300}")
@@ -78,18 +79,26 @@ def problem(body: bytes) -> Failure | None:
         return Failure(400, "the body is not valid text; send it as UTF-8", code="invalid_json")
     except json.JSONDecodeError:
         return None
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        return of(error)
+    except ValueError as error:
         return Failure(400, f"the body is not valid JSON: {str(error)[:100]}", code="invalid_json")
     return None
 
 
 def parse(body: bytes) -> Any:
     """JSON and nothing more."""
-    return json.loads(body, parse_constant=_refuse, parse_float=_finite)
+    return json.loads(body, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
 
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number; send finite numbers")
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MOST_DIGITS:  # Python's own message is about Python
+        raise ValueError(f"{text[:20]}... has {len(text)} digits; send smaller numbers")
+    return int(text)
 
 
 def _finite(text: str) -> float:

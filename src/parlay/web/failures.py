@@ -94,7 +94,7 @@ def of_validation(problems: Sequence[Mapping[str, Any]], known: Sequence[str]) -
     first = max((p for p in problems if p["loc"][:2] == field), key=lambda p: len(p["loc"]))
     if first["type"] == "json_invalid":
         return Failure(400, "the body is not valid JSON", code="invalid_json")
-    if first["loc"] == ("body",):
+    if first["loc"] == ("body",) and first["type"] != "value_error":
         message = "send one JSON object, with Content-Type: application/json"
         return Failure(400, message, code="invalid_json")
     place = [str(part) for part in first["loc"] if part != "body" and not _is_branch(part)]
@@ -103,10 +103,13 @@ def of_validation(problems: Sequence[Mapping[str, Any]], known: Sequence[str]) -
         near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.6)
         hint = f"; did you mean {near[0]}?" if near else ""
         return Failure(400, f"unknown field {where[:100]}{hint}", param=where[:100])
-    reason = str(first["msg"]).removeprefix("Value error, ")
-    return Failure(400, f"{where[:200]}: {reason[:300]}", param=where[:200])
+    reason = str(first["msg"]).removeprefix("Value error, ")[:300]
+    if not place:  # of the body as a whole
+        return Failure(400, reason)
+    return Failure(400, f"{where[:200]}: {reason}", param=where[:200])
 
 
 def _is_branch(part: object) -> bool:
-    """A place may name which of several types was tried: that is no field."""
-    return isinstance(part, str) and (part in ("str", "int", "float", "bool") or "[" in part)
+    """A place may name which of several types was tried: that is no field, fields are small."""
+    tried = isinstance(part, str) and (part in ("str", "int", "float", "bool") or "[" in part)
+    return tried or (isinstance(part, str) and part[:1].isupper())

@@ -28,6 +28,31 @@ SCHEMA = {
 }
 WEATHER = Function("and", SCHEMA)
 STRICT = replace(WEATHER, strict=True)
+# As programs write schemas: parts apart, by reference.
+REFERRING = Function(
+    "and",
+    {
+        "type": "object",
+        "properties": {
+            "n": {"$ref": "#/$defs/Number"},
+            "city": {"$ref": "#/$defs/City"},
+            "at": {"$ref": "#/$defs/At"},
+        },
+        "required": ["n", "city", "at"],
+        "additionalProperties": False,
+        "$defs": {
+            "Number": {"enum": [1, 2]},
+            "City": {"$ref": "#/$defs/Name"},
+            "Name": {"enum": ["on", "he"], "type": "string"},
+            "At": {
+                "type": "object",
+                "properties": {"n": {"$ref": "#/$defs/Number"}},
+                "required": ["n"],
+                "additionalProperties": False,
+            },
+        },
+    },
+)
 FORMS = [form for form in FORMATS if form.kind != "channels"]
 
 
@@ -175,6 +200,22 @@ def test_a_forced_call_is_all_there_is(model: Model, grammars: Grammars, form: T
     writer.go_on()
     ((name, arguments),) = calls_in(form, writer.text.partition("</think>")[2])
     assert name == "and" and isinstance(arguments, dict) and arguments["city"] in ("on", "he")
+
+
+@pytest.mark.parametrize("others", [(), (Function("a"),)], ids=["alone", "beside another"])
+@pytest.mark.parametrize(
+    "form", [form for form in FORMS if form.kind != "quoted"], ids=lambda form: form.name
+)
+def test_references_of_a_schema_hold_wherever_it_is_put(
+    model: Model, grammars: Grammars, form: ToolFormat, others: tuple[Function, ...]
+) -> None:
+    wish = Wish(functions=(REFERRING, *others), forced=True, many=False, budget=0, thinking=True)
+    writer = guided(model, grammars, form, wish)
+    writer.go_on()
+    ((_, arguments),) = calls_in(form, writer.text.partition("</think>")[2])
+    assert isinstance(arguments, dict) and set(arguments) == {"n", "city", "at"}
+    assert arguments["city"] in ("on", "he") and arguments["n"] in (1, 2)
+    assert arguments["at"] in ({"n": 1}, {"n": 2})
 
 
 GEMMA = next(form for form in FORMATS if form.name == "gemma")

@@ -13,10 +13,12 @@ from typing import Any
 
 from parlay.runtime.grammar import bounded
 from parlay.server.api.quoted_grammar import QuotedGrammar
+from parlay.server.api.schema_place import moved
 from parlay.server.api.tool_formats import PYTHON_TAG, ToolFormat
 from parlay.server.api.tools import Function
 
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
+_WHOLE = "/$defs/arguments"  # where the schema of all arguments stands in that of one
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,19 +73,21 @@ class CallGrammar:
         return f'SPACE "[" {one} {more} "]" {close}'
 
     def _object_schema(self) -> dict[str, Any]:
-        calls = [
-            {
-                "type": "object",
-                "properties": {
-                    "name": {"const": function.name},
-                    self.form.arguments: self._schema(function),
-                },
-                "required": ["name", self.form.arguments],
-                "additionalProperties": False,
-            }
-            for function in self.functions
-        ]
-        return calls[0] if len(calls) == 1 else {"anyOf": calls}
+        functions = self.functions
+        if len(functions) == 1:
+            return self._call_schema(functions[0], "")
+        calls = [self._call_schema(each, f"/anyOf/{i}") for i, each in enumerate(functions)]
+        return {"anyOf": calls}
+
+    def _call_schema(self, function: Function, place: str) -> dict[str, Any]:
+        key = self.form.arguments
+        arguments = moved(self._schema(function), f"{place}/properties/{key}")
+        return {
+            "type": "object",
+            "properties": {"name": {"const": function.name}, key: arguments},
+            "required": ["name", key],
+            "additionalProperties": False,
+        }
 
     def _rest_of_bare(self, function: Function) -> str:
         """From the name in an object that stands for itself."""
@@ -118,7 +122,7 @@ class CallGrammar:
         known = properties if isinstance(properties, Mapping) else {}
         wanted = function.parameters.get("required")
         required = wanted if isinstance(wanted, list) else []
-        found = [(key, self._argument(function, key, known[key])) for key in known]
+        found = [(key, self._argument(function, key, function.argument(key))) for key in known]
         if not found:
             return ""
         if not self.exact:
@@ -137,13 +141,21 @@ class CallGrammar:
         elif function.takes_text(key):
             body = f"({' | '.join(self._text(value) for value in schema['enum'])}) {end}"
         else:
-            body = f"{self._json(schema if isinstance(schema, dict) else {})} {end}"
+            body = f"{self._json(self._alone(function, schema))} {end}"
         return self._rule("argument", f"{head} {body}")
 
     # -- Lark ---------------------------------------------------------------------------
 
     def _schema(self, function: Function) -> dict[str, Any]:
         return dict(function.parameters) or _ANY_OBJECT
+
+    def _alone(self, function: Function, schema: Any) -> dict[str, Any]:
+        """An argument's schema, with the whole one that it may refer to."""
+        if not isinstance(schema, dict):
+            return {}
+        here = moved(schema, _WHOLE)
+        whole = {"arguments": moved(self._schema(function), _WHOLE)}
+        return schema if here == schema else {**here, "$defs": whole}
 
     def _either(self, make: Any) -> str:
         return " | ".join(self._rule("call", make(function)) for function in self.functions)

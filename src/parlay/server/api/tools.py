@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from parlay.server.api.schema_place import followed
+
 # For templates that know no tools: the Hermes instruction in our own words.
 INSTRUCTION = (
     "You can call these functions. To call one, answer with nothing but\n"
@@ -27,10 +29,15 @@ class Function:
     parameters: Mapping[str, Any] = field(default_factory=dict)  # a JSON schema
     strict: bool = False
 
+    def argument(self, key: str) -> Any:
+        """An argument's schema, behind a reference if it has one; None where there is none."""
+        known = self.parameters.get("properties")
+        found = known.get(key) if isinstance(known, Mapping) else None
+        return followed(found, self.parameters)
+
     def takes_text(self, key: str) -> bool:
         """Whether an argument is a text, and not JSON."""
-        known = self.parameters.get("properties")
-        kind = known.get(key) if isinstance(known, Mapping) else None
+        kind = self.argument(key)
         if not isinstance(kind, Mapping):
             return False
         return kind.get("type") == "string" or all(
