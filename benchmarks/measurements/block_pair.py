@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 from gguf import GGMLQuantizationType as TensorKind
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
+from numpy.typing import NDArray
 
 from benchmarks.models.expand import TYPES, Noise, Tensor, write_tensors
 from benchmarks.shared.arguments import parser_of
@@ -40,7 +42,7 @@ PROMPTS = (
     "List the steps for changing a bicycle tyre.",
     "Tell a short story about a harbour in winter.",
 )
-N_LAYERS, N_READ, HEAD_SIZE = 5, 5, 128
+N_LAYERS, N_READ, HEAD_SIZE, GROUP = 5, 5, 128, 4  # GROUP: query heads to a key head
 
 
 # -- a drafter of random weights -----------------------------------------------------------------
@@ -50,9 +52,9 @@ def write_drafter(target: Path, out: Path, *, block_size: int, type_name: str, s
     """A DFlash drafter of the target's width that borrows its embeddings and head."""
     facts, reader = read_facts(target), GGUFReader(target)
     layers = sorted({1 + i * (facts.n_layers - 2) // max(1, N_READ - 1) for i in range(N_READ)})
-    n_heads = max(1, min(32, facts.n_embd // HEAD_SIZE))
+    n_kv = max(1, min(32, facts.n_embd // HEAD_SIZE) // GROUP)
+    n_heads = GROUP * n_kv
     head_size = min(HEAD_SIZE, facts.n_embd // n_heads)
-    n_kv = max(1, n_heads // 4)
     writer = GGUFWriter(out, "dflash")
     writer.add_block_count(N_LAYERS)
     writer.add_context_length(facts.n_ctx_train)
@@ -91,7 +93,7 @@ def _tensors(
     def ones(name: str, n: int) -> Tensor:
         return Tensor(name, (n,), TensorKind.F32, lambda: np.ones(n, np.float32))
 
-    made = [matrix("fc.weight", width, n_read * width)]
+    made = [_wide("fc.weight", width, n_read * width)]
     made += [ones("enc.output_norm.weight", width), ones("output_norm.weight", width)]
     for i in range(N_LAYERS):
         at = f"blk.{i}."
@@ -104,6 +106,19 @@ def _tensors(
         made += [matrix(f"{at}ffn_up.weight", inner, width)]
         made += [matrix(f"{at}ffn_down.weight", width, inner)]
     return made
+
+
+def _wide(name: str, rows: int, columns: int) -> Tensor:
+    """Numbers of a wide range, for what multiplies states as they are: in a target of random
+    weights those grow beyond what the half-precision sums of quantised kernels can hold."""
+
+    def make() -> NDArray[np.uint8]:
+        drawn = np.random.default_rng(0).standard_normal((rows, columns), np.float32)
+        halves = ((drawn / np.float32(columns) ** 0.5).view(np.uint32) >> 16).astype("<u2")
+        made: NDArray[np.uint8] = halves.view(np.uint8)
+        return made
+
+    return Tensor(name, (rows, columns), TensorKind.BF16, make)
 
 
 # -- drafts from a recording ---------------------------------------------------------------------
@@ -154,12 +169,13 @@ class Row:
 
     right: float
     window: int | None  # None: the controller's choice
+    drafted: float  # the share of rounds with a draft
     tokens_per_round: float
-    round_ms: float
+    round_ms: float  # of those with a draft, at the median
     pass_and_block_ms: float
     beside: float  # round over pass and block
     speedup: float
-    promised: float  # by the prices, for as many tokens a round
+    promised: float  # by the prices, for the same rounds
     same_text: bool
 
 
@@ -173,7 +189,15 @@ class Hearing:
         self.rounds += rounds
 
 
+def decode_plainly(parlay: Parlay, n_tokens: int, n_prompts: int) -> list[Answer]:
+    return [
+        parlay.generate(prompt, raw=True, max_tokens=n_tokens, draft="none")
+        for prompt in PROMPTS[:n_prompts]
+    ]
+
+
 def measure(parlay: Parlay, share: float, window: int | None, plain: Sequence[Answer]) -> Row:
+    """Plain decoding is timed again beside it: a machine's speed drifts."""
     engine = parlay.engine
     scripted = Recorded(engine.bets.proposers["model"], share, engine.target.n_vocab)
     inner, heard = engine.bets.proposers["model"], Hearing()
@@ -191,7 +215,8 @@ def measure(parlay: Parlay, share: float, window: int | None, plain: Sequence[An
     finally:
         engine.bets.proposers["model"] = inner
         engine.bets.listeners.remove(heard)
-    return _row(parlay, share, window, plain, answers, heard.rounds)
+    again = decode_plainly(parlay, len(plain[0].tokens), len(plain))
+    return _row(parlay, share, window, again, answers, heard.rounds)
 
 
 def _row(
@@ -202,35 +227,44 @@ def _row(
     answers: Sequence[Answer],
     rounds: Sequence[Round],
 ) -> Row:
-    drafted = [r for r in rounds if r.n_drafted] or list(rounds)
-    per_round = mean(r.n_generated for r in drafted)
+    rounds = [r for r in rounds if not r.reads_prompt]
+    drafted = [r for r in rounds if r.n_drafted] or rounds
     seconds = median(r.timing.total_s for r in drafted)
     inside = median(r.timing.draft_s + r.timing.verify_s for r in drafted)
-    speed = sum(len(a.tokens) for a in answers) / sum(a.decode_s for a in answers)
-    before = sum(len(a.tokens) for a in plain) / sum(a.decode_s for a in plain)
     return Row(
         share,
         window,
-        per_round,
+        sum(r.n_drafted > 0 for r in rounds) / len(rounds),
+        mean(r.n_generated for r in drafted),
         1e3 * seconds,
         1e3 * inside,
         seconds / inside,
-        speed / before,
-        _promised(parlay, drafted, per_round),
+        _rate(answers) / _rate(plain),
+        _promised(parlay, rounds),
         all(a.text == b.text for a, b in zip(answers, plain, strict=True)),
     )
 
 
-def _promised(parlay: Parlay, rounds: Sequence[Round], per_round: float) -> float:
-    """Tokens a round over what the prices say a round costs, in plain passes."""
+def _rate(answers: Sequence[Answer]) -> float:
+    return sum(len(a.tokens) - 1 for a in answers) / sum(a.decode_s for a in answers)
+
+
+def _promised(parlay: Parlay, rounds: Sequence[Round]) -> float:
+    """Tokens of these rounds, over what the prices say they cost in plain passes."""
     prices = parlay.engine.prices
     assert prices is not None, "windows are chosen by prices here"
     n_context = int(median(r.n_context for r in rounds))
-    rows = int(median(r.n_rows for r in rounds))
-    seconds = prices.pace * prices.curve(n_context, 1).steady[rows]
-    if prices.drafter is not None and rows > 1:
-        seconds += prices.drafter.draft_s(rows - 1, max(1, round(per_round)))
-    return per_round * prices.plain_s(n_context, 1) / seconds
+    curve, drafter = prices.curve(n_context, 1), prices.drafter
+    seconds, before, n_missing = 0.0, 1, 1
+    for r in rounds:
+        seconds += prices.pace * (curve.steady if r.n_rows == before else curve.changed)[r.n_rows]
+        n_made = r.n_drafted + r.n_dropped
+        if drafter is not None and n_made:
+            seconds += drafter.draft_s(n_made, n_missing)
+            n_missing = 0
+        n_missing += r.n_generated
+        before = r.n_rows
+    return sum(r.n_generated for r in rounds) * prices.plain_s(n_context, 1) / seconds
 
 
 def main() -> None:
@@ -240,23 +274,29 @@ def main() -> None:
         write_drafter(
             args.target, drafter, block_size=args.block, type_name=args.type, seed=args.seed
         )
+    rows: list[Row] = []
+    recurrent = read_facts(args.target).recurrent is not None
     with Parlay(
         args.target,
         draft=str(drafter),
         context_size=args.context,
         mode="faithful",
         measure_again=True,
+        snapshots=args.block - 1 if recurrent else None,  # so that a whole block can be taken back
     ) as parlay:
-        plain = [
-            parlay.generate(prompt, raw=True, max_tokens=args.tokens, draft="none")
-            for prompt in PROMPTS[: args.prompts]
-        ]
-        windows = [args.block - 1, None]
-        rows = [measure(parlay, s, w, plain) for s in args.right for w in windows]
-    record = {"target": args.target.name, "block": args.block, "rows": [asdict(r) for r in rows]}
+        plain = decode_plainly(parlay, args.tokens, args.prompts)
+        for share in args.right:
+            for window in (args.block - 1, None):
+                rows.append(measure(parlay, share, window, plain))
+                print(f"{share:.0%}, window {window}: {rows[-1].speedup:.3f}", file=sys.stderr)
+                _write(args, rows)
     _print(rows)
+
+
+def _write(args: argparse.Namespace, rows: Sequence[Row]) -> None:
     if args.json is not None:
-        args.json.write_text(json.dumps(record, indent=1))
+        record = {"target": args.target.name, "block": args.block}
+        args.json.write_text(json.dumps({**record, "rows": [asdict(r) for r in rows]}, indent=1))
 
 
 def _print(rows: Sequence[Row]) -> None:
