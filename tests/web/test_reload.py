@@ -84,3 +84,22 @@ def test_what_cannot_be_taken_over_whole_changes_nothing(
         right = changed(server={"max_n": 5}, monitoring={"request_log": log})
         assert reloaded(service, right(before))
         assert service.deployment.server.max_n == 5
+
+
+def test_a_restart_is_needed_as_long_as_the_file_differs_from_what_was_started(
+    target: Path,
+) -> None:
+    with running(target, runtime__slots=1) as found:
+        service = found.service
+        first = service.deployment
+        more = changed(runtime={"slots": 2})(first)
+
+        def needed() -> list[str]:
+            return [alert.message for alert in service.alerts.active.values()]
+
+        for new in (more, changed(server={"max_n": 5})(more)):
+            assert reloaded(service, new)
+            assert needed() == ["runtime.slots changed and will act after a restart"]
+        assert service.alerts.n_raised["restart_needed"] == 1
+        assert reloaded(service, first)
+        assert needed() == []

@@ -41,7 +41,7 @@ _FIXED = {"monitoring": {"metrics_endpoint"}, "server": {"host", "port", "cors_o
 async def reload(service: Service, read: Callable[[], Deployment]) -> bool:
     """Read the deployment again and act on it; a file that is wrong changes nothing."""
     try:
-        new = keep_fit(await asyncio.to_thread(read), service.deployment)
+        new = keep_fit(await asyncio.to_thread(read), service.started_with)
         drafters = await asyncio.to_thread(drafter_paths, new)  # a model by its name may be fetched
         wanted = parse_draft(new.model.drafter)
         old = service.deployment
@@ -49,7 +49,7 @@ async def reload(service: Service, read: Callable[[], Deployment]) -> bool:
     except ParlayError as error:
         return kept_old(service.alerts, error)
     service.alerts.set("reload", None)
-    _tell_restart(service, needs_restart(old, new))
+    _tell_restart(service, needs_restart(service.started_with, new))
     exchange_free(service.engine, wanted)
     if old.model.drafter != new.model.drafter or service.drafter.state == "absent":
         await service.drafter.exchange(drafters)
@@ -57,11 +57,11 @@ async def reload(service: Service, read: Callable[[], Deployment]) -> bool:
     return True
 
 
-def needs_restart(old: Deployment, new: Deployment) -> list[str]:
+def needs_restart(started: Deployment, new: Deployment) -> list[str]:
     """Changed keys that a loaded target cannot follow."""
     found = []
     for section, live in _LIVE.items():
-        before, after = getattr(old, section), getattr(new, section)
+        before, after = getattr(started, section), getattr(new, section)
         for key in type(before).model_fields:
             moves = "*" in live or key in live
             fixed = not moves or key in _FIXED.get(section, set())
@@ -72,7 +72,9 @@ def needs_restart(old: Deployment, new: Deployment) -> list[str]:
 
 def _tell_restart(service: Service, keys: list[str]) -> None:
     text = f"{', '.join(keys)} changed and will act after a restart" if keys else None
-    service.alerts.set("restart_needed", None)
+    told = service.alerts.active.get("restart_needed")
+    if told is not None and told.message != text:
+        service.alerts.set("restart_needed", None)
     service.alerts.set("restart_needed", text)
 
 

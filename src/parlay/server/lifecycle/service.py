@@ -87,6 +87,7 @@ class Service:
         self._log: RequestLog | None = None
         self.loop: asyncio.AbstractEventLoop | None = None  # set when it runs
         self._bets: dict[str, Any] = {}  # the keys that made the controller
+        self.started_with = deployment  # what the engine and the address are made of
         self._bound = deployment.server.host
         self.apply(deployment)
 
