@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from parlay.deployment import Deployment, GatewaySection
+from parlay.errors import BadRequest
 from parlay.gateway.asking import Asking, Ratio
 from parlay.gateway.upstream import Upstream
 from parlay.upstreams import Pool
 from parlay.web.alerts import Alerts
 from parlay.web.background import keep_running
+from parlay.web.failures import Failure
 from tests.gateway.fakes import Engine, engines
 from tests.gateway.running import gateway
 from tests.gateway.test_relay import ask, pool, stream, text_of
@@ -62,10 +64,11 @@ def test_a_server_that_leaves_while_it_is_looked_at_is_merely_gone() -> None:
     [
         ({}, {"max_tokens": 50}),
         ({"max_tokens": 20}, {"max_tokens": 20}),
-        ({"n_predict": 1000}, {"n_predict": 50}),
-        ({"n_predict": -1}, {"n_predict": 50}),
+        ({"n_predict": 1000}, {"n_predict": 50, "max_tokens": 50}),
+        ({"n_predict": -1}, {"n_predict": 50, "max_tokens": 50}),
         ({"max_tokens": -1, "n_predict": 7}, {"max_tokens": 50, "n_predict": 7}),
-        ({"max_completion_tokens": 1e9}, {"max_completion_tokens": 50}),
+        ({"n_predict": 7}, {"n_predict": 7, "max_tokens": 7}),
+        ({"max_completion_tokens": 1e9}, {"max_completion_tokens": 50, "max_tokens": 50}),
         ({"max_tokens": None}, {"max_tokens": 50}),
         ({"max_tokens": True}, {"max_tokens": 50}),
         ({"max_tokens": "900"}, {"max_tokens": 50}),
@@ -80,6 +83,17 @@ def test_no_name_and_no_value_escapes_the_longest_answer(
     found = asking.understand("completions", {"prompt": "x", **body}, {}).body
     assert {name: found.get(name) for name in sent} == sent
     assert {name for name in found if name.startswith(("max_", "n_"))} == set(sent)
+
+
+@pytest.mark.parametrize("n", [100, 100.0, "100", [100], True])
+def test_no_value_escapes_the_most_answers(n: object) -> None:
+    upstreams = [{"name": "a", "urls": ["http://127.0.0.1:1"]}]
+    content = {"engine": "endpoints", "upstreams": upstreams, "server": {"max_n": 8}}
+    asking = Asking(Deployment.model_validate(content), Ratio())
+    with pytest.raises((BadRequest, Failure)):
+        asking.understand("completions", {"prompt": "x", "n": n}, {})
+    for fine in (8, None):
+        assert asking.understand("completions", {"prompt": "x", "n": fine}, {})
 
 
 def test_a_name_that_is_echoed_has_a_length() -> None:

@@ -50,3 +50,8 @@ def test_bodies_python_cannot_read_are_refused_in_our_own_words(body: bytes, mes
     failure = bodies.problem(body)
     assert failure is not None and failure.status == 400
     assert message in failure.message
+
+
+@pytest.mark.parametrize("name", sorted(set(ChatRequest.model_fields) - {"messages"}))
+def test_null_is_what_a_client_writes_that_sets_nothing(name: str) -> None:
+    assert ChatRequest.model_validate({**HELLO, name: None}) == ChatRequest.model_validate(HELLO)

@@ -125,9 +125,10 @@ class Asking:
             raise failures.Failure(400, f"{needed} is missing", param=needed)
         if len(answers.string(body.get("model")) or "") > _MAX_NAME:
             raise BadRequest(f"model has more than {_MAX_NAME} characters")
-        n = body.get("n", 1)
-        limit = self._deployment.server.max_n
-        if isinstance(n, int) and n > limit:
+        n, limit = body.get("n"), self._deployment.server.max_n
+        if n is not None and type(n) is not int:  # engines may read a number in it all the same
+            raise failures.Failure(400, "n must be a whole number", param="n")
+        if n is not None and n > limit:
             raise BadRequest(f"n is {n}; this server makes at most {limit} answers")
 
     def _limited(self, endpoint: Endpoint, body: dict[str, Any]) -> dict[str, Any]:
@@ -135,10 +136,9 @@ class Asking:
         server = self._deployment.server
         if server.max_answer_tokens is not None:
             limit = server.max_answer_tokens
-            for name in [name for name in _LENGTHS if name in body] or ["max_tokens"]:
-                wanted = body.get(name)  # whatever else it is, engines may take it for no limit
-                keeps = type(wanted) is int and 1 <= wanted <= limit
-                body[name] = wanted if keeps else limit
+            # A name one engine knows another ignores: the one that all know always stands there.
+            given = {name: _within(body[name], limit) for name in _LENGTHS if name in body}
+            body |= {"max_tokens": min(given.values(), default=limit), **given}
         if "default_temperature" in server.model_fields_set:
             body.setdefault("temperature", server.default_temperature)
         return body
@@ -148,7 +148,7 @@ class Asking:
     ) -> Facts:
         form = answers.mapping(body.get("response_format")).get("type")
         thinks = answers.mapping(body.get("chat_template_kwargs")).get("enable_thinking") is True
-        answer = body.get("max_completion_tokens") or body.get("max_tokens")
+        answer = next((body[name] for name in _LENGTHS if body.get(name)), None)
         tag = headers.get("x-parlay-tag") or answers.mapping(body.get("metadata")).get("tag")
         return Facts(
             endpoint=endpoint,
@@ -173,6 +173,11 @@ class Asking:
             known = ", ".join(("speculate", "plain", "auto", *rules))
             raise BadRequest(f"speculation.policy {policy!r:.60} is unknown; use one of {known}")
         return rules[policy]
+
+
+def _within(wanted: object, limit: int) -> int:
+    """Whatever is no number of tokens, engines may take for no limit."""
+    return wanted if type(wanted) is int and 1 <= wanted <= limit else limit
 
 
 def _popped(body: dict[str, Any]) -> object:

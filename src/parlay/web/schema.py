@@ -40,6 +40,14 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="allow", populate_by_name=True, allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, given: object) -> object:
+        """Many clients write every field they know, with null for those that were not set."""
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
+
 
 class Own(BaseModel):
     """A body nobody but us defines: what it does not know is a mistake."""
