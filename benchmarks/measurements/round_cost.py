@@ -7,6 +7,10 @@ then, which makes the same code two to four times as slow.
 
 python -m benchmarks.measurements.round_cost --sequences 1 8 16 32 --json out.json
 python -m benchmarks.measurements.round_cost --sequences 16 --kinds suffix --profile
+python -m benchmarks.measurements.round_cost --sequences 1 16 --kinds plain suffix --text chat \
+  --prices gpu-8b-q5_0-streams --wait --repeats 5
+
+The last one says what the controller costs where nothing can be won: its rounds over plain ones.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import pstats
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -48,6 +52,7 @@ from parlay.testing import ScriptedModel
 N_VOCAB, CONTEXT = 49152, 2048
 WORDS = 1500  # of the scripted text: so few that pairs of them come again
 KINDS = ("plain", "suffix", "drafter")
+TEXTS = ("lines", "chat")
 WIDEST, DRAFT_MS = 16, 0.6
 
 
@@ -60,17 +65,21 @@ class Cost:
     n_sequences: int
     n_passes: int
     us: float
+    round_us: float  # models included
     drafted_per_round: float
     tokens_per_round: float
 
 
 class Text:
-    """What is said at every place: words at random, and every second line once more."""
+    """What is said at every place: words at random and every second line once more; or, as in a
+    chat, few words often and many seldom, so that what followed two of them says little."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, kind: str) -> None:
         rng = np.random.default_rng(seed)
         lines = rng.integers(1, WORDS, (CONTEXT // 8, 8))
         lines[1::4] = lines[::4]
+        if kind == "chat":
+            lines = np.minimum(rng.zipf(1.2, CONTEXT), N_VOCAB - 1)
         self.tokens: list[int] = [int(token) for token in lines.ravel()]
         self.wrong: list[bool] = [bool(x) for x in rng.random(CONTEXT) < 0.15]
 
@@ -147,8 +156,9 @@ class Words:
 def main(argv: Sequence[str] | None = None) -> None:
     args = _arguments(argv)
     found = []
-    for kind, mode, n in product(args.kinds, args.modes, args.sequences):
-        cost = measure(kind, mode, n, args.tokens, wait=args.wait, profile=args.profile)
+    for mode, n, _, kind in product(args.modes, args.sequences, range(args.repeats), args.kinds):
+        script = Script(args.text, args.prices, args.tokens, args.wait)
+        cost = measure(kind, mode, n, script, profile=args.profile)
         found.append(cost)
         print(
             f"{kind:8} {mode:9} {n:3} sequences: {cost.us:7.0f} us a pass outside the models"
@@ -157,8 +167,22 @@ def main(argv: Sequence[str] | None = None) -> None:
             file=sys.stderr,
             flush=True,
         )
+    for line in _over_plain(found):
+        print(line)
     if args.json:
         Path(args.json).write_text(json.dumps([asdict(cost) for cost in found], indent=1))
+
+
+def _over_plain(found: Sequence[Cost]) -> Iterator[str]:
+    """Rounds of the other kinds in plain ones of as many sequences, neighbours in time."""
+    plain = [cost for cost in found if cost.kind == "plain"]
+    for kind, n in product(KINDS[1:], sorted({cost.n_sequences for cost in found})):
+        own = [cost for cost in found if (cost.kind, cost.n_sequences) == (kind, n)]
+        base = [cost for cost in plain if cost.n_sequences == n]
+        if own and base:
+            ratios = [a.round_us / b.round_us for a, b in zip(own, base, strict=True)]
+            each = f"{statistics.median(ratios):.4f} ({min(ratios):.4f} to {max(ratios):.4f})"
+            yield f"{kind}, {n} sequences: a round takes {each} of a plain one"
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -166,6 +190,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sequences", type=int, nargs="+", default=[1, 8, 16, 32])
     parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
     parser.add_argument("--modes", choices=("exact", "faithful"), nargs="+", default=["faithful"])
+    parser.add_argument("--text", choices=TEXTS, default=TEXTS[0])
+    parser.add_argument("--prices", help="a shipped table; absent: one that fits the sequences")
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=160, help="of each answer")
     parser.add_argument("--wait", action="store_true", help="passes take their time")
     parser.add_argument("--profile", action="store_true", help="which functions take it")
@@ -173,12 +200,20 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def measure(
-    kind: str, mode: Mode, n: int, n_tokens: int, *, wait: bool = False, profile: bool = False
-) -> Cost:
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What is said, and in what time."""
+
+    text: str
+    prices: str | None
+    n_tokens: int
+    wait: bool
+
+
+def measure(kind: str, mode: Mode, n: int, script: Script, *, profile: bool = False) -> Cost:
     """Answers of n sequences at once, and what their passes took beside the models."""
-    texts, costs = [Text(i) for i in range(n)], _prices(n)
-    clock = Clock(wait=wait)
+    texts, costs = [Text(i, script.text) for i in range(n)], _prices(n, script.prices)
+    clock = Clock(wait=script.wait)
     scheduling.perf_counter = clock  # type: ignore[attr-defined]
     target = Rows(
         clock, texts, lambda n, rows: costs.curve(1, n).steady[min(rows, MAX_ROWS)], drafts=False
@@ -190,35 +225,40 @@ def measure(
     if kind == "drafter":
         proposers["model"] = DraftModel(drafter, frozenset(), N_VOCAB, 512)
     scheduler = _scheduler(target, proposers, ProfitController(costs.copy()), mode, n)
-    answers = [_start(scheduler, text, n_tokens) for text in texts]
+    answers = [_start(scheduler, text, script.n_tokens) for text in texts]
     while any(answer.n_generated < 2 for answer in answers):
         scheduler.step()
     profiler = cProfile.Profile() if profile else None
-    spent = []
+    spent, rounds = [], []
     if profiler:
         profiler.enable()
     while all(not answer.done for answer in answers):
         began, busy = clock(), target.busy_s + drafter.busy_s
         scheduler.step()
-        spent.append(clock() - began - (target.busy_s + drafter.busy_s - busy))
+        rounds.append(clock() - began)
+        spent.append(rounds[-1] - (target.busy_s + drafter.busy_s - busy))
     if profiler:
         profiler.disable()
         pstats.Stats(profiler).sort_stats("tottime").print_stats(40)
-    return _cost(kind, mode, answers, spent)
+    return _cost(kind, mode, answers, spent, rounds)
 
 
-def _cost(kind: str, mode: Mode, answers: Sequence[Answer], spent: Sequence[float]) -> Cost:
-    """Medians: what the system does in between is not a round's."""
+def _cost(
+    kind: str, mode: Mode, answers: Sequence[Answer], spent: Sequence[float], all_s: Sequence[float]
+) -> Cost:
+    """Medians, or means without the slowest: what the system does in between is not a round's."""
     rounds = [r for answer in answers for r in answer.rounds]
     drafted = statistics.fmean(r.n_drafted + r.n_dropped for r in rounds)
     made = statistics.fmean(r.n_generated for r in rounds)
     us = 1e6 * statistics.median(spent)
-    return Cost(kind, mode, len(answers), len(spent), us, drafted, made)
+    usual = sorted(all_s)[: len(all_s) - len(all_s) // 50]
+    round_us = 1e6 * statistics.fmean(usual)
+    return Cost(kind, mode, len(answers), len(spent), us, round_us, drafted, made)
 
 
-def _prices(n: int) -> CostTable:
+def _prices(n: int, name: str | None) -> CostTable:
     """Of an H200: a 27B that answers one, an 8B that answers several, with a drafter of 0.6 ms."""
-    name = "gpu-27b-q5_0" if n == 1 else "gpu-8b-q5_0-streams"
+    name = name or ("gpu-27b-q5_0" if n == 1 else "gpu-8b-q5_0-streams")
     path = next(path for path in shipped_costs() if path.stem == name)
     record = load_costs(path).to_dict()
     steady = {str(b): DRAFT_MS * (1 + b / 16) for b in (1, 2, 4, 8, 16, 32, 64)}

@@ -465,6 +465,35 @@ def test_prompts_of_nearly_equal_length_are_read_in_one_pass() -> None:
     assert [rig.text(seq) for seq in answers] == [plain(request) for request in requests]
 
 
+def test_no_pass_reads_the_end_of_one_prompt_and_the_beginning_of_another() -> None:
+    requests = [Request((9, *range(n)), max_tokens=3) for n in (49, 39, 29)]
+    rig = Rig(window=0, mode="faithful", slots=3, chunk=64)
+    answers = rig.run(*requests)
+    assert rig.target.shapes[:3] == [(50,), (40,), (30,)]
+    assert [rig.text(seq) for seq in answers] == [plain(request) for request in requests]
+
+
+def test_the_more_wait_for_their_first_token_the_more_prompts_are_read_before_the_next_round() -> (
+    None
+):
+    rig = Rig(window=0, mode="faithful", slots=10, chunk=64)
+    for n in range(10):
+        rig.add(Request((n, *range(59)), max_tokens=20))
+    prompt = (60,)
+    rig.scheduler.step()
+    assert rig.target.shapes == [prompt] * 4  # nobody decodes, and still not all at once
+    rig.scheduler.step()
+    assert rig.target.shapes[4:] == [(1,) * 4, prompt]
+    rig.finish()
+    rig.add(Request((30, *range(59)), max_tokens=20))
+    rig.scheduler.step()
+    rig.target.shapes.clear()
+    for n in (31, 32):
+        rig.add(Request((n, *range(59)), max_tokens=2))
+    rig.scheduler.step()
+    assert rig.target.shapes == [(1,), prompt, prompt]
+
+
 def test_time_outside_of_rounds_is_told_once() -> None:
     rig = Rig()
     seq = rig.add(Request(PROMPT, max_tokens=12))

@@ -38,6 +38,8 @@ from parlay.runtime.slots import Slots
 
 # Of a long prompt every so many chunks' end is kept, beside the last one.
 _CHUNKS_PER_MARK = 8
+# Passes over prompts between two rounds, at most.
+_PROMPTS_A_ROUND = 4
 _PROMPT = Bet(plain(Fallback.REQUEST), NO_DRAFT)
 _NO_LOGITS: NDArray[np.float32] = np.empty((0, 0), np.float32)
 
@@ -241,8 +243,22 @@ class Scheduler:
         elif self._padding.cutting.unified:
             groups = [decoding + reading]
         else:  # one pass over both would be cut in two, and its rounds would have another shape
-            groups = [decoding, reading]
+            groups = [decoding, *self._prompts(reading, len(decoding))]
         return [group for group in groups if group]
+
+    def _prompts(self, reading: Seq[Sequence], n_decoding: int) -> list[list[Sequence]]:
+        """The prompts of one step, by pass. One that ends in a pass may be joined by others that do
+        as well; with a part of another, llama.cpp would cut it in two. Several passes where more
+        wait for a first token than for the next one."""
+        passes: list[list[Sequence]] = []
+        room = 0
+        for seq in reading:
+            if seq.n_pending > room:
+                passes.append([])
+                room = self._n_batch
+            passes[-1].append(seq)
+            room -= seq.n_pending
+        return passes[: min(_PROMPTS_A_ROUND, max(1, len(reading) // max(1, n_decoding)))]
 
     def _is_exact(self, sequences: Seq[Sequence]) -> bool:
         """Whether any of them is to be exact: then all their passes are."""
