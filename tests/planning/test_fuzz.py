@@ -33,14 +33,14 @@ def read_all(path: Path) -> None:
 def survives(path: Path, data: bytes) -> bool:
     """Whether a file is read or refused as it should be; anything else is raised."""
     path.write_bytes(data)
-    started = time.perf_counter()
+    started = time.thread_time()
     try:
         read_all(path)
         read = True
     except ParlayError as error:
         assert "\n" not in error.message
         read = False
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 30  # of this thread, whoever else is at work
     return read
 
 

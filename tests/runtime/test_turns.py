@@ -12,19 +12,27 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from parlay.decoding.sampling import Sampling
+from parlay.runtime.copying import Copying
 from parlay.runtime.engine import Engine
 from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.request import Mode, Request
 from tests import tiny_models
 from tests.runtime.test_engine import Waiting, run, settings
 
-pytestmark = pytest.mark.usefixtures("own_cache_folder")
+pytestmark = pytest.mark.usefixtures("own_cache_folder", "light_copies")
 
 GREEDY = Sampling(temperature=0.0)
 CHUNK = 32
 FAMILIES = ["llama", *tiny_models.RECURRENT]
 TEXT = tuple(int(t) for t in np.random.default_rng(5).integers(3, 250, 400))
 PROMPT = TEXT[: 3 * CHUNK + 10]
+
+
+@pytest.fixture
+def light_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a copy takes is not looked at: on a busy machine one may not be worth it."""
+    monkeypatch.setattr(Copying, "saw_copy", lambda *_: None)
+    monkeypatch.setattr(Copying, "saw_return", lambda *_: None)
 
 
 @pytest.fixture(scope="module")

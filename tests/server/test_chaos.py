@@ -8,28 +8,39 @@ from pathlib import Path
 import psutil
 
 from benchmarks.shared.traffic import Traffic
-from tests.server.running import running
+from tests.server.running import Running, running
 from tests.serving import wait_for
 
 _GROWTH = 24_000_000  # bytes; allocators keep some of what a burst needed
+# How each kind ends; any may find the queue full, as much as a machine is busy.
+_ENDS = {
+    **dict.fromkeys(("stream", "whole", "chat", "grammar", "several", "slow_reader"), "complete"),
+    **dict.fromkeys(("oversize", "invalid_json", "bad_value"), "error"),
+    **dict.fromkeys(("leaves", "disconnects"), "left"),
+}
 
 
 def test_nothing_leaks_under_mixed_and_hostile_traffic(target: Path, drafter: Path) -> None:
     options = {"runtime__slots": 4, "server__queue_size": 8}
     with running(target, model__drafter=f"suffix,{drafter}", **options) as server:
         wait_for(lambda: server.service.drafter.state == "ready")
-        process = psutil.Process()
         asyncio.run(Traffic(server.url, seed=1).run(60, 8))  # buffers reach their size
         wait_for(lambda: server.service.n_open == 0)
-        n_bytes, n_files = process.memory_info().rss, process.num_fds()
-        report = asyncio.run(Traffic(server.url, seed=2).run(200, 12))
-        wait_for(lambda: server.service.n_open == 0)
+        n_files = psutil.Process().num_fds()
+        assert _grows(server, seed=2) < _GROWTH or _grows(server, seed=3) < _GROWTH
         engine = server.service.engine
         assert not engine.active and engine.n_waiting == 0
         assert not any(slot.busy for slot in engine.slots.all)
-        assert process.memory_info().rss - n_bytes < _GROWTH
-        wait_for(lambda: process.num_fds() <= n_files + 4)
+        wait_for(lambda: psutil.Process().num_fds() <= n_files + 4)
+
+
+def _grows(server: Running, seed: int) -> int:
+    """Bytes of 200 requests. Each time, if something leaks; once, if a burst was the largest."""
+    n_bytes = psutil.Process().memory_info().rss
+    report = asyncio.run(Traffic(server.url, seed=seed).run(200, 12))
+    wait_for(lambda: server.service.n_open == 0)
     assert len(report.outcomes) == 200
-    assert report.broken == []
-    results = report.by_result
-    assert results["complete"] > 20 and results["error"] > 15 and results["left"] > 20
+    assert [o for o in report.outcomes if o.result not in (_ENDS[o.kind], "busy")] == []
+    assert {outcome.kind for outcome in report.outcomes} == _ENDS.keys()
+    assert all(report.by_result[end] > 0 for end in ("complete", "error", "left"))
+    return psutil.Process().memory_info().rss - n_bytes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from parlay.server.lifecycle import monitor
 from parlay.server.lifecycle.reload import reload
 from parlay.server.lifecycle.service import Service
 from parlay.server.lifecycle.warmup import WarmUp
-from tests import tiny_models
+from tests.control.synthetic import finished
 from tests.server.running import Running, running
 from tests.serving import PATIENCE_S, wait_for
 
@@ -90,6 +89,23 @@ def asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
         await run(self, patience_s)
 
     monkeypatch.setattr(WarmUp, "run", later)
+
+
+class Clock:
+    """Stands still unless it is put on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.n_asked = 0
+
+    def monotonic(self) -> float:
+        self.n_asked += 1
+        return self.now
+
+    def wait(self) -> None:
+        """Until it was looked at in one whole attempt more."""
+        before = self.n_asked
+        wait_for(lambda: self.n_asked > before + 3)
 
 
 @contextmanager
@@ -166,19 +182,24 @@ def test_prices_are_learned_although_requests_never_stop(target: Path) -> None:
 
 @pytest.mark.usefixtures("asked_first")
 def test_who_goes_on_at_once_finds_the_prompt_read_whatever_is_left_to_measure(
-    target: Path,
+    target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with unpriced(target):
         pass
     long = "a prompt that is worth keeping " * 8
+    clock = Clock()
+    monkeypatch.setattr("parlay.server.lifecycle.warmup.time", clock)
     with priced(target) as server:
         n_left = len(server.service.warm_up._steps)
         ask(server, prompt=long)
-        end = time.monotonic() + 0.8  # some looks of the warm-up
-        while time.monotonic() < end:
+        clock.wait()
+        for _ in range(3):  # less than a quiet moment goes by between two answers
+            clock.now += 0.9
             assert ask(server, prompt=long, max_tokens=2)["timings"]["cache_n"] > 0
+            clock.wait()
         assert len(server.service.warm_up._steps) == n_left
-        settled(server)  # once nobody asks
+        clock.now += 1.0  # nobody asks
+        settled(server)
 
 
 def test_a_measurement_gives_way_to_an_answer(target: Path) -> None:
@@ -248,15 +269,14 @@ def test_dear_rows_are_not(target: Path, drafter: Path) -> None:
     assert found["fallbacks"].keys() == {"unprofitable", "no_draft"}  # one token left: no draft
 
 
-def test_guard_rails_act_on_top(target: Path, tiny_folder: Path) -> None:
-    bad = tiny_models.perturb(target, tiny_folder / "priced-bad.gguf", noise=3.0)
-    options = {"runtime__min_token_acceptance": 0.9, "runtime__min_sequence_acceptance": 0.9}
-    with priced(target, bad, **options) as server:
-        costs = server.service.engine.pair_key(())
-    price(costs, row_ms=0.0001)
-    with priced(target, bad, **options) as server:
+def test_guard_rails_act_on_top(target: Path) -> None:
+    """Whether a drafter is asked at all depends on the time of its passes: so it is told here."""
+    with priced(target, runtime__min_token_acceptance=0.9) as server:
         settled(server)
-        wait_for(lambda: ask(server)["speculation"]["fallbacks"].get("low_acceptance", 0) > 0)
+        assert "low_acceptance" not in ask(server)["speculation"]["fallbacks"]
+        lost = [finished("suffix", 4, 0)] * 16
+        server.service.engine.ask(lambda: server.service.guard.observe(lost)).result(PATIENCE_S)
+        assert ask(server)["speculation"]["fallbacks"]["low_acceptance"] > 0
 
 
 def test_auto_rules_are_only_advice_to_a_controller_that_measures(target: Path) -> None:

@@ -144,11 +144,11 @@ def test_what_is_wrong_a_million_times_is_said_once(body: dict[str, Any]) -> Non
 
 
 def test_few_of_many_unknown_fields_are_looked_up() -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     assert len(tell([f"field{i}" for i in range(200_000)], ["prompt"] * 100, refuse=False)) == (
         MAX_TOLD
     )
-    assert time.perf_counter() - began < 5
+    assert time.thread_time() - began < 5
 
 
 def test_pieces_are_written_off_the_event_loop(
