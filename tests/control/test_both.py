@@ -33,7 +33,7 @@ def test_a_pass_beside_a_drafter_teaches_the_price_of_both_and_not_that_of_one()
     costs = table(both)
     alone = costs.curve(1, 1).steady[5]
     for _ in range(100):
-        costs.observe(5, 1, 1, False, 1.2 * costs.pace * alone, beside=True)
+        costs.observe(5, 1, 1, False, 1.2 * costs.pace * alone, both)
     assert costs.curve(1, 1).steady[5] == alone
     assert both.slowdown[5] == pytest.approx(1.2, rel=0.02)
     assert both.slowdown[6] == 1.05

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -89,7 +90,9 @@ def view(n_generated: int, ready: Ready = NOTHING_READY) -> View:
     )
 
 
-def learn(made: ProfitController, accepted: int, n_rounds: int = 60) -> int:
+def learn(
+    made: ProfitController, accepted: int, n_rounds: int = 60, *, beside: bool = False
+) -> int:
     """So many rounds of eight drafted tokens; returns how many tokens there are then."""
     n = 1
     for _ in range(n_rounds):
@@ -97,9 +100,8 @@ def learn(made: ProfitController, accepted: int, n_rounds: int = 60) -> int:
         made._requests[0].asked = "model"
         made._requests[0].has_read("model", 0, but=1)
         timing = Timing(draft_s=8 * 0.0012, verify_s=0.0124)
-        made.observe(
-            [Round(0, "model", 8, 8, accepted, accepted + 1, (0.9,) * 8, 9, 1, 9, 100 + n, timing)]
-        )
+        kept = accepted, accepted + 1, (0.9,) * 8
+        made.observe([Round(0, "model", 8, 8, *kept, 9, 1, 9, 100 + n, timing, beside=beside)])
         n += accepted + 1
     return n
 
@@ -131,7 +133,7 @@ def test_what_is_ready_costs_nothing_so_windows_are_wider_and_worth_more() -> No
 
 def test_a_draft_that_began_in_the_middle_teaches_no_price_of_drafting() -> None:
     made = controller(Both({2: 1.05}, {2: 0.0017}))
-    n = learn(made, accepted=8)
+    n = learn(made, accepted=8, beside=True)
     assert made.costs.drafter is not None
     pace = made.costs.drafter.pace
     made.choose([view(n, Ready(8))])
@@ -148,3 +150,31 @@ def test_a_draft_that_began_in_the_middle_teaches_no_price_of_drafting() -> None
     assert made.costs.drafter.pace == pace
     assert made.costs.drafter.both is not None
     assert made.costs.drafter.both.token_s[9] > 0.0017  # but of a token beside a pass
+
+
+@pytest.mark.parametrize(("accepted", "ahead"), [(8, True), (0, False)])
+def test_a_window_that_was_asked_for_is_drafted_ahead_only_where_that_pays(
+    accepted: int, ahead: bool
+) -> None:
+    made = controller(Both({2: 1.05}, {2: 0.0017}))
+    n = learn(made, accepted)
+    (choice,) = made.choose([replace(view(n), window=8)])
+    assert choice.window == 8 and choice.ahead is ahead
+
+
+def test_of_several_draft_models_each_has_prices_of_its_own_beside_the_target() -> None:
+    made = controller(Both({2: 1.05}, {2: 0.0017}))
+    other = Both({2: 1.05}, {2: 0.0017})
+    made.costs.drafters["model2"] = drafter(both=other)
+    made.choose([view(1)])
+    made._requests[0].asked = "model2"
+    timing = Timing(draft_s=1e-3, verify_s=0.0200)
+    first = Round(0, "model2", 8, 8, 8, 9, (0.9,) * 8, 9, 1, 9, 101, timing, beside=True)
+    made.observe([first])
+    made.choose([view(10, Ready(8, proposer="model2"))])
+    made._requests[0].asked = "model2"
+    made.observe([replace(first, n_context=110, n_drafted_ahead=9, drafted_ahead_s=9 * 0.0030)])
+    assert other.token_s[9] > 0.0017 and other.slowdown[9] > 1.05
+    assert made.costs.drafter is not None and made.costs.drafter.both is not None
+    assert made.costs.drafter.both.token_s[9] == 0.0017
+    assert made.costs.drafter.both.slowdown[9] == 1.05

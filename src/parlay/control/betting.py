@@ -17,7 +17,7 @@ from parlay.control.controller import View
 from parlay.control.cost import DrafterCost
 from parlay.control.evidence import Evidence
 from parlay.control.foresight import Foresight
-from parlay.control.survival import Difficulty, Survival
+from parlay.control.survival import MAX_POSITIONS, Difficulty, Survival
 from parlay.control.undoing import FOR_NOTHING, Undoing
 from parlay.control.valuation import gains, position_rates, worth
 
@@ -396,7 +396,7 @@ def draft_plan(
     plan = DraftPlan(
         proposer,
         requests,
-        [_rates(proposer, request, survival, drafter.longest) for request in requests],
+        [rates_of(proposer, request, survival, drafter.longest) for request in requests],
         _allowance(proposer, requests, market, account),
         (drafter.catch_up_s(n_missing, n) + beside * drafter.under_way_s(n)) if n_missing else 0.0,
         drafter.step_s(n),
@@ -481,9 +481,12 @@ def _allowance(
     )
 
 
-def _rates(proposer: str, request: Request, survival: Survival, longest: int | None) -> list[float]:
+def rates_of(
+    proposer: str, request: Request, survival: Survival, longest: int | None = None
+) -> list[float]:
+    """P(token j accepted | those before it were), by position, for a draft model in this text."""
     view = request.view
     most = view.max_window if longest is None else min(view.max_window, longest)
     odds = survival.of(proposer, view.greedy, view.thinking).by_position.odds
     difficulty = request.difficulty(proposer, by_position=True).factor
-    return position_rates(odds[:most], difficulty)
+    return position_rates(odds[: min(most, MAX_POSITIONS)], difficulty)

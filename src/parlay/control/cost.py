@@ -253,12 +253,11 @@ class CostTable:
         n_sequences: int,
         changed: bool,
         seconds: float,
-        beside: bool = False,
+        both: Both | None = None,
     ) -> None:
-        """A pass without prompt rows took `seconds`, all but drafting included; `beside`: while a
-        drafter was at work."""
+        """A pass without prompt rows took `seconds`, all but drafting included; `both`: prices of
+        the drafter that was at work meanwhile."""
         curve = self.curve(n_context, n_sequences)
-        both = self.drafter.both if beside and self.drafter is not None else None
         slowdown = 1.0 if both is None else both.slowdown[rows]
         if rows in curve.young or rows > curve.last_known:
             curve.learn(rows, changed, seconds / self.pace / slowdown)

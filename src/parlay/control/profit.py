@@ -19,12 +19,15 @@ from parlay.control.betting import (
     Request,
     best_offer,
     draft_plan,
+    rates_of,
     share_rows,
 )
+from parlay.control.both import Both
 from parlay.control.controller import Choice, View, given, no_room, plain
 from parlay.control.cost import MAX_ROWS, CostTable, Curve, DrafterCost
 from parlay.control.cutting import APART, Cutting
 from parlay.control.cutting import seconds as seconds_of
+from parlay.control.foresight import Foresight
 from parlay.control.probing import Probing
 from parlay.control.search_pace import SearchPace
 from parlay.control.shapes import Shapes
@@ -70,6 +73,7 @@ class ProfitController:
         self._search_pace = SearchPace()
         self._n_without_plain = 0
         self._beside = False  # whether a drafter was at work beside the last pass
+        self._both: Both | None = None  # its prices
         self._last_proposer = "none"  # whom the shape of the last pass is owed to
         self._skipped = False  # whether no draft was searched for the coming pass
 
@@ -97,7 +101,7 @@ class ProfitController:
     def choose(self, views: Sequence[View]) -> list[Choice]:
         n, self._skipped = len(views), False
         requests = [self._follow(view, n) for view in views]
-        imposed = [self._imposed(request) for request in requests]
+        imposed = [self._imposed(request, n) for request in requests]
         betting = [r for r, choice in zip(requests, imposed, strict=True) if choice is None]
         if not betting:
             return [choice for choice in imposed if choice is not None]
@@ -123,13 +127,27 @@ class ProfitController:
         request.asked, request.refused = "none", None
         return request
 
-    def _imposed(self, request: Request) -> Choice | None:
+    def _imposed(self, request: Request, n_sequences: int) -> Choice | None:
         """What the request or the exact shapes leave no choice about."""
         view = request.view
         choice = given(view) or (no_room(view) if view.max_window == 0 else None)
-        if choice is not None:
-            request.asked = choice.proposer
-        return choice
+        if choice is None:
+            return None
+        request.asked = choice.proposer
+        return self._ahead_where_it_pays(choice, request, n_sequences) if choice.window else choice
+
+    def _ahead_where_it_pays(self, choice: Choice, request: Request, n_sequences: int) -> Choice:
+        """A window that was asked for is kept to; whether its drafter goes on meanwhile is not
+        part of it."""
+        view, cost = request.view, self.costs.cost_of(choice.proposer)
+        if cost is None or cost.both is None or choice.proposer in view.offers:
+            return choice
+        rates = rates_of(choice.proposer, request, self.survival)
+        rows = min(n_sequences * (1 + choice.window), MAX_ROWS)
+        steady = self.costs.curve(view.n_context, n_sequences).steady
+        foresight = Foresight(cost.both, cost, [rates], view.ready.of(choice.proposer))
+        saved = foresight.values([rows] * choice.window, steady)[-1]
+        return replace(choice, ahead=saved > 0.0)
 
     def _market(
         self, requests: list[Request], views: Sequence[View], windows: Sequence[int]
@@ -305,7 +323,7 @@ class ProfitController:
             return
         self._spend(rounds)
         self._learn_all(rounds)
-        self._beside = rounds[0].beside
+        self._beside, self._both = rounds[0].beside, self._both_of(rounds)
 
     def _learn_all(self, rounds: Sequence[Round]) -> None:
         # A pass that also read a prompt tells nothing about the price of its rounds.
@@ -396,18 +414,27 @@ class ProfitController:
         if settling_s:
             self.costs.observe_settling(rows, n_context, n_shape, pass_s)
         else:
-            self.costs.observe(rows, n_context, n_shape, changed, pass_s, first.beside)
+            both = self._both_of(rounds)
+            self.costs.observe(rows, n_context, n_shape, changed, pass_s, both)
         self._observe_ahead(rounds)
         if drafter is not None:
             drafter.observe(draft_s * pace, first.timing.draft_s)
 
     def _observe_ahead(self, rounds: Sequence[Round]) -> None:
         """What was drafted for these rounds was drafted beside the pass before them."""
-        both = None if self.costs.drafter is None else self.costs.drafter.both
         made = next((r for r in rounds if r.n_drafted_ahead), None)
-        if both is not None and made is not None:
+        if self._both is not None and made is not None:
             each_s = made.drafted_ahead_s / made.n_drafted_ahead
-            both.observe_token(self._shapes.last, each_s / self.costs.pace)
+            self._both.observe_token(self._shapes.last, each_s / self.costs.pace)
+
+    def _both_of(self, rounds: Sequence[Round]) -> Both | None:
+        """Prices of the draft model that was at work beside the pass of these rounds."""
+        if not rounds[0].beside:
+            return None
+        requests = (self._requests.get(r.seq_id) for r in rounds if r.n_drafted + r.n_dropped)
+        asked = (r.asked for r in requests if r is not None and r.asked not in r.view.offers)
+        cost = next((self.costs.cost_of(name) for name in asked), None)
+        return None if cost is None else cost.both
 
     def _observe_undoing(
         self, rounds: Sequence[Round], seconds: float, curve: Curve, changed: bool

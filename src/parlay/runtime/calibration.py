@@ -89,12 +89,13 @@ class Calibration:
         return self._with_both(found, drafters, key)
 
     def _with_both(self, costs: CostTable, drafters: Mapping[str, Proposer], key: str) -> CostTable:
-        """And what both cost at once, where the drafter may go on while the target verifies."""
-        if costs.drafter is not None and costs.drafter.both is None:
+        """And what both cost at once, where a drafter may go on while the target verifies."""
+        lacking = {name: cost for name in drafters if (cost := _lacks_both(costs, name))}
+        for name, cost in lacking.items():
             self._progress(1.0, "both at once")
-            costs.drafter.both = both_costs(drafters.get(MODEL), self._target, self._widest)
-            if costs.drafter.both is not None and costs.stable:
-                store.save("costs", key, costs.to_dict())
+            cost.both = both_costs(drafters[name], self._target, self._widest)
+        if costs.stable and any(cost.both is not None for cost in lacking.values()):
+            store.save("costs", key, costs.to_dict())
         return costs
 
     def known_costs(self, key: str) -> CostTable | None:
@@ -111,6 +112,12 @@ class Calibration:
     @property
     def _threads(self) -> int:
         return self._settings.context.threads or self._model.threads
+
+
+def _lacks_both(costs: CostTable, name: str) -> DrafterCost | None:
+    """A draft model's own prices, if those beside the target are not among them."""
+    cost = costs.drafter if name == MODEL else costs.drafters.get(name)
+    return cost if cost is not None and cost.both is None else None
 
 
 def both_costs(

@@ -69,7 +69,7 @@ class Loader:
         """Files as proposers by their names: model, model2 and so on."""
         made: dict[str, Proposer] = {}
         for name, path in zip(model_names(len(paths)), paths, strict=True):
-            drafter = self.draft_model(path, closing, name, alone=len(paths) == 1)
+            drafter = self.draft_model(path, closing, name)
             reading = [other for other in made.values() if isinstance(other, Follower)]
             if reading and isinstance(drafter, Follower):
                 raise BadRequest(
@@ -85,11 +85,8 @@ class Loader:
             SKELETON: SkeletonProposer(self._model.vocabulary.piece),
         }
 
-    def draft_model(
-        self, path: Path, closing: Closing, name: str = MODEL, *, alone: bool = True
-    ) -> Proposer:
-        """A file as a proposer: a model of its own, or a head on the target's states. One that is
-        not `alone` never drafts ahead: whether it is asked next is not known."""
+    def draft_model(self, path: Path, closing: Closing, name: str = MODEL) -> Proposer:
+        """A file as a proposer: a model of its own, or a head on the target's states."""
         settings = self._settings
         drafter = self._drafter_weights(path, closing)
         difference = self._model.vocabulary.first_difference(drafter.vocabulary)
@@ -113,7 +110,7 @@ class Loader:
             model = DraftModel(context, own.ends, own.size, n_batch, name)
             return TranslatedProposer(model, self._model.vocabulary, own)
         made = DraftModel(context, self._model.vocabulary.ends, self._target.n_vocab, n_batch, name)
-        return self._ahead(made, closing) if alone else made
+        return self._ahead(made, closing)
 
     def _ahead(self, drafter: DraftModel, closing: Closing) -> Proposer:
         """Let it go on beside the target, unless both would share a CPU's cores."""
