@@ -3,8 +3,8 @@
 Follows an example answer for each schema of structured-24, in rounds that draft the skeleton; no
 model runs. Once with the model's own vocabulary, once with one made wider by pairs of its tokens;
 `greedy`: the likeliest token is taken, and obeys; `forbidden`: the same, but it never obeys;
-`drawn`: tokens are drawn. Only the first needs no masks. It is the thread's own time: what else
-the machine does is not in it.
+`drawn`: tokens are drawn. Only the first needs no masks. `ahead`: without what is computed while a
+GPU computes (`prepare`). It is the thread's own time: what else the machine does is not in it.
 
     python -m benchmarks.measurements.grammar_cost --json grammar_cost.json
 """
@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.shared.arguments import parser_of
 from parlay.bench.suite import load_suite
 from parlay.decoding.constraint import Constraint
-from parlay.decoding.masked import Masked
+from parlay.decoding.masked import Masked, prepare
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import common_prefix
 from parlay.hub.resolving import resolve_model
@@ -67,9 +67,10 @@ def main() -> None:
     schemas = [prompt.json_schema for prompt in prompts if prompt.json_schema]
     with open_vocabulary(resolve_model(args.model)) as own:
         found = [
-            measure(vocabulary, schemas, args.window, kind)
+            measure(vocabulary, schemas, args.window, kind, ahead)
             for vocabulary in (own, Widened(own, args.widened))
             for kind in KINDS
+            for ahead in (False, True)
         ]
     print(json.dumps(found, indent=1))
     if args.json:
@@ -77,7 +78,11 @@ def main() -> None:
 
 
 def measure(
-    vocabulary: Vocabulary, schemas: Sequence[dict[str, Any]], window: int, kind: str
+    vocabulary: Vocabulary,
+    schemas: Sequence[dict[str, Any]],
+    window: int,
+    kind: str,
+    ahead: bool = False,
 ) -> dict[str, Any]:
     """Microseconds a round, mean, p50 and p95: each part, and the whole."""
     grammars = Grammars(vocabulary)
@@ -87,21 +92,28 @@ def measure(
     for schema in schemas:
         answer = vocabulary.continuation(json.dumps(example(schema), indent=1))
         constraint = grammars.constraint(grammars.json_schema(schema))
-        times += _rounds(constraint, vocabulary, answer, p, kind)
+        times += _rounds(constraint, vocabulary, answer, p, kind, ahead)
     columns = dict(zip(PARTS, zip(*times, strict=True), strict=True))
     columns["round"] = tuple(map(sum, times))
     return {
         "n_vocab": vocabulary.size,
         "kind": kind,
+        "ahead": ahead,
         "rounds": len(times),
         "us": {name: _percentiles(column) for name, column in columns.items()},
     }
 
 
 def _rounds(
-    constraint: Constraint, vocabulary: Vocabulary, answer: Sequence[int], p: Any, kind: str
+    constraint: Constraint,
+    vocabulary: Vocabulary,
+    answer: Sequence[int],
+    p: Any,
+    kind: str,
+    ahead: bool,
 ) -> Iterator[tuple[float, ...]]:
     proposer, done = SkeletonProposer(vocabulary.piece), 0
+    sampling = _DRAWN if kind == "drawn" else GREEDY
     while done < len(answer):
         began = thread_time()
         ask = Ask(0, answer[:done], len(p) - 1, n_prompt=0, constraint=constraint)
@@ -111,8 +123,11 @@ def _rounds(
         rows = p[: len(taken)]
         if kind == "greedy":
             rows[range(len(taken)), taken] += _AT_TOP
+        if ahead:
+            proposer.prepare(ask)
+            prepare(constraint, draft, sampling)
         ready = thread_time()
-        held = Masked(rows, constraint, draft, _DRAWN if kind == "drawn" else GREEDY)
+        held = Masked(rows, constraint, draft, sampling)
         for j in range(len(taken)):
             held[j]
         masked = thread_time()

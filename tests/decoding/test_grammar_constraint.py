@@ -147,6 +147,20 @@ def test_looking_for_the_skeleton_moves_nothing(tokenizer: Any) -> None:
     assert constraint.forced(spacing) == Forced()
 
 
+def test_what_follows_a_string_is_computed_before_it_ends(tokenizer: Any) -> None:
+    text = '{\n  "first_name": "Ann'
+    constraint, spacing, _ = after(tokenizer, text)
+    alphabet = constraint._alphabet
+    constraint.prepare(spacing)
+    assert constraint.forced(spacing) == Forced()  # nothing has moved
+    end = tokenize('",')
+    constraint.accept(end)
+    spacing.read(b'",')
+    before = alphabet._tokenize.cache_info().misses
+    assert b"".join(PIECES[t] for t in constraint.forced(spacing).tokens) == b'\n  "kind": "'
+    assert alphabet._tokenize.cache_info().misses == before
+
+
 def test_what_had_to_come_is_told_from_white_space_by_habit(tokenizer: Any) -> None:
     constraint, spacing, _ = after(tokenizer, '{\n  "first_name": "Ann",')
     found = constraint.forced(spacing)

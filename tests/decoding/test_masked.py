@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from parlay.decoding.constraint import Forced
 from parlay.decoding.draft import Draft
-from parlay.decoding.masked import Masked, masked
+from parlay.decoding.masked import Masked, masked, prepare
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.spacing import Spacing
 from parlay.decoding.verification import coupled
+from parlay.errors import BadRequest
 
 N = 16
 DRAWN = Sampling(temperature=0.9, top_p=0.8, seed=3)
@@ -42,6 +43,8 @@ class Even:
 
     def forced(self, spacing: Spacing) -> Forced:
         return Forced()
+
+    def prepare(self, spacing: Spacing) -> None: ...
 
 
 def rows(seed: int, n: int = 4) -> NDArray[np.float32]:
@@ -81,3 +84,19 @@ def test_columns_beyond_the_mask_may_never_come(n_may: int) -> None:
 def test_a_row_that_is_allowed_whole_is_not_copied() -> None:
     row = np.ones(8, np.float32)
     assert masked(row, np.ones(8, np.bool_)) is row
+
+
+def test_masks_are_made_ready_only_where_every_row_will_ask_for_one() -> None:
+    constraint = Even()
+    prepare(constraint, [0, 1, 0], Sampling())
+    assert constraint.n_masks == 0
+    prepare(constraint, [0, 1, 0], DRAWN)
+    assert constraint.n_masks == 4
+
+
+def test_a_grammar_that_gives_up_ends_nothing_before_its_row_is_read() -> None:
+    class GivesUp(Even):
+        def allowed(self, draft: Sequence[int]) -> NDArray[np.bool_]:
+            raise BadRequest("too complex")
+
+    prepare(GivesUp(), [0], DRAWN)

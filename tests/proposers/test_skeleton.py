@@ -16,6 +16,10 @@ class Forces:
     """A grammar that forces a colon's and a comma's white space, by habit."""
 
     complete = False
+    n_prepared = 0
+
+    def prepare(self, spacing: Spacing) -> None:
+        self.n_prepared += 1
 
     def forced(self, spacing: Spacing) -> Forced:
         space = spacing.guess(ord('"'))
@@ -101,3 +105,11 @@ def test_owners_that_are_remembered_are_bounded() -> None:
 def test_a_window_cuts_it_and_without_a_grammar_there_is_none() -> None:
     assert len(proposer().propose([ask(TEXT, window=2)])[0].tokens) == 2
     assert proposer().propose([Ask(0, [1, 2], 4)])[0].tokens == ()
+
+
+def test_behind_each_string_is_looked_once_while_a_device_computes() -> None:
+    made, grammar = proposer(), Forces()
+    for text in ('{"a"', '{"a": "x', '{"a": "xy', '{"a": "xy", "b": "', '{"a": "xy", "b": "z"'):
+        tokens = [7, 7, *text.encode()]
+        made.prepare(Ask(0, tokens, 0, n_prompt=2, constraint=grammar))
+    assert grammar.n_prepared == 2

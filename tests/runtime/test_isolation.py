@@ -46,6 +46,8 @@ class Script:
     def forced(self, spacing: Spacing) -> Forced:
         return Forced()
 
+    def prepare(self, spacing: Spacing) -> None: ...
+
     @property
     def complete(self) -> bool:
         return self._complete

@@ -510,6 +510,8 @@ class Forcing:
     def __init__(self, tokens: Seq[int]) -> None:
         self._left = list(tokens)
 
+    def prepare(self, spacing: object) -> None: ...
+
     def forced(self, spacing: object) -> Forced:
         left = tuple(self._left[:2])
         return Forced(left, (1.0,) * len(left))

@@ -42,6 +42,9 @@ class Constraint(Protocol):
     def forced(self, spacing: Spacing) -> Forced:
         """The tokens that must come next, white space by habit."""
 
+    def prepare(self, spacing: Spacing) -> None:
+        """Compute now what will be forced once the string ends that the text is in."""
+
     @property
     def complete(self) -> bool:
         """Whether the text so far may end here."""

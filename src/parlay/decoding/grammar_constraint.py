@@ -27,6 +27,7 @@ Bits = NDArray[np.uint8]  # a mask, eight tokens to a byte
 DEAD_END = "NoExtension"  # how a matcher says that no byte may come, and no end
 _MARKS = b'",}]{[:'  # a letter that may come is one of others that were not tried
 _LIST_MARKS = frozenset(b",]")
+_STRING_ENDS = (b'"', b'",')  # as models write them
 _CERTAIN = 1.0  # nothing else may come
 _HELD = 0.97  # a guess that has begun to come
 _NO_GUESS = Guess(b"", _CERTAIN)
@@ -113,6 +114,17 @@ class GrammarConstraint:
         found = self._alphabet.tokens_of(text)
         n = self.n_obeying(found)
         return Forced(tuple(found[:n]), tuple(self._sure(found[:n], guesses)))
+
+    def prepare(self, spacing: Spacing) -> None:
+        """Compute now what will be forced once the string ends that the text is in: most of it is
+        computed for the first time then, and kept from then on."""
+        self._go_to(())
+        for end in _STRING_ENDS:
+            matcher, habit = self._matcher.deep_copy(), spacing.ahead()
+            tokens = self._alphabet.spelled(end)
+            if matcher.try_consume_tokens(tokens) == len(tokens):
+                habit.read(end)
+                GrammarConstraint(matcher, self._alphabet).forced(habit)
 
     def _sure(self, tokens: Sequence[int], guesses: Mapping[int, float]) -> Iterator[float]:
         """Of each token: the chance of the guesses that begin in it."""

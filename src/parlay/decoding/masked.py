@@ -7,12 +7,16 @@ token is what will be drawn and it may come, the row is left as it is: a mask wo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.sampling import Row, Sampling
+from parlay.errors import BadRequest
+
+_PREPARED = 8  # rows: those behind them are seldom read
 
 
 class Masked:
@@ -37,6 +41,16 @@ class Masked:
             return row
         allowed = self._constraint.allowed(before)
         return row if allowed is None else masked(row, allowed)
+
+
+def prepare(constraint: Constraint, draft: Sequence[int], sampling: Sampling) -> None:
+    """Have the masks of a draft's first rows computed before there are logits, where all of them
+    will be asked for. A grammar that gives up does so again when its row is read."""
+    if sampling.untouched:
+        return
+    with suppress(BadRequest):
+        for j in range(min(len(draft) + 1, _PREPARED)):
+            constraint.allowed(draft[:j])
 
 
 def masked(row: Row, allowed: NDArray[np.bool_]) -> Row:

@@ -83,6 +83,11 @@ class Spacing:
     def in_string(self) -> bool:
         return self._in_string
 
+    @property
+    def name(self) -> bytes:
+        """Of the value that is being read."""
+        return self._name
+
     def kept(self) -> Spacing:
         """Its habits alone."""
         made = Spacing()

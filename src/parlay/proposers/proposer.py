@@ -75,6 +75,14 @@ class Foresighted(Protocol):
         """Draft on for these sequences, until asked for something else. Comes back at once."""
 
 
+@runtime_checkable
+class Preparing(Protocol):
+    """A proposer that can do now what the next draft would take longer for."""
+
+    def prepare(self, ask: Ask) -> None:
+        """A device computes, so that this takes nobody's time; the text is not known further."""
+
+
 class Proposer(Protocol):
     """Proposes tokens cheaply."""
 
@@ -140,3 +148,8 @@ def provides(proposer: object) -> TypeGuard[Provident]:
 def indexes(proposer: object) -> TypeGuard[Indexing]:
     """Whether it likes to read a prompt before it is asked."""
     return _follows(proposer, Indexing)
+
+
+def prepares(proposer: object) -> TypeGuard[Preparing]:
+    """Whether it can do something for its next draft while a device computes."""
+    return _follows(proposer, Preparing)

@@ -25,13 +25,24 @@ class SkeletonProposer:
         self._piece = piece
         self._spacings: dict[int, tuple[Spacing, int]] = {}  # and the tokens it has read
         self._owners: dict[int, str] = {}
+        self._prepared: dict[int, bytes] = {}  # the names whose strings were looked behind
         self._last: dict[str, Spacing] = {}  # of each owner's last answer, the latest at the end
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """One draft per ask, in order; empty where no grammar holds."""
         return [self._draft(ask) for ask in asks]
 
+    def prepare(self, ask: Ask) -> None:
+        """A device is at work: look behind the string that the text is in, once for each."""
+        if ask.constraint is None:
+            return
+        spacing = self._read(ask)
+        if spacing.in_string and self._prepared.get(ask.seq_id) != spacing.name:
+            self._prepared[ask.seq_id] = spacing.name
+            ask.constraint.prepare(spacing)
+
     def forget(self, seq_id: int) -> None:
+        self._prepared.pop(seq_id, None)
         self._spacings.pop(seq_id, None)
         self._owners.pop(seq_id, None)
 
@@ -59,6 +70,7 @@ class SkeletonProposer:
             self._spacings[seq_id] = (spacing, n_read - discard)
 
     def close(self) -> None:
+        self._prepared.clear()
         self._spacings.clear()
         self._owners.clear()
         self._last.clear()

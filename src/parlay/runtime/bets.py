@@ -22,6 +22,7 @@ from parlay.proposers.proposer import (
     goes_on,
     indexes,
     looks_ahead,
+    prepares,
     provides,
 )
 from parlay.proposers.skeleton import SKELETON
@@ -201,6 +202,11 @@ class Bets:
             if name in self._free and name != SKELETON and name in self.proposers:
                 draft = self._propose(name, (replace(_free_ask(seq, 1), constraint=None),))[0]
                 yield from draft.tokens
+
+    def prepare(self, seq: Sequence) -> None:
+        """A device computes a round of this sequence: the next one's draft is made ready."""
+        if not seq.request.plain:
+            self._tell_all("prepare", lambda proposer: _prepare(proposer, seq))
 
     def begin(self, seq: Sequence) -> None:
         """A sequence has got its slot: those who index texts keep what it shares with the slot's
@@ -393,6 +399,11 @@ def _begin(proposer: Proposer, seq: Sequence) -> None:
         proposer.begin(seq.seq_id, seq.tokens, seq.n_reused, seq.request.memory)
     else:
         proposer.forget(seq.seq_id)
+
+
+def _prepare(proposer: Proposer, seq: Sequence) -> None:
+    if prepares(proposer):
+        proposer.prepare(_free_ask(seq, 0))
 
 
 def _read(proposer: Proposer, seq: Sequence) -> None:

@@ -104,6 +104,11 @@ class Guide:
             return Forced()
         return self._state.constraint.forced(spacing)
 
+    def prepare(self, spacing: Spacing) -> None:
+        """Compute now what will be forced once the string ends that the text is in."""
+        if isinstance(self._state, Held):
+            self._state.constraint.prepare(spacing)
+
     @property
     def complete(self) -> bool:
         """Whether the text so far may end here."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from parlay.control.controller import plain
 from parlay.decoding.draft import NO_DRAFT
 from parlay.decoding.logprobs import TokenLogprob, token_logprob
-from parlay.decoding.masked import Masked
+from parlay.decoding.masked import Masked, prepare
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.decoding.span import Span, Target, pad
 from parlay.decoding.verdict import Verdict
@@ -321,6 +321,9 @@ class Scheduler:
         for row in rows:
             if not row.decodes:
                 self.bets.read(row.seq, meanwhile=True)
+            elif row.seq.constraint is not None:
+                self.bets.prepare(row.seq)
+                prepare(row.seq.constraint, row.bet.draft.tokens, row.seq.request.sampling)
         self.bets.glance([row.seq for row in rows if row.decodes])
 
     def _catch_up(self) -> None:
