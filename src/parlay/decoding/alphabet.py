@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 
-# Of JSON; letters and digits first, since most places are inside of values.
-_PROBES = b'ab01",}]{[-:tfn.e'
 _N_TEXTS = 4096  # tokenised texts that are kept: a schema's names come again and again
 
 
@@ -30,10 +28,9 @@ class Alphabet:
         self._spell = spell or self._tokenize
 
     @cached_property
-    def probes(self) -> list[tuple[int, int]]:
-        """A few bytes, each with its token, of which two may come wherever a text has a choice."""
-        single = {piece: token for token, piece in enumerate(self.pieces) if len(piece) == 1}
-        return [(byte, single[bytes([byte])]) for byte in _PROBES if bytes([byte]) in single]
+    def letters(self) -> dict[int, int]:
+        """Single bytes, each with its token."""
+        return {piece[0]: token for token, piece in enumerate(self.pieces) if len(piece) == 1}
 
     def text_of(self, tokens: Sequence[int]) -> bytes:
         """What a grammar has read after them; control tokens have no text, but each is another."""

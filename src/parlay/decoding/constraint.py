@@ -24,6 +24,9 @@ class Forced:
     sure: tuple[float, ...] = ()  # of each; 1: nothing else may come after those before it
 
 
+NOTHING_FORCED = Forced()
+
+
 class Constraint(Protocol):
     """The state of one sequence's grammar."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.alphabet import Alphabet
-from parlay.decoding.constraint import Forced
+from parlay.decoding.constraint import NOTHING_FORCED, Forced
 from parlay.decoding.spacing import Guess, Spacing
 from parlay.decoding.span import common_prefix
 from parlay.errors import BadRequest
@@ -26,7 +26,7 @@ Bits = NDArray[np.uint8]  # a mask, eight tokens to a byte
 
 DEAD_END = "NoExtension"  # how a matcher says that no byte may come, and no end
 _MARKS = b'",}]{[:'  # a letter that may come is one of others that were not tried
-_LIST_MARKS = frozenset(b",]")
+_LIST_MARKS = b",]"
 _STRING_ENDS = (b'"', b'",')  # as models write them
 _CERTAIN = 1.0  # nothing else may come
 _HELD = 0.97  # a guess that has begun to come
@@ -98,6 +98,8 @@ class GrammarConstraint:
         """The tokens that must come next, white space as this answer has put it so far; up to the
         next place where the model has a choice that is not by habit, too."""
         self._go_to(())
+        if spacing.in_string and not self._matcher.compute_ff_bytes():
+            return NOTHING_FORCED
         ahead, habit, text = self._matcher.deep_copy(), spacing.ahead(), b""
         guesses: dict[int, float] = {}  # where each begins in the text, and how sure it is
         while len(text) < _MOST_BYTES:
@@ -139,21 +141,22 @@ class GrammarConstraint:
         on or ends; nothing for any other choice."""
         if spacing.in_string or ahead.is_accepting():
             return _NO_GUESS
-        firsts = self._probed(ahead)
-        mark = spacing.goes_on() if firsts == _LIST_MARKS else Guess(bytes(firsts), _CERTAIN)
+        firsts = self._probed(ahead, spacing.marks)
+        mark = spacing.goes_on() if firsts == _LIST_MARKS else Guess(firsts, _CERTAIN)
         known = len(mark.text) == 1 and mark.text in _MARKS
         space = spacing.guess(mark.text[0]) if known else None
         if space is None:
             return _NO_GUESS
         return Guess(space.text + mark.text, space.sure * mark.sure)
 
-    def _probed(self, matcher: Any) -> set[int]:
-        """Of a few bytes, those that may come; two are enough to know of a choice. One mark is all
+    def _probed(self, matcher: Any, bytes_: bytes) -> bytes:
+        """Of these bytes, those that may come; two are enough to know of a choice. One mark is all
         but sure to be forced, and a draft may err: that takes a tenth of a mask's time."""
-        found: set[int] = set()
-        for byte, token in self._alphabet.probes:
-            if matcher.validate_tokens([token]):
-                found.add(byte)
+        found, letters = b"", self._alphabet.letters
+        for byte in bytes_:
+            token = letters.get(byte)
+            if token is not None and matcher.validate_tokens([token]):
+                found += bytes([byte])
                 if len(found) == 2:
                     break
         return found

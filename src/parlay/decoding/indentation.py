@@ -7,8 +7,6 @@ not let goes on as if it had.
 
 from __future__ import annotations
 
-from copy import copy
-
 _USUAL = b"  "  # one step, where nothing is known
 
 
@@ -23,7 +21,8 @@ class Indentation:
 
     def ahead(self) -> Indentation:
         """One that goes on from here by itself."""
-        made = copy(self)
+        made = Indentation.__new__(Indentation)
+        made.__dict__.update(self.__dict__)
         made._blocks = self._blocks.copy()
         return made
 
