@@ -164,7 +164,7 @@ def test_a_missing_quantisation_or_file_names_those_there_are(hub: Hub) -> None:
 def test_a_repository_without_gguf_names_others(hub: Hub, cache: Path) -> None:
     hub.repos["acme/Tiny"] = {"model.safetensors": b"x"}
     message = refusal("acme/Tiny")
-    assert "no GGUF files" in message and REPO in message and left_behind(cache) == []
+    assert message.endswith(f"no GGUF files; these do: {REPO}") and left_behind(cache) == []
 
 
 def test_a_renamed_repository_is_followed(hub: Hub) -> None:
@@ -182,6 +182,8 @@ def test_offline_what_is_here_is_used_and_what_is_not_is_refused(
     assert resolve_model(f"{REPO}:Q4_0") == path
     assert resolve_model(REPO) == path
     assert "HF_HUB_OFFLINE" in refusal(f"{REPO}:Q8_0")
+    told = call("pull", f"{REPO}:Q4_0")  # asks the hub otherwise
+    assert told.exit_code == 0 and told.stdout.strip() == str(path)
 
 
 def test_a_hub_that_is_down_is_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

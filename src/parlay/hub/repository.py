@@ -36,6 +36,13 @@ def endpoint() -> str | None:
     return os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
 
 
+def offline() -> bool:
+    """Whether HF_HUB_OFFLINE forbids to ask."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
 def api() -> HfApi:
     """The hub's own client: tokens, mirrors, proxies and offline mode are its variables."""
     from huggingface_hub import HfApi
@@ -120,7 +127,8 @@ def _nearest(name: str) -> str:
 
 
 def _conversions(name: str) -> str:
-    found = search(name.partition("/")[2])[:_N_NEAREST]
+    named = search(name.partition("/")[2])
+    found = [other for other in named if other != name][:_N_NEAREST]
     return f"; these do: {', '.join(found)}" if found else "; look for a repository ending in -GGUF"
 
 

@@ -16,7 +16,7 @@ from parlay.hub.fetching import Say, fetch
 from parlay.hub.fitting import choose
 from parlay.hub.name import DefaultName, FileName, HubName, OllamaName, ShortName, parse_name
 from parlay.hub.place import Entry
-from parlay.hub.repository import Repository, read_repository
+from parlay.hub.repository import Repository, offline, read_repository
 from parlay.hub.variant import Variant, matching, split_of
 
 log = logging.getLogger("parlay.hub")
@@ -55,7 +55,11 @@ def resolve_drafter(name_or_path: str, say: Say | None = None) -> Path:
 
 
 def pull(name: HubName, say: Say) -> Path:
-    """Ask the hub, choose, fetch what is not here."""
+    """Ask the hub, choose, fetch what is not here; where it may not be asked, what is here."""
+    found = _here(name) if offline() else None
+    if found is not None:
+        say(f"{name} is here; HF_HUB_OFFLINE is set, so the hub was not asked")
+        return found
     repository = read_repository(name.repo)
     if repository.name != name.repo:
         say(f"{name.repo} is called {repository.name} now")
