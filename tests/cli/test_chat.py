@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
 from typer.testing import CliRunner
 
-from parlay.cli.chat import blocks, history_file, newest
+from parlay.cli.chat import _typed, blocks, history_file, newest
 from parlay.cli.chat_answerer import Figures, Message, RemoteAnswerer, Token, Ways
 from parlay.cli.chat_session import Leave, Session, brief
 from parlay.cli.main import app
@@ -72,6 +76,7 @@ def test_an_answer_that_is_broken_off_stays_as_far_as_it_came(session: Session) 
     next(stream)
     stream.close()
     assert session.turns[-1] == {"role": "assistant", "content": "one "}
+    assert "broken off" in session.command("/why")
 
 
 def test_a_question_that_could_not_be_asked_is_taken_back(session: Session) -> None:
@@ -137,6 +142,16 @@ def test_unknown_commands_are_told_and_quit_leaves(session: Session) -> None:
 )
 def test_questions_may_have_several_lines(lines: list[str], found: list[str]) -> None:
     assert list(blocks(iter(lines))) == found
+
+
+def test_lines_typed_ahead_while_an_answer_comes_are_sent_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The terminal is not the prompt's then, and turns Enter into a line feed."""
+    monkeypatch.setenv("PARLAY_CONFIG", str(tmp_path))
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        keys.send_text("/why\n/help\nfirst\x1b\rsecond\r")
+        assert list(islice(_typed(), 3)) == ["/why", "/help", "first\nsecond"]
 
 
 def test_the_history_is_bounded_and_its_users_alone(

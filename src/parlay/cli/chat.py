@@ -190,8 +190,8 @@ def _prompt_session() -> PromptSession[str]:
     def _send(event: KeyPressEvent) -> None:
         event.current_buffer.validate_and_handle()
 
+    # Not Ctrl-J: it is what Enter is as long as an answer comes, when lines are typed ahead.
     @keys.add("escape", "enter")
-    @keys.add("c-j")
     def _new_line(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
 

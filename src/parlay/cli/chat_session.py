@@ -103,7 +103,11 @@ class Session:
         return f"speculation is {'on' if self.ways.speculate else 'off'}"
 
     def _why(self, _: str) -> str:
-        return "nothing has been answered yet" if self.figures is None else why(self.figures)
+        if self.figures is not None:
+            return why(self.figures)
+        if self.turns:
+            return "nothing is known of the last answer: it was broken off, or nobody told"
+        return "nothing has been answered yet"
 
     def _save(self, name: str) -> str:
         if not name:
