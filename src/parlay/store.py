@@ -73,7 +73,8 @@ def _mapping(found: Any) -> dict[str, Any]:
 
 def _set_aside(path: Path, error: Exception) -> None:
     """Out of the way, for whoever wants to look; it is made again."""
-    log.warning("%s is damaged and was set aside: %r", path.name, error)
+    reason = " ".join(str(error).split())[:120] or type(error).__name__
+    log.warning("%s is damaged (%s): it was set aside, and is made anew", path, reason)
     with suppress(OSError):
         path.replace(path.with_suffix(".damaged"))
 

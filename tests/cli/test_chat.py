@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 
@@ -11,11 +12,12 @@ import pytest
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
+from rich.console import Console
 from typer.testing import CliRunner
 
-from parlay.cli.chat import _typed, blocks, history_file, newest
+from parlay.cli.chat import _answer, _typed, blocks, history_file, newest
 from parlay.cli.chat_answerer import Figures, Message, RemoteAnswerer, Token, Ways
-from parlay.cli.chat_session import Leave, Session, brief
+from parlay.cli.chat_session import Leave, Session, brief, read_conversation
 from parlay.cli.main import app
 from parlay.decoding.verdict import Origin
 from parlay.errors import BadRequest
@@ -40,6 +42,8 @@ class Scripted:
         if messages[-1]["content"] == "fail":
             raise BadRequest("no room")
         for word in str(messages[-1]["content"]).split():
+            if word == "fail":
+                raise BadRequest("gone")
             yield Token(f"{word} ", Origin.ACCEPTED)
         self.figures = Figures(10, 50.0, 20.0, TOLD, 1.5, True)
 
@@ -115,11 +119,28 @@ def test_what_was_saved_can_be_resumed(session: Session, tmp_path: Path) -> None
     said(session, "one")
     session.command(f"/save {tmp_path / 'talk.json'}")
     again = Session(Scripted(), Ways())
-    again.resume(tmp_path / "talk.json")
+    again.resume(read_conversation(tmp_path / "talk.json"))
     assert again.messages == session.messages
+    other = Session(Scripted(), Ways(), system="Be long")
+    other.resume(read_conversation(tmp_path / "talk.json"))
+    assert other.system == "Be long" and other.turns == session.turns
     (tmp_path / "bad.json").write_text("[]")
     with pytest.raises(BadRequest, match="no conversation"):
-        again.resume(tmp_path / "bad.json")
+        read_conversation(tmp_path / "bad.json")
+
+
+def test_what_cannot_be_resumed_is_said_before_a_model_is_loaded(tmp_path: Path) -> None:
+    arguments = ["chat", "no-such-model", "--resume", str(tmp_path / "gone.json")]
+    done = CliRunner().invoke(app, arguments)
+    assert isinstance(done.exception, BadRequest)
+    assert "gone.json cannot be read" in done.exception.message
+
+
+def test_an_error_in_the_middle_of_an_answer_has_a_line_of_its_own(session: Session) -> None:
+    out, err = Console(file=StringIO()), Console(file=StringIO())
+    with pytest.raises(BadRequest):
+        _answer(session, "one two fail", out, err)
+    assert isinstance(out.file, StringIO) and out.file.getvalue() == "one two \n"
 
 
 def test_unknown_commands_are_told_and_quit_leaves(session: Session) -> None:

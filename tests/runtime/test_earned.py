@@ -245,7 +245,14 @@ def with_digest(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda text: "{", lambda text: '{"format": 1}', lambda text: "[1]", with_digest]
+    "damage",
+    [
+        lambda text: "{",
+        lambda text: '{"format": 1}',
+        lambda text: "[1]",
+        with_digest,
+        lambda text: text.replace('"classes"', '"cases"'),
+    ],
 )
 def test_a_damaged_or_foreign_record_is_measured_again(
     target: Path, probed: list[int], damage: Callable[[str], str]

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from parlay.cli import show
 from parlay.cli.chat_answerer import Answerer, LocalAnswerer, RemoteAnswerer, Ways
-from parlay.cli.chat_session import Leave, Session, brief
+from parlay.cli.chat_session import Leave, Session, brief, read_conversation
 from parlay.errors import BadRequest, ParlayError
 from parlay.pairing.manifest import config_folder
 from parlay.parlay import Parlay
@@ -74,13 +74,13 @@ def chat(
             )  # fmt: skip
 
     ways = Ways(max_tokens, temperature, seed)
+    earlier = [] if resume is None else read_conversation(resume)
     answerer = (
         RemoteAnswerer(url, model, api_key) if url else LocalAnswerer(model or "default", open_)
     )
     try:
         session = Session(answerer, ways, system)
-        if resume is not None:
-            session.resume(resume)
+        session.resume(earlier)
         _talk(session, answerer, json_output)
     finally:
         answerer.close()
@@ -123,6 +123,9 @@ def _answer(session: Session, line: str, out: Console, err: Console) -> None:
         out.print()
         err.print("broken off", style="dim")
         return
+    except ParlayError:
+        out.print()  # what is said of it stands on a line of its own
+        raise
     out.print()
     if session.figures is not None:
         err.print(Text(brief(session.figures), style="dim"), soft_wrap=True)

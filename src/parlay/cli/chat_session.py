@@ -129,20 +129,24 @@ class Session:
     def _quit(self, _: str) -> str:
         raise Leave
 
-    def resume(self, path: Path) -> None:
-        """Go on with a conversation that was saved."""
-        try:
-            if path.stat().st_size > _MAX_FILE:
-                raise BadRequest(f"{path} is too large for a conversation")
-            messages = json.loads(path.read_text("utf-8"))["messages"]
-            turns = [{"role": str(m["role"]), "content": str(m["content"])} for m in messages]
-        except OSError as error:
-            raise BadRequest(f"{path} cannot be read ({error.strerror}); check the path") from None
-        except (ValueError, KeyError, TypeError):
-            raise BadRequest(f"{path} is no conversation saved by /save") from None
+    def resume(self, turns: list[dict[str, Any]]) -> None:
+        """Go on with a conversation of earlier; its system message unless there is another."""
         if turns and turns[0]["role"] == "system":
-            self.system = turns.pop(0)["content"]
+            self.system, turns = self.system or turns[0]["content"], turns[1:]
         self.turns = turns
+
+
+def read_conversation(path: Path) -> list[dict[str, Any]]:
+    """One that was saved."""
+    try:
+        if path.stat().st_size > _MAX_FILE:
+            raise BadRequest(f"{path} is too large for a conversation")
+        messages = json.loads(path.read_text("utf-8"))["messages"]
+        return [{"role": str(m["role"]), "content": str(m["content"])} for m in messages]
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read ({error.strerror}); check the path") from None
+    except (ValueError, KeyError, TypeError):
+        raise BadRequest(f"{path} is no conversation saved by /save") from None
 
 
 def help_text() -> str:
