@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -104,11 +105,22 @@ def speed(path: Path, n_cpu_moe: int, n_tokens: int, n_prompts: int) -> Speed:
 
 def main() -> None:
     args = _arguments()
-    tables = [costs(args.model, n, args.times, args.budget_s) for n in args.n_cpu_moe]
+    tables: list[Costs] = []
+    speeds: list[Speed] = []
+    for n in args.n_cpu_moe:
+        tables.append(costs(args.model, n, args.times, args.budget_s))
+        _keep(args, tables, speeds)
+        speeds.append(speed(args.model, n, args.tokens, args.prompts))
+        _keep(args, tables, speeds)
     if args.dense is not None:
         tables.append(costs(args.dense, 0, args.times, args.budget_s))
-    speeds = [speed(args.model, n, args.tokens, args.prompts) for n in args.n_cpu_moe]
+        _keep(args, tables, speeds)
     _print(tables, speeds)
+
+
+def _keep(args: argparse.Namespace, tables: Sequence[Costs], speeds: Sequence[Speed]) -> None:
+    """What there is so far, should it be cut short."""
+    print(f"{len(tables)} tables, {len(speeds)} speeds", file=sys.stderr)
     if args.json is not None:
         record = {"costs": [asdict(t) for t in tables], "speeds": [asdict(s) for s in speeds]}
         args.json.write_text(json.dumps(record, indent=1))

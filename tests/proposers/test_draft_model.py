@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -467,6 +467,38 @@ def test_a_real_drafter_drafts_its_own_continuation_after_any_acceptance(
         texts[0] = [*texts[0][:6], 50, 51]
         (draft,) = proposer.propose([Ask(0, texts[0], 4)])
         assert draft.tokens == own_continuation(reference, texts[0], 4)
+
+
+@pytest.mark.parametrize("name", tiny_models.RECURRENT)
+def test_a_recurrent_drafter_reads_again_only_what_came_after_its_draft_began(
+    name: str, tmp_path: Path
+) -> None:
+    path = tiny_models.WRITERS[name](tmp_path / "drafter.gguf", ftype="q8_0")
+    settings = ContextSettings(256, 2, 64, threads=1, n_snapshots=1, prompt_cache_bytes=1 << 24)
+    with Model(path, ModelSettings()) as model, closing(Context(model, settings)) as context:
+        proposer = DraftModel(context, frozenset(), context.n_vocab, 64)
+        text = [int(t) for t in np.random.default_rng(2).integers(3, 200, 60)]
+        for accepted in (0, 4, 2):
+            (draft,) = proposer.propose([Ask(0, text, 4)])
+            text += [*draft.tokens[:accepted], 9]
+        n_rows = _counting(context)
+        (draft,) = proposer.propose([Ask(0, text, 4)])
+        assert len(draft.tokens) == 4
+        # The three tokens since the last draft began, then one by one.
+        assert n_rows == [3, 1, 1, 1]
+
+
+def _counting(context: Context) -> list[int]:
+    """Rows of every pass from here on."""
+    found: list[int] = []
+    decode = context.decode
+
+    def counted(spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        found.append(sum(len(span.tokens) for span in spans))
+        return decode(spans)
+
+    context.decode = counted  # type: ignore[method-assign]
+    return found
 
 
 def slid(proposer: DraftModel) -> list[int]:

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from parlay.decoding.sampling import Sampling
+from parlay.llama.capture import GIVES_LAYERS
+from parlay.llama.facts import read_facts
 from parlay.llama.undo import Rollback
 from parlay.runtime.engine import Engine
 from parlay.runtime.request import Request
 from parlay.testing import RecordedProposer
-from tests import tiny_models
+from tests import tiny_drafters, tiny_models
 from tests.runtime.test_engine import run, settings
 
 WINDOWS = (1, 3, 7)
@@ -42,13 +44,16 @@ def test_drafts_of_any_kind_and_window_leave_the_text_of_plain_decoding(
     name, path = family
     with Engine(settings(path)) as engine:
         expected = [run(engine, Request(p, 32, GREEDY))[0].tokens for p in PROMPTS]
-    made = settings(path, "ngram", "suffix", mode="exact", remember_tokens=4096)
+    drafters = _drafters(name, path)
+    made = settings(path, "ngram", "suffix", *drafters, mode="exact", remember_tokens=4096)
     n_drafted = n_accepted = 0
     with Engine(made) as engine:
         assert engine.target.rollback is KINDS.get(name, Rollback.PARTIAL)
         n_vocab = engine.target.n_vocab
         engine.bets.proposers["recorded"] = RecordedProposer(expected, 0.7, n_vocab=n_vocab)
-        for proposer in ("ngram", "suffix", "recorded"):
+        models = [proposer for proposer in engine.bets.proposers if proposer.startswith("model")]
+        assert len(models) == len(drafters)
+        for proposer in ("ngram", "suffix", "recorded", *models):
             for window in WINDOWS:
                 asked = [
                     Request(p, 32, GREEDY, proposers=(proposer,), window=window) for p in PROMPTS
@@ -60,3 +65,12 @@ def test_drafts_of_any_kind_and_window_leave_the_text_of_plain_decoding(
         exact = engine.exact.limit > 1
     if exact:
         assert 0.2 * n_drafted < n_accepted < 0.95 * n_drafted
+
+
+def _drafters(name: str, path: Path) -> list[Path]:
+    """A model of the same family that is often wrong; a block drafter where states are given."""
+    whole = tiny_models.WRITERS[name](path.with_name("whole.gguf"))
+    made = [tiny_models.perturb(whole, path.with_name("drafter.gguf"), noise=0.1)]
+    if read_facts(path).architecture in GIVES_LAYERS:
+        made.append(tiny_drafters.write_dflash(path.with_name("block.gguf")))
+    return made

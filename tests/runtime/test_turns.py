@@ -59,7 +59,7 @@ def ask(engine: Engine, prompt: tuple[int, ...], n: int = 8, owner: str = "") ->
     return seq.n_reused, *seq.tokens
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", tiny_models.WRITERS)
 def test_the_next_turn_reads_only_what_is_new(name: str, file: Callable[[str], Path]) -> None:
     with Engine(made(file(name), "suffix")) as engine:
         _, *said = ask(engine, PROMPT)
@@ -188,11 +188,30 @@ turns = st.lists(
 )
 
 
-@pytest.mark.parametrize(("name", "slots"), [("qwen35", 1), ("nemotron_h", 2), ("mamba", 1)])
+@pytest.mark.parametrize(
+    ("name", "slots"),
+    [*(("qwen35", 1), ("nemotron_h", 2), ("mamba", 1)), *(("gemma4", 1), ("deepseek2", 2))],
+)
 def test_whatever_came_before_an_answer_is_that_of_a_cold_engine(
     name: str, slots: int, file: Callable[[str], Path]
 ) -> None:
-    with Engine(made(file(name), "ngram", "suffix", slots=slots, cache=1 << 22)) as engine:
+    _play(made(file(name), "ngram", "suffix", slots=slots, cache=1 << 22))
+
+
+@pytest.mark.parametrize(("name", "slots"), [("qwen35", 1), ("lfm2", 2), ("mamba", 1)])
+def test_whatever_a_recurrent_drafter_has_drafted_the_text_is_that_of_a_cold_engine(
+    name: str, slots: int, file: Callable[[str], Path]
+) -> None:
+    whole = file(name).with_name(f"{name}-whole.gguf")
+    drafter = tiny_models.perturb(
+        tiny_models.WRITERS[name](whole), whole.with_name(f"{name}-drafter.gguf"), noise=0.1
+    )
+    _play(made(file(name), str(drafter), slots=slots, cache=1 << 22))
+
+
+def _play(wanted: EngineSettings) -> None:
+    """Turns of three conversations at random, each beside one that nothing was kept for."""
+    with Engine(wanted) as engine:
         counter = iter(range(1 << 30))
 
         @hypothesis_settings(max_examples=6, derandomize=True)

@@ -116,7 +116,10 @@ def _load(role: str, wanted: Wanted, n_features: int = 0) -> Load:
     pairs = [item for a in model.adapters for item in read_pairs(a.path).items()]
     adapters = tuple(Weight(name, pair.n_bytes) for name, pair in pairs)
     rank = max((pair.a.dims[1] for _, pair in pairs), default=0)
-    return Load(role, shape, model, wanted.context, n_features, adapters, rank)
+    context = wanted.context
+    if role != "target" and shape.takes_back:
+        context = replace(context, n_snapshots=1)  # see `Loader`: it comes back to a copy
+    return Load(role, shape, model, context, n_features, adapters, rank)
 
 
 def usable_pools() -> list[MemoryPool]:

@@ -180,7 +180,11 @@ class DraftModel:
             # A pass without logits is another shape; a single token's must stay what it is.
             self._decode(fed, n_logits=int(all(len(tokens) == 1 for tokens in fed.values())))
             missing = {s: rest[len(fed.get(s, ())) :] for s, rest in missing.items()}
-        return self._decode(missing, n_logits=1)
+        rows = self._decode(missing, n_logits=1)
+        for d in going:
+            if not d.tokens:  # where a cache that cannot be cut comes back to, if the draft fails
+                self._model.mark(d.ask.seq_id)
+        return rows
 
     def _bite(self, n_missing: int, share: int) -> int:
         """How much to feed at once before the last pass."""

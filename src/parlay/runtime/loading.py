@@ -40,6 +40,9 @@ FREE_PROPOSERS: dict[str, Callable[[int], Proposer]] = {
 MODEL = "model"
 FREE = frozenset({*FREE_PROPOSERS, PREDICTION, SKELETON})  # no model behind them
 
+# RAM for the marks of a draft model that is recurrent; half of it is used.
+_MARK_BYTES = 1 << 28
+
 Closing = list[Callable[[], None]]  # how to free what was made, last made first
 
 
@@ -99,7 +102,7 @@ class Loader:
             )
         if reads_states:
             return self._follower(drafter, closing, name)
-        context = Context(drafter, self._drafter_context(settings.context.n_sequences))
+        context = Context(drafter, self._draft_model_context(drafter))
         context.share_threads(self._target)
         closing.append(context.close)
         if context.rollback is Rollback.NONE:
@@ -141,6 +144,14 @@ class Loader:
             cache_type_k=settings.drafter_cache_type_k,
             cache_type_v=settings.drafter_cache_type_v,
         )
+
+    def _draft_model_context(self, drafter: Model) -> ContextSettings:
+        """A recurrent one comes back to where its draft began: to a copy on the device, which
+        snapshots leave alone."""
+        context = self._drafter_context(self._settings.context.n_sequences)
+        if drafter.facts.recurrent is None:
+            return context
+        return replace(context, n_snapshots=1, prompt_cache_bytes=_MARK_BYTES)
 
     def _follower(self, drafter: Model, closing: Closing, name: str) -> Proposer:
         """A drafter that reads the target's hidden states."""
