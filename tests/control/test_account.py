@@ -113,3 +113,24 @@ def test_no_answer_loses_more_than_its_share_or_the_stake(losses: list[float]) -
             account.book(0, "ngram", -loss)
             lost += loss
     assert lost <= max(0.5, 0.02 * len(losses)) + 1e-9
+
+
+def test_what_drafts_from_one_request_stakes_a_share_of_it_whatever_others_won() -> None:
+    account = Account({"prediction": 1000.0})
+    account.open(0)
+    assert account.own_allowance(0, 0, PLAIN_S, n_remaining=160) == pytest.approx(1.6)
+    assert account.own_allowance(0, 0, PLAIN_S, n_remaining=20) == 0.5  # as for anybody
+    account.book(0, "prediction", -1.6)
+    assert account.own_allowance(0, 20, PLAIN_S, n_remaining=140) == pytest.approx(0.0)
+    account.open(1)
+    assert account.own_allowance(1, 0, PLAIN_S, n_remaining=160) == pytest.approx(1.6)
+
+
+def test_drafts_that_were_refused_and_right_make_up_for_part_of_a_loss_on_average() -> None:
+    account = Account()
+    account.open(0)
+    allowance(account)
+    account.book(0, "ngram", -3.0)
+    assert account.at_risk(0, PLAIN_S) == pytest.approx(-2.5)
+    account.regain(0, 10.0)
+    assert account.at_risk(0, PLAIN_S) == pytest.approx(-1.0)  # no more than that

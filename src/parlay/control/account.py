@@ -13,6 +13,10 @@ What was spent without a bet counts as lost, too: searching for drafts, indexing
 Where the text itself has shown how unlikely a loss is (`evidence.py`), it is the average loss that
 has to stay within the stake: a draft that was right sixteen times of sixteen is not a gamble.
 
+A proposer that drafts from what came with one request has no record beyond it: that others sent
+good texts says nothing of this one. Its stake is 2 % of half of what the request may still
+generate, until the text itself has shown something.
+
 A first bet that is lost must not keep a text out that repeats itself from there on: drafts that are
 refused and turn out right make up for part of a loss, where the proposer has a record to lose.
 """
@@ -23,6 +27,7 @@ from collections.abc import Mapping
 
 _SHARE = 0.02  # of the plain time of the tokens generated in the request
 _STAKE = 0.5  # plain passes, for a proposer nothing is known of
+_LIKELY = 0.5  # of what a request may generate, it does
 # What refused drafts may make up for: so many plain passes, and never more than the bonus.
 _REGAINED = 1.5
 # The bonus is this part of what a proposer has won of late; each request it is bet in forgets a
@@ -75,9 +80,18 @@ class Account:
     ) -> float:
         """Seconds the coming round may lose, where a plain one takes `plain_s` and a proposer that
         has won may stake `limit_s` more than one that has not."""
+        bonus = max(0.0, min(limit_s, _BONUS_SHARE * self._record.get(proposer, 0.0)))
+        return self._allowance(seq_id, n_generated, plain_s, bonus)
+
+    def own_allowance(
+        self, seq_id: int, n_generated: int, plain_s: float, n_remaining: int
+    ) -> float:
+        """The same for a proposer that drafts from what came with this request alone."""
+        first_s = _SHARE * _LIKELY * (n_generated + n_remaining) * plain_s
+        return self._allowance(seq_id, n_generated, plain_s, max(0.0, first_s - _STAKE * plain_s))
+
+    def _allowance(self, seq_id: int, n_generated: int, plain_s: float, bonus: float) -> float:
         self._share[seq_id] = _SHARE * plain_s * n_generated
-        record = self._record.get(proposer, 0.0)
-        bonus = max(0.0, min(limit_s, _BONUS_SHARE * record))
         balance = self._balance[seq_id] - self._spent[seq_id]
         if balance < 0:
             balance = min(0.0, balance + min(bonus, _REGAINED * plain_s, self._regained[seq_id]))
@@ -86,9 +100,13 @@ class Account:
     def at_risk(self, seq_id: int, plain_s: float) -> float:
         """Seconds the coming round may lose on average, whatever the proposer's record is.
 
-        What searching took is not held against what it found.
+        What searching took is not held against what it found, and a loss is made up for by drafts
+        that were refused and right.
         """
-        return self._balance[seq_id] + max(_STAKE * plain_s, self._share[seq_id])
+        balance = self._balance[seq_id]
+        if balance < 0:
+            balance = min(0.0, balance + min(_REGAINED * plain_s, self._regained[seq_id]))
+        return balance + max(_STAKE * plain_s, self._share[seq_id])
 
     def savings(self, proposer: str, limit_s: float) -> float:
         """Seconds that earlier requests left, less what this proposer has lost of them."""

@@ -20,6 +20,7 @@ from parlay.control.foresight import Foresight
 from parlay.control.survival import MAX_POSITIONS, Difficulty, Survival
 from parlay.control.undoing import FOR_NOTHING, Undoing
 from parlay.control.valuation import gains, position_rates, worth
+from parlay.proposers.prediction import PREDICTION
 
 # While less than so many plain passes may be lost, a second that may be lost costs so much more.
 _AT_EASE, _CAUTION = 5.0, 2.0
@@ -210,9 +211,7 @@ def best_offer(
             continue
         rates = survival.of(proposer, view.greedy, view.thinking).by_confidence
         gained = gains(draft.confidence, rates.odds, request.difficulty(proposer).factor)
-        allowance = account.allowance(
-            view.seq_id, proposer, view.n_generated, market.plain_s, limit_s
-        )
+        allowance = _free_allowance(proposer, view, market.plain_s, limit_s, account)
         at_risk = account.at_risk(view.seq_id, market.plain_s)
         stake = Stake(allowance, at_risk, request.evidence(proposer))
         n_allowed = market.widest(stake, gained, _n_certain(draft.confidence))
@@ -224,6 +223,14 @@ def best_offer(
             best = offer
     request.refused = None if best is None else _refusal(best, market)
     return best
+
+
+def _free_allowance(
+    proposer: str, view: View, plain_s: float, limit_s: float, account: Account
+) -> float:
+    if proposer == PREDICTION:
+        return account.own_allowance(view.seq_id, view.n_generated, plain_s, view.n_remaining)
+    return account.allowance(view.seq_id, proposer, view.n_generated, plain_s, limit_s)
 
 
 def _n_certain(confidence: Sequence[float]) -> int:
