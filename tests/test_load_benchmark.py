@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+from benchmarks.measurements import load
 from benchmarks.measurements.load import (
     AUTO,
     PEER,
@@ -16,9 +18,12 @@ from benchmarks.measurements.load import (
     Sample,
     lots,
     main,
+    named_cell,
+    named_lots,
     prompt,
     summary,
 )
+from benchmarks.shared.served import Subject
 
 CELL = Cell(4, 500, 96, "chat")
 
@@ -41,6 +46,38 @@ def test_every_number_of_streams_every_depth_and_every_answer_is_asked_for() -> 
     assert {cell.streams for cell in cells} == {1, 4, 16}
     assert {cell.answer for cell in cells} == {16, 96, 400}
     assert {cell.text for cell in cells} == {"chat", "edit"}
+
+
+def test_cells_can_be_named_and_keep_their_order() -> None:
+    cells = [named_cell(text) for text in ("16:500:16:edit", "1:500:400:chat", "2:7000:96:extract")]
+    (shallow, wide, _), (deep, few, long) = named_lots(cells)
+    assert shallow == cells[:2]
+    assert (wide, few) == (16, 2)
+    assert deep == [Cell(2, 7000, 96, "extract")]
+    assert long > 7000
+
+
+@pytest.mark.parametrize("text", ["16:500:16", "a:500:16:chat", "1:500:16:poem", "0:500:16:chat"])
+def test_a_cell_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="STREAMS:DEPTH"):
+        named_cell(text)
+
+
+def test_every_server_is_woken_before_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int, str]] = []
+
+    async def burst(_client: object, subject: Subject, cell: Cell, salt: int) -> str:
+        asked.append((subject.name, cell.answer, prompt(cell, 0, salt, subject.name)[:12]))
+        return subject.name
+
+    monkeypatch.setattr(load, "_burst", burst)
+    subjects = [Subject(name, "", {}) for name in (PLAIN, PEER)]
+    found = asyncio.run(load._pair(None, subjects, CELL, 7))  # type: ignore[arg-type]
+    order = [PLAIN, PEER, PEER, PLAIN]
+    assert [str(name) for name in found] == order
+    assert [name for name, _, _ in asked] == [n for name in order for n in (name, name)]
+    assert [n for _, n, _ in asked] == [2, CELL.answer] * 4
+    assert len({head for _, _, head in asked}) == 8
 
 
 @pytest.mark.parametrize("text", ["chat", "edit", "extract"])

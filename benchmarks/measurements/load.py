@@ -8,6 +8,9 @@ deep ones.
 On a GPU, with a stand-in (benchmarks/models/expand.py --context 32768) and llama.cpp's own binary:
   python -m benchmarks.measurements.load --model 8b-q5_0.gguf --server bin/llama-server --quick \
     --json out.json
+Cells by name, in this order (what is cut leaves those that are done):
+  python -m benchmarks.measurements.load --model 8b-q5_0.gguf --server bin/llama-server \
+    --cells 4:500:96:chat 16:500:16:edit 1:7000:400:extract --budget 1 --settle 3 --json out.json
 On a CPU:
   python -m benchmarks.measurements.load --streams 1 4 8 --depths 500 2000 7000 --json out.json
 """
@@ -22,7 +25,7 @@ import shlex
 import statistics
 import textwrap
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import count, product
@@ -45,6 +48,7 @@ TEXTS = ("chat", "edit", "extract")
 CHARACTERS = 3.3  # of a token, in code
 SHALLOW = 500  # tokens of a prompt; deeper ones are asked of fewer slots
 DEEP_SLOTS = 4
+WAKING = 50_000  # added to a prompt's number: what is asked next must not begin alike
 PLAIN, AUTO, PEER, NGRAM = "plain", "controller", "llama.cpp", "llama.cpp ngram-mod"
 RATIOS = {
     "controller over plain": (AUTO, PLAIN, "tokens_per_second"),
@@ -94,20 +98,22 @@ class Sample:
 def main(argv: Sequence[str] | None = None) -> None:
     args = _arguments(argv)
     samples: list[Sample] = []
-    for cells, slots, context in lots(args):
+    for cells, slots, context in lots(args) if args.cells is None else named_lots(args.cells):
         _run_lot(args, cells, slots, context, samples)
     _print(summary(samples))
-    for name, over in overall(samples).items():
+    whole = overall(samples)
+    _keep(samples, args.json, whole)
+    for name, over in whole.items():
         print(f"all cells: {name} {shown(over)}")
 
 
-def _keep(samples: Sequence[Sample], path: str | None) -> None:
+def _keep(samples: Sequence[Sample], path: str | None, whole: Mapping[str, Estimate]) -> None:
     """All there is so far: a run that is cut leaves what it has."""
     if path:
         record = {
             "samples": [asdict(sample) for sample in samples],
             "cells": summary(samples),
-            "overall": {name: recorded(over) for name, over in overall(samples).items()},
+            "overall": {name: recorded(over) for name, over in whole.items()},
         }
         Path(path).write_text(json.dumps(record, indent=1))
 
@@ -120,6 +126,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--depths", type=int, nargs="+", default=[500, 2000, 7000, 28000])
     parser.add_argument("--answers", type=int, nargs="+", default=[16, 96, 400])
     parser.add_argument("--texts", choices=TEXTS, nargs="+", default=list(TEXTS))
+    parser.add_argument(
+        "--cells",
+        type=named_cell,
+        nargs="+",
+        metavar="STREAMS:DEPTH:ANSWER:TEXT",
+        help="these alone, in this order",
+    )
     parser.add_argument("--quick", action="store_true", help="a tenth of the cells, in minutes")
     parser.add_argument("--budget", type=float, default=900.0, help="seconds of each lot")
     parser.add_argument("--least", type=int, default=1, help="pairs of each cell, at least")
@@ -164,6 +177,33 @@ def lots(args: argparse.Namespace) -> list[tuple[list[Cell], int, int]]:
         if cells:
             made.append((cells, max(streams), _context(max(depths), max(args.answers))))
     return made
+
+
+def named_cell(text: str) -> Cell:
+    """A cell as it is written on the command line."""
+    try:
+        streams, depth, answer, kind = text.split(":")
+        found = Cell(int(streams), int(depth), int(answer), kind)
+    except ValueError:
+        found = None
+    if found is None or found.text not in TEXTS or min(found.streams, found.depth) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: give STREAMS:DEPTH:ANSWER:TEXT")
+    return found
+
+
+def named_lots(cells: Sequence[Cell]) -> list[tuple[list[Cell], int, int]]:
+    """The same for cells that were named: servers with as many slots as the widest needs."""
+    shallow = [cell for cell in cells if cell.depth <= SHALLOW]
+    deep = [cell for cell in cells if cell.depth > SHALLOW]
+    return [
+        (
+            each,
+            max(cell.streams for cell in each),
+            _context(max(cell.depth for cell in each), max(cell.answer for cell in each)),
+        )
+        for each in (shallow, deep)
+        if each
+    ]
 
 
 def _cells(
@@ -269,27 +309,32 @@ async def _measure(
     # llama.cpp's server closes a connection after five idle seconds, maybe just when it is used.
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=1800, limits=limits) as client:
-        for cell in cells:  # every shape once before it counts
-            for subject in subjects:
-                await _burst(client, subject, replace(cell, depth=64, answer=4), next(salts))
+        shapes = {cell.streams: replace(cell, depth=64, answer=4) for cell in cells}
+        for shape, subject in product(shapes.values(), subjects):  # once before it counts
+            await _burst(client, subject, shape, next(salts))
         deadline = perf_counter() + args.budget
         for n_done in count():
             for cell in cells:
                 if n_done >= args.least and perf_counter() > deadline:
                     return
                 samples += await _pair(client, subjects, cell, next(salts))
-                _keep(samples, args.json)
+                _keep(samples, args.json, {})
 
 
 async def _pair(
     client: httpx.AsyncClient, subjects: Sequence[served.Subject], cell: Cell, salt: int
 ) -> list[Sample]:
-    """All subjects there and back, with the same prompts but for their first word."""
-    return [
-        await _burst(client, subject, cell, 2 * salt + back)
-        for back, order in enumerate((subjects, subjects[::-1]))
-        for subject in order
-    ]
+    """All subjects there and back, with the same prompts but for their first word.
+
+    Each is woken first: a server and a GPU that nobody asked for a while begin slowly, and the
+    first of all would pay for it every time.
+    """
+    found, waking = [], Cell(1, 16, 2, "chat")
+    for back, order in enumerate((subjects, subjects[::-1])):
+        for subject in order:
+            await _burst(client, subject, waking, WAKING + 2 * salt + back)
+            found.append(await _burst(client, subject, cell, 2 * salt + back))
+    return found
 
 
 async def _burst(
