@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ import yaml
 
 from benchmarks.shared import served, vllm_servers
 from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.traffic import Got, streamed
 from benchmarks.shared.vllm_servers import NAME, Vllm
 from parlay.bench.subjects.endpoint import Client, EndpointArm, discover
 from parlay.bench.subjects.subject import ArmInfo, Ask
@@ -41,16 +42,6 @@ from parlay.hub.resolving import resolve_drafter
 
 DRAFTED = "vllm:spec_decode_num_draft_tokens_total{"
 TOPICS = ("rain", "bread", "bees", "salt", "glass", "maps")
-
-
-@dataclass
-class Got:
-    """What one client saw of one request."""
-
-    text: str = ""
-    begun: bool = False
-    failed: str | None = None
-    told: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -165,29 +156,7 @@ def deployment(folder: Path, fast: Vllm, slow: Vllm) -> Path:
 def ask(url: str, topic: str, **more: Any) -> Got:
     content = f"Repeat this line five times: the {topic} and the {topic} and the {topic}."
     body = {"messages": [{"role": "user", "content": content}], "max_tokens": 32}
-    body |= {"temperature": 0, "stream": True, **more}
-    got = Got()
-    try:
-        path = f"{url}/v1/chat/completions"
-        with httpx.stream("POST", path, json=body, timeout=120) as response:
-            if response.status_code != 200:
-                response.read()
-                got.failed = f"HTTP {response.status_code}"
-            for line in response.iter_lines():
-                if line.startswith("data: {"):
-                    _take(got, json.loads(line[6:]))
-    except httpx.HTTPError as error:
-        got.failed = type(error).__name__
-    return got
-
-
-def _take(got: Got, chunk: dict[str, Any]) -> None:
-    got.begun = True
-    got.told = chunk.get("speculation") or got.told
-    if "error" in chunk:
-        got.failed = chunk["error"]["message"]
-    elif chunk["choices"]:
-        got.text += chunk["choices"][0]["delta"].get("content") or ""
+    return streamed(f"{url}/v1/chat/completions", {**body, "temperature": 0, **more})
 
 
 def metric(url: str, name: str) -> int:

@@ -204,3 +204,43 @@ def judge(response: httpx.Response) -> tuple[str, str]:
 def _refused(response: httpx.Response) -> tuple[str, str]:
     result, detail = judge(response)
     return ("broken", "it was taken") if result == "complete" else (result, detail)
+
+
+# -- one client that reads to the end -------------------------------------------------------------
+
+
+@dataclass
+class Got:
+    """What a client saw of one answer."""
+
+    text: str = ""
+    begun: bool = False
+    failed: str | None = None
+    last: dict[str, Any] = field(default_factory=dict)
+    told: dict[str, Any] = field(default_factory=dict)  # the last word on speculation
+
+    def take(self, chunk: dict[str, Any]) -> None:
+        """The next piece of a stream."""
+        self.begun, self.last = True, chunk
+        self.told = chunk.get("speculation") or self.told
+        if "error" in chunk:
+            self.failed = chunk["error"]["message"]
+        elif chunk["choices"]:
+            choice = chunk["choices"][0]
+            self.text += choice.get("text") or choice.get("delta", {}).get("content") or ""
+
+
+def streamed(url: str, body: dict[str, Any]) -> Got:
+    """Ask for a stream, and read it."""
+    got = Got()
+    try:
+        with httpx.stream("POST", url, json={**body, "stream": True}, timeout=120) as response:
+            if response.status_code != 200:
+                response.read()
+                got.failed = f"HTTP {response.status_code}: {response.text}"
+            for line in response.iter_lines():
+                if line.startswith("data: {"):
+                    got.take(json.loads(line[6:]))
+    except httpx.HTTPError as error:
+        got.failed = f"{type(error).__name__}: {error}"
+    return got

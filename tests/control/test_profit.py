@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlay.control.controller import Choice, Controller, View
+from parlay.control.controller import Choice, Controller, NeverRests, View
 from parlay.control.cost import CostTable, Curve
 from parlay.control.cutting import Cutting
 from parlay.control.profit import ProfitController
@@ -261,19 +261,7 @@ def test_several_sequences_lose_no_more_together(seed: int, n_slots: int) -> Non
     assert outcome.seconds <= 1.02 * plain.seconds + 2.0 * len(recordings)
 
 
-class AlwaysPlain:
-    def prices(self) -> None:
-        return None
-
-    def due(self) -> bool:
-        return True
-
-    def rests(self) -> bool:
-        return False
-
-    def notice(self) -> None:
-        """It never rests."""
-
+class AlwaysPlain(NeverRests):
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return [Choice("none", 0, Fallback.REQUEST) for _ in views]
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from benchmarks.shared.traffic import Got, streamed
 from parlay.bench.subjects.peer import LlamaServer, PeerSettings
 from tests import tiny_models
 from tests.gateway.running import Running, gateway
@@ -62,40 +62,9 @@ def pair(tiny: Path, tiny_folder: Path) -> Iterator[Behind]:
         yield found
 
 
-@dataclass
-class Got:
-    """What a client saw."""
-
-    text: str = ""
-    begun: bool = False
-    failed: str | None = None
-    last: dict[str, Any] = field(default_factory=dict)
-
-
 def ask(running: Running, prompt: str, **more: Any) -> Got:
-    body = {"prompt": prompt, "max_tokens": 48, "temperature": 0, "stream": True, **more}
-    got = Got()
-    try:
-        url = f"{running.url}/v1/completions"
-        with httpx.stream("POST", url, json=body) as response:
-            if response.status_code != 200:
-                response.read()
-                got.failed = response.text
-            for line in response.iter_lines():
-                if line.startswith("data: {"):
-                    take(got, json.loads(line[6:]))
-    except httpx.HTTPError as error:
-        got.failed = str(error)
-    return got
-
-
-def take(got: Got, chunk: dict[str, Any]) -> None:
-    got.begun = True
-    got.last = chunk
-    if "error" in chunk:
-        got.failed = chunk["error"]["message"]
-    elif chunk["choices"]:
-        got.text += chunk["choices"][0]["text"]
+    body = {"prompt": prompt, "max_tokens": 48, "temperature": 0, **more}
+    return streamed(f"{running.url}/v1/completions", body)
 
 
 def metric(running: Running, name: str) -> float:

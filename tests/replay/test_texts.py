@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from parlay.control.controller import Choice, FixedWindow, View
+from parlay.control.controller import Choice, FixedWindow, NeverRests, View
 from parlay.control.cost import CostTable, load_costs, shipped_costs
 from parlay.control.cutting import Cutting
 from parlay.control.profit import ProfitController
@@ -32,22 +32,13 @@ def text(period: int) -> Recording:
     return repeating(600, period)
 
 
-class Watched:
+class Watched(NeverRests):
     """A controller whose time is noted by position."""
 
     def __init__(self, controller: ProfitController) -> None:
         self.controller = controller
         self.rounds: list[tuple[int, float]] = []  # where each began, and how long it took
         self._at = 0
-
-    def due(self) -> bool:
-        return True
-
-    def rests(self) -> bool:
-        return False
-
-    def notice(self) -> None:
-        """It never rests."""
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return self.controller.choose(views)

@@ -26,6 +26,7 @@ from tests import tiny_models
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
 
 PROMPT = (1, 2, 3, 4, 5)
+REQUEST = Request(PROMPT, max_tokens=20)
 WINDOW = 3
 
 
@@ -168,35 +169,32 @@ def test_a_pass_of_the_target_that_fails_beside_a_drafter_is_made_good(
     beside: Callable[..., Beside],
 ) -> None:
     made = beside()
-    request = Request(PROMPT, max_tokens=20)
-    seq = made.begun(request)
+    seq = made.begun(REQUEST)
     made.rig.target.fail_next = 1
     made.rig.finish()
-    assert seq.finish_reason == "length" and made.rig.text(seq) == plain(request)
+    assert seq.finish_reason == "length" and made.rig.text(seq) == plain(REQUEST)
 
 
 def test_a_drafter_that_fails_ahead_costs_a_draft_and_not_a_word(
     beside: Callable[..., Beside],
 ) -> None:
     made = beside()
-    request = Request(PROMPT, max_tokens=20)
-    seq = made.begun(request)
+    seq = made.begun(REQUEST)
     made.ahead.forget(1)  # nothing is under way
     made.drafter.fail_next = 1
     made.rig.finish()
-    assert made.rig.text(seq) == plain(request)
+    assert made.rig.text(seq) == plain(REQUEST)
     assert seq.counts.fallbacks[Fallback.DRAFT_ERROR] == 1
 
 
 def test_a_drafter_may_be_taken_away_between_two_rounds(beside: Callable[..., Beside]) -> None:
     made = beside()
-    request = Request(PROMPT, max_tokens=20)
-    seq = made.begun(request)
+    seq = made.begun(REQUEST)
     made.rig.bets.proposers.pop("model")  # as under memory pressure, while it drafts ahead
     made.ahead.close()
     assert made.drafter.closed
     made.rig.finish()
-    assert made.rig.text(seq) == plain(request)
+    assert made.rig.text(seq) == plain(REQUEST)
 
 
 # -- real models on a CPU ---------------------------------------------------------------------

@@ -51,13 +51,6 @@ FULL_S = 540.0
 _LEAST_S = 20.0
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("bench", help="Measure whether speculation pays here.", epilog=EXAMPLE)(
-        with_groups(bench)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class BenchCommand:
     """What was asked for."""
@@ -159,6 +152,13 @@ class BenchCommand:
                 self.gpu_layers,
                 own.devices[0] if len(own.devices) == 1 else None,
             )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("bench", help="Measure whether speculation pays here.", epilog=EXAMPLE)(
+        with_groups(bench)
+    )
 
 
 def bench(options: BenchCommand) -> None:

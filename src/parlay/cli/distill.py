@@ -45,13 +45,6 @@ _PRESET = "base"
 _WINDOW = 4
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("distill", help="Train a drafter for a target.", epilog=EXAMPLE)(
-        with_groups(distill)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where everything comes from and goes."""
@@ -150,6 +143,13 @@ class DistillOptions:
             rounding=first_type if first_type != "f16" else "",
             seed=self.seed,
         )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("distill", help="Train a drafter for a target.", epilog=EXAMPLE)(
+        with_groups(distill)
+    )
 
 
 def distill(options: DistillOptions) -> None:

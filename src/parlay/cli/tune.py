@@ -49,13 +49,6 @@ a deployment file and the manifest of pairs. Exit code 1: nothing pays, and the 
 _MB = 1e6
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("tune", help="Find the fastest drafter by measurement.", epilog=EXAMPLE)(
-        with_groups(tune)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
     """What was asked for."""
@@ -94,6 +87,13 @@ class TuneOptions:
         if self.log is None:
             return from_suite(self.prompts, self.seed)
         return from_log(self.log, self.seed)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("tune", help="Find the fastest drafter by measurement.", epilog=EXAMPLE)(
+        with_groups(tune)
+    )
 
 
 def tune(options: TuneOptions) -> None:

@@ -113,11 +113,8 @@ def first_draft(view: View, window: int) -> Choice:
     return plain(Fallback.NO_DRAFT)
 
 
-class FixedWindow:
-    """Always the same window, with the first proposer that has something to say."""
-
-    def __init__(self, window: int) -> None:
-        self._window = window
+class NeverRests:
+    """What a controller is that chooses in every round and has no prices."""
 
     def due(self) -> bool:
         return True
@@ -128,14 +125,21 @@ class FixedWindow:
     def notice(self) -> None:
         """It never rests."""
 
+    def prices(self) -> CostTable | None:
+        return None
+
+
+class FixedWindow(NeverRests):
+    """Always the same window, with the first proposer that has something to say."""
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return [given(view) or self._choose(view) for view in views]
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """A fixed window learns nothing."""
-
-    def prices(self) -> CostTable | None:
-        return None
 
     def _choose(self, view: View) -> Choice:
         return first_draft(view, self._window) if self._window else plain(Fallback.REQUEST)

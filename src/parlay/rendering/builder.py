@@ -113,6 +113,18 @@ class Builder(ABC):
         self.flag("server.host", "--host", self.site.host)
         self.flag("server.port", "--port", port_of(self.deployment))
 
+    def card_share(self, flag: str, most: float) -> bool:
+        """A limit in GB as a share of the card; whether that could be said."""
+        budget, card = self.deployment.runtime.vram_budget_gb, self.deployment.scale.gpu_memory_gb
+        key = "runtime.vram_budget_gb"
+        if budget is None:
+            self.account.carry(key, "no limit")
+        elif card is None:
+            self.leave(f"{self.title} takes a share of the card; give scale.gpu_memory_gb", key)
+        else:
+            self.flag(key, flag, f"{min(most, budget / card):.3g}")
+        return budget is not None and card is not None
+
     def context_full(self) -> None:
         """An engine that always stops there."""
         if self.deployment.runtime.context_full == "stop":

@@ -134,15 +134,7 @@ class SglangCommand(Builder):
         self.leave_bets()
 
     def _memory(self) -> None:
-        budget, card = self.deployment.runtime.vram_budget_gb, self.deployment.scale.gpu_memory_gb
-        key = "runtime.vram_budget_gb"
-        if budget is None:
-            self.account.carry(key, "no limit")
-        elif card is None:
-            self.account.leave(key, "SGLang takes a share of the card; give scale.gpu_memory_gb")
-        else:
-            share = min(_MAX_SHARE, budget / card)
-            self.flag(key, "--mem-fraction-static", f"{share:.3g}")
+        self.card_share("--mem-fraction-static", _MAX_SHARE)
         self.account.carry("scale.gpu_memory_gb", "--mem-fraction-static")
         for name in ("cache_type_k", "cache_type_v"):
             value = getattr(self.deployment.runtime, name)

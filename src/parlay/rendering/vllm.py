@@ -149,18 +149,9 @@ class VllmCommand(Builder):
             )
 
     def _memory(self) -> None:
-        budget, card = self.deployment.runtime.vram_budget_gb, self.deployment.scale.gpu_memory_gb
-        key = "runtime.vram_budget_gb"
-        if budget is None:
-            self.account.carry(key, "no limit")
-            self.account.carry("scale.gpu_memory_gb", "not needed")
-        elif card is None:
-            self.account.leave(key, "vLLM takes a share of the card; give scale.gpu_memory_gb")
-            self.account.carry("scale.gpu_memory_gb", "not needed")
-        else:
-            share = min(_MAX_SHARE, budget / card)
-            self.flag(key, "--gpu-memory-utilization", f"{share:.3g}")
-            self.account.carry("scale.gpu_memory_gb", "--gpu-memory-utilization")
+        said = self.card_share("--gpu-memory-utilization", _MAX_SHARE)
+        how = "--gpu-memory-utilization" if said else "not needed"
+        self.account.carry("scale.gpu_memory_gb", how)
 
     def _caches(self) -> None:
         runtime = self.deployment.runtime

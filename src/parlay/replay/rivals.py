@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from parlay.control.controller import Choice, Controller, FixedWindow, View, plain
+from parlay.control.controller import Choice, Controller, FixedWindow, NeverRests, View, plain
 from parlay.control.cost import CostTable
 from parlay.decoding.round import Fallback, Round
 
@@ -25,27 +25,15 @@ class WindowRule(Protocol):
     def learn(self, r: Round) -> None: ...
 
 
-class Rival:
+class Rival(NeverRests):
     """One proposer with a rule for its window."""
 
     def __init__(self, proposer: str, rule: WindowRule) -> None:
         self._proposer = proposer
         self._rule = rule
 
-    def due(self) -> bool:
-        return True
-
-    def rests(self) -> bool:
-        return False
-
-    def notice(self) -> None:
-        """It never rests."""
-
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return [self._choose(view) for view in views]
-
-    def prices(self) -> CostTable | None:
-        return None
 
     def observe(self, rounds: Sequence[Round]) -> None:
         for r in rounds:

@@ -13,11 +13,6 @@ from statistics import NormalDist, median
 
 from parlay.bench.statistics import MIN_EFFECT, Estimate, LogRatios, estimate
 
-# Before this many prompts nobody is sent home: fewer say little about the next one.
-MIN_PROMPTS = 4
-# A candidate that takes memory must be faster than one that takes none by this much.
-SIMPLER = 0.02
-
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -31,6 +26,12 @@ class Standing:
     def pays(self) -> bool:
         """Faster than plain decoding, and by enough to be worth having."""
         return self.low > 1 and self.found.ratio >= 1 + MIN_EFFECT
+
+
+# Before this many prompts nobody is sent home: fewer say little about the next one.
+MIN_PROMPTS = 4
+# A candidate that takes memory must be faster than one that takes none by this much.
+SIMPLER = 0.02
 
 
 @dataclass(slots=True)
