@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from parlay.cli.tune import _verdict
 from parlay.deployment import load_deployment
+from parlay.errors import BadRequest
 from parlay.pairing.manifest import user_manifest
+from parlay.tuning.outcome import TOO_LATE, Outcome, Row
 from parlay.tuning.race import Race
+from parlay.tuning.sitting import SittingWay
 from tests import tiny_models
 from tests.cli.runner import call
 from tests.hub.loopback import Hub
@@ -56,6 +60,23 @@ def test_a_log_is_asked_again_as_it_was_read(here: Path, tiny_llama: Path) -> No
 def test_a_folder_that_is_not_there_is_told_before_the_race(here: Path, tiny_llama: Path) -> None:
     done = call("tune", tiny_llama, "--out", "nowhere/deploy.yaml")
     assert "make it first" in str(done.exception)
+
+
+def test_a_deployment_written_by_hand_is_not_written_over(here: Path, tiny_llama: Path) -> None:
+    (here / "speculative-deploy.yaml").write_text("server: {api_keys_file: keys}\n")
+    done = call("tune", tiny_llama)
+    assert isinstance(done.exception, BadRequest) and "--out" in done.exception.message
+    assert "keys" in (here / "speculative-deploy.yaml").read_text()
+
+
+@pytest.mark.parametrize("winner", [None, SittingWay("suffix", "suffix")])
+def test_candidates_that_were_not_raced_are_told_with_the_verdict(
+    winner: SittingWay | None,
+) -> None:
+    rows = (Row("suffix", "wins", 1.2, 1.1, 1.3), Row("ngram", TOO_LATE), Row("x", TOO_LATE))
+    verdict = _verdict(Outcome(rows, winner, {})).plain
+    assert verdict.endswith("2 of 3 were not raced: give more --minutes")
+    assert "not raced" not in _verdict(Outcome(rows[:1], winner, {})).plain
 
 
 def test_from_a_name_on_the_hub_to_a_deployment(

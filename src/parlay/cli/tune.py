@@ -31,7 +31,7 @@ from parlay.results.record import dump
 from parlay.results.submission import build, refuse_leaks
 from parlay.tuning import writing
 from parlay.tuning.candidate import Candidate, candidates
-from parlay.tuning.outcome import Outcome, Row, outcome
+from parlay.tuning.outcome import TOO_LATE, Outcome, Row, outcome
 from parlay.tuning.published import published
 from parlay.tuning.sitting import Opener, sittings
 from parlay.tuning.tuner import Tuner
@@ -130,6 +130,8 @@ def _check_out(out: Path) -> None:
     """Minutes later is too late to say so."""
     if not out.absolute().parent.is_dir():
         raise BadRequest(f"no folder {out.absolute().parent} for --out; make it first")
+    if out.exists() and not writing.is_ours(out):
+        raise BadRequest(f"{out} was not written by parlay tune; choose another --out, or move it")
 
 
 def _leave(
@@ -205,15 +207,20 @@ def _show(found: Outcome, files: dict[str, Any]) -> None:
 
 
 def _verdict(found: Outcome) -> Text:
-    best = found.rows[0]
-    if found.winner is None:
-        unsure = best.ratio is not None and best.high is not None and best.ratio > 1 < best.high
-        more = f" ({best.label} might: more --minutes would tell)" if unsure else ""
-        if best.ratio is None:
-            more = " (the time was over before anything was raced: give more --minutes)"
-        text = f"nothing is sure to pay here: the deployment decodes plainly{more}"
-        return Text(text, style="bold yellow")
-    return Text(f"{found.winner.label} wins: {best.ratio:.2f}x", style="bold green")
+    best, late = found.rows[0], _late(found)
+    if found.winner is not None:
+        text = f"{found.winner.label} wins: {best.ratio:.2f}x{late}"
+        return Text(text, style="bold green")
+    unsure = best.ratio is not None and best.high is not None and best.ratio > 1 < best.high
+    more = f" ({best.label} might: more --minutes would tell)" if unsure else ""
+    text = f"nothing is sure to pay here: the deployment decodes plainly{more}{late}"
+    return Text(text, style="bold yellow")
+
+
+def _late(found: Outcome) -> str:
+    """Who was not even tried may be faster than whoever was."""
+    n = sum(row.state == TOO_LATE for row in found.rows)
+    return f"; {n} of {len(found.rows)} were not raced: give more --minutes" if n else ""
 
 
 def _table(rows: tuple[Row, ...]) -> Table:

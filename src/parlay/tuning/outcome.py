@@ -16,6 +16,8 @@ from parlay.tuning.race import Race
 from parlay.tuning.sitting import PLAIN, SittingWay
 from parlay.tuning.tuner import Tuner, TuningRecord, identical
 
+TOO_LATE = "not raced: the time was over"  # a row's state
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -99,8 +101,8 @@ def _row(race: Race, record: TuningRecord, way: SittingWay) -> Row:
     n_bytes = 0 if way.drafter is None else way.drafter.n_bytes
     standing = race.standing(way.label)
     if standing is None:
-        why = record.problem or "the time was over"
-        return Row(way.label, f"not raced: {why}", n_bytes=n_bytes)
+        state = TOO_LATE if record.problem is None else f"not raced: {record.problem}"
+        return Row(way.label, state, n_bytes=n_bytes)
     same, compared = identical(record.samples, way.label)
     taken = acceptance([s for s in record.samples if s.arm == way.label])
     return Row(

@@ -31,6 +31,8 @@ from parlay.tuning.outcome import Outcome
 from parlay.tuning.sitting import PLAIN, SittingWay
 from parlay.tuning.tuner import MAX_LAPS, Tuner
 
+_WRITTEN = "Written by parlay tune"  # how such a file begins, after its mark
+
 
 def deployment(target: str, outcome: Outcome) -> dict[str, Any]:
     """The keys that differ from the defaults."""
@@ -67,6 +69,15 @@ def _rule(rule: Rule, outcome: Outcome) -> Rule:
     return rule.model_copy(update={"draft": way.proposers})
 
 
+def is_ours(path: Path) -> bool:
+    """Whether a deployment was left by an earlier tuning: only those are written over."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.readline(100).startswith(f"# {_WRITTEN}")
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
 def write_deployment(path: Path, target: str, outcome: Outcome, about: str) -> None:
     """The file, whole or not at all, read back once to be sure that it can be served."""
     head = "".join(f"# {line}\n" for line in [about, *_table(outcome)])
@@ -91,7 +102,7 @@ def about(target: str, suite: str, outcome: Outcome) -> str:
     """One line: what was raced, on what, when."""
     day = datetime.now(timezone.utc).date().isoformat()
     return (
-        f"Written by parlay tune on {day}: {Path(target).name} on {suite},"
+        f"{_WRITTEN} on {day}: {Path(target).name} on {suite},"
         f" {outcome.n_prompts} prompts, {outcome.n_tokens} tokens, speed over plain decoding:"
     )
 
