@@ -16,7 +16,7 @@ from parlay.decoding.round import Round
 from parlay.replay.hindsight import best_fixed, plain_seconds
 from parlay.replay.recording import Recording, mixed_workload
 from parlay.replay.replay import MAX_WINDOW, Replay
-from parlay.replay.texts import copying, misleading, repeating, turning
+from parlay.replay.texts import copying, misleading, predicted, repeating, turning
 
 FREE = ("ngram", "suffix")
 N_AT_FIRST = 32  # tokens from the first right draft on
@@ -119,3 +119,18 @@ def test_the_mixture_that_was_never_bet_on_is_several_times_faster_from_nothing(
     (costs,) = (c for c in tables() if c.name == "gpu-30b-a3b-q4_0")
     made = repeating(128, 12)
     assert plain_seconds(made, costs) / seconds(made, costs) >= 3.0
+
+
+@pytest.mark.parametrize(("name", "least"), [("gpu-27b-q5_0-settling", 3.0), ("gpu-14b-f16", 4.9)])
+def test_a_wrong_prediction_loses_little_however_good_those_of_others_were(
+    name: str, least: float
+) -> None:
+    (costs,) = (table for table in tables() if table.name == name)
+    texts = [predicted(160, right=True, seed=i) for i in range(6)]
+    texts += [predicted(160, right=False, seed=i) for i in range(6)]
+    outcomes = Replay(texts, ("prediction",)).run(ProfitController(costs.copy()), costs)
+    found = [
+        plain_seconds(text, costs) / o.seconds for text, o in zip(texts, outcomes, strict=True)
+    ]
+    assert min(found[:6]) > least
+    assert min(found[6:]) > 0.98

@@ -18,10 +18,11 @@ from parlay.control.cutting import APART, Cutting, Part, seconds
 from parlay.control.packing import padded
 from parlay.decoding.draft import Draft, Ready
 from parlay.decoding.round import Fallback, Round, Timing
+from parlay.proposers.prediction import PREDICTION
 from parlay.replay.recording import Recording
 
 MAX_WINDOW = 64
-FREE = frozenset({"ngram", "suffix"})
+FREE = frozenset({"ngram", "suffix", PREDICTION})
 
 
 @dataclass(frozen=True, slots=True)

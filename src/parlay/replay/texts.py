@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from parlay.proposers.ngram import NgramProposer
+from parlay.proposers.prediction import PREDICTION, PredictionProposer
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.replay.recording import RecordedOffer, Recording
@@ -26,13 +27,27 @@ def recorded(name: str, prompt: Sequence[int], answer: Sequence[int]) -> Recordi
     return Recording(name, "made", len(prompt), "length", offers)
 
 
+def predicted(n_tokens: int, *, right: bool, seed: int = 0) -> Recording:
+    """An answer whose client sent a text along that it expects: this very one, or another."""
+    rng = random.Random(seed)
+    answer, other = _random_tokens(rng, n_tokens + 1), _random_tokens(rng, n_tokens + 1)
+    expected = tuple(answer if right else other)
+    offers = {PREDICTION: _offers(PredictionProposer(), [0], answer, expected)}
+    return Recording(f"predicted-{seed}-{right}", "made", 1, "length", offers)
+
+
 def _offers(
-    proposer: Proposer, tokens: list[int], answer: Sequence[int]
+    proposer: Proposer,
+    tokens: list[int],
+    answer: Sequence[int],
+    expected: tuple[int, ...] = (),
 ) -> tuple[RecordedOffer, ...]:
     found = []
+    n_prompt = len(tokens)
     tokens.append(answer[0])  # the prompt's own token: position 0 comes after it
     for at in range(1, len(answer)):
-        (draft,) = proposer.propose([Ask(0, tokens, MAX_WINDOW)])
+        ask = Ask(0, tokens, MAX_WINDOW, n_prompt=n_prompt, expected=expected)
+        (draft,) = proposer.propose([ask])
         found.append(RecordedOffer(_n_right(draft.tokens, answer[at:]), draft.confidence))
         tokens.append(answer[at])
     return tuple(found)
