@@ -729,3 +729,11 @@ def test_plain_rounds_of_the_same_answers_are_weighed_once() -> None:
     rig.run(Request((1, 2, 3), max_tokens=3))  # one that may bet is weighed every time
     assert controller.n_views[3:] == [1] * len(controller.n_views[3:])
     assert len(controller.n_views) > 3
+
+
+def test_where_nobody_drafts_rounds_of_the_same_answers_are_weighed_once() -> None:
+    controller = Weighing()
+    rig = Rig(controller=controller, proposers={})
+    [seq] = rig.run(Request((1, 2, 3), max_tokens=9))
+    assert controller.n_views == [1, 1]  # a last token has no draft, and is weighed apart
+    assert {r.fallback for r in seq.rounds} == {Fallback.REQUEST}

@@ -133,8 +133,8 @@ class Bets:
         return [Bet(plain(Fallback.DRAFT_ERROR), NO_DRAFT) for _ in sequences]
 
     def _place(self, sequences: Seq[Sequence], frame: Frame) -> list[Bet]:
-        if not self.proposers or not sequences:
-            return [Bet(plain(self._absence(seq)), NO_DRAFT) for seq in sequences]
+        if not sequences:
+            return []
         if not self.is_quiet(sequences):
             self._quiet = None
             return self._weigh(sequences, frame)

@@ -99,7 +99,7 @@ class _Outcome:
     made: _Pass
     settled: Seq[tuple[_Row, Verdict]]
     timing: Timing
-    lost: Inexact | None  # why it was not exact
+    unready: Inexact | None  # why it was not exact, whatever its shape
     beside: bool  # a drafter went on beside it
 
 
@@ -300,7 +300,8 @@ class Scheduler:
             verify_s=verify_s,
             overhead_s=verified - drafted - verify_s + perf_counter() - verified,
         )
-        self._unlearned = _Outcome(made, rounds, timing, self._lost(made), self._beside)
+        unready = self.spoiled or self._unready
+        self._unlearned = _Outcome(made, rounds, timing, unready, self._beside)
         if not self.target.steady:
             self._catch_up()
 
@@ -344,8 +345,11 @@ class Scheduler:
         if self._unlearned is None:
             return
         outcome, self._unlearned = self._unlearned, None
-        settled = [(row, self._round(row, verdict, outcome)) for row, verdict in outcome.settled]
-        self._untold = _Told(outcome.made.rows, settled, outcome.lost)
+        lost = self._lost(outcome)
+        settled = [
+            (row, self._round(row, verdict, outcome, lost)) for row, verdict in outcome.settled
+        ]
+        self._untold = _Told(outcome.made.rows, settled, lost)
         for row in outcome.made.rows:
             if row.decodes:
                 row.seq.outside_s = 0.0  # told once
@@ -489,10 +493,11 @@ class Scheduler:
         if rounds:
             self.bets.tell(rounds)
 
-    def _lost(self, made: _Pass) -> Inexact | None:
+    def _lost(self, outcome: _Outcome) -> Inexact | None:
         """Why a pass was not exact. A prompt's chunk read alone is: it is always read like that."""
-        if self.spoiled is not None or self._unready is not None:
-            return self.spoiled or self._unready
+        made = outcome.made
+        if outcome.unready is not None:
+            return outcome.unready
         if len(made.spans) == 1 and not made.rows[0].decodes:
             return None
         sizes, lengths = [len(s.tokens) for s in made.spans], [s.start for s in made.spans]
@@ -509,7 +514,7 @@ class Scheduler:
             seq.n_firm = seq.n_cached
         seq.n_firm = min(seq.n_firm, seq.n_cached)
 
-    def _round(self, row: _Row, verdict: Verdict, outcome: _Outcome) -> Round:
+    def _round(self, row: _Row, verdict: Verdict, outcome: _Outcome, lost: Inexact | None) -> Round:
         bet, made = row.bet, outcome.made
         return Round(
             seq_id=row.seq.seq_id,
@@ -535,7 +540,7 @@ class Scheduler:
             hidden_s=bet.draft.hidden_s,
             beside=outcome.beside,
             agreed=bet.agreed(verdict.tokens),
-            exact=outcome.lost is None,
+            exact=lost is None,
             expected_gain=bet.choice.expected_gain,
             reason=bet.choice.reason,
             position=row.seq.n_generated - len(verdict.tokens),
