@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from parlay.cli.settings import settings
 from parlay.decoding.round import Fallback
 from parlay.deployment import Deployment, DeploymentError, load_deployment
 
@@ -189,3 +190,42 @@ def test_several_drafters_come_as_a_list_or_in_one_line(tmp_path: Path) -> None:
     assert found == ["suffix", str(tmp_path / "a.gguf"), str(tmp_path / "b.gguf")]
     given = Deployment.model_validate({"model": {"drafter": ["suffix", "a.gguf"]}})
     assert given.model.drafter == "suffix,a.gguf"
+
+
+@pytest.mark.parametrize("word", ["on", "off"])
+def test_on_and_off_are_words_in_files_variables_and_flags(tmp_path: Path, word: str) -> None:
+    """YAML once took them for true and false, and keys that want the words refused them."""
+    text = f"runtime: {{flash_attention: {word}, draft_ahead: {word}, mlock: {word}, mmap: true}}"
+    environ = {"PARLAY_RUNTIME_FLASH_ATTENTION": word}
+    flags = settings([f"runtime.flash_attention={word}"])
+    for found in (
+        load(tmp_path, text),
+        load_deployment(environ=environ),
+        load_deployment(environ={}, overrides=flags),
+    ):
+        assert found.runtime.flash_attention == word
+        assert found.runtime.mmap is True
+    first = load(tmp_path, text).runtime
+    assert (first.draft_ahead, first.mlock) == (word, word == "on")
+
+
+def test_lists_of_names_may_stand_in_one_line_and_names_may_be_numbers() -> None:
+    flags = settings(
+        [
+            "server.allowed_hosts=a.example, b.example",
+            "server.cors_origins=https://a.example",
+            "model.alias=7",
+            "runtime.devices=CUDA0,CUDA1",
+            "runtime.exact_class=2",
+        ]
+    )
+    found = load_deployment(environ={}, overrides=flags)
+    assert found.server.allowed_hosts == ("a.example", "b.example")
+    assert found.server.cors_origins == ("https://a.example",)
+    assert (found.model.alias, found.runtime.devices) == (("7",), ("CUDA0", "CUDA1"))
+    assert found.runtime.exact_class == "2"
+
+
+def test_a_variable_that_is_no_yaml_is_one_line() -> None:
+    with pytest.raises(DeploymentError, match=r"variable PARLAY_RUNTIME_SLOTS: .* quote it"):
+        load_deployment(environ={"PARLAY_RUNTIME_SLOTS": "[4"})

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -31,6 +32,20 @@ from parlay.models import SHIPPED_DRAFTERS
 from parlay.routing import DEFAULT_RULES, Rule
 from parlay.upstreams import Pool, repeated
 
+
+def _names(value: object) -> object:
+    """Several names may stand in one line, with commas: variables and flags have no lists."""
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        return value
+    return tuple(name.strip() for name in str(value).split(",") if name.strip())
+
+
+def _word(value: object) -> object:
+    """What looks like a number is the name of one here."""
+    return str(value) if type(value) is int else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Share = Annotated[float, Field(ge=0, le=1)]
 _Layers = Annotated[int, Field(ge=-1)] | Literal["auto"]
 _Tokens = Annotated[int, Field(ge=16)] | Literal["auto"]
@@ -69,7 +84,7 @@ class ModelSection(Section):
     # list; auto: pairs
     drafter: str = "auto"
     tokenizer: str | None = None  # must match the target's own; absent: that one is used
-    alias: tuple[str, ...] = ()  # names under which clients may ask for it; the first is shown
+    alias: Names = ()  # names under which clients may ask for it; the first is shown
     lora: tuple[str, ...] = ()  # adapters of the target: FILE, or FILE:SCALE
 
     @field_validator("drafter", mode="before")
@@ -95,7 +110,8 @@ class RuntimeSection(Section):
     fallback_threshold_pct: float | None = Field(None, gt=0, le=100)
     controller: Literal["auto", "fixed", "profit"] = "auto"  # auto and profit: by measured time
     mode: Literal["auto", "exact", "faithful"] = "auto"
-    exact_class: str | None = None  # such as 3-4; absent: the one that costs least
+    # Such as 3-4; absent: the one that costs least.
+    exact_class: Annotated[str | None, BeforeValidator(_word)] = None
     exact_cost_pct: float = Field(5.0, ge=0, le=100)  # of the speed, up to which auto is exact
     slots: int = Field(4, ge=1, le=256)
     threads: int = Field(0, ge=0)  # 0: physical cores
@@ -103,7 +119,7 @@ class RuntimeSection(Section):
     ubatch: int = Field(0, ge=0)  # rows llama.cpp computes at once; 0: the batch
     prompt_chunk: int = Field(0, ge=0)  # tokens of a prompt per pass beside others; 0: as it comes
     unified_cache: bool = False  # one cache for all slots
-    devices: tuple[str, ...] = ()
+    devices: Names = ()
     split_mode: SplitMode = "layer"  # how several GPUs share the target
     tensor_split: tuple[float, ...] = ()  # each GPU's share; empty: by what is free
     main_gpu: int = Field(0, ge=0)
@@ -200,8 +216,8 @@ class ServerSection(Section):
     api_keys: tuple[SecretStr, ...] = ()
     api_keys_file: str | None = None  # one key a line
     allow_public_without_key: bool = False
-    cors_origins: tuple[str, ...] = ()  # empty: no other site's page may ask
-    allowed_hosts: tuple[str, ...] = ()  # names it answers to besides loopback and its address
+    cors_origins: Names = ()  # empty: no other site's page may ask
+    allowed_hosts: Names = ()  # names it answers to besides loopback and its address
     queue_size: int = Field(64, ge=0)
     request_timeout_s: float = Field(600, gt=0)
     drain_s: float = Field(30, ge=0)
@@ -322,9 +338,27 @@ def load_deployment(
         raise DeploymentError(f"{origin}: {explain(error)}") from None
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML as it is now: on, off, yes and no are words. Some keys take them as such, and those
+    that are true or false take them all the same."""
+
+
+_BOOL = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag != _BOOL]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOL, re.compile("^(?:true|false)$", re.IGNORECASE), list("tTfF"))
+
+
+def read_yaml(text: str) -> Any:
+    """A file, or the value of a variable or flag."""
+    return yaml.load(text, _Loader)  # a safe loader with fewer booleans
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text("utf-8"))
+        content = read_yaml(path.read_text("utf-8"))
     except FileNotFoundError:
         raise DeploymentError(f"no deployment file at {path}; check the path") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -344,10 +378,17 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
         section, _, key = name.removeprefix(_PREFIX).lower().partition("_")
         if name.startswith(_PREFIX) and key and section in _SECTIONS:
             _check_key(f"variable {name}", section, key)
-            found[f"{section}.{key}"] = yaml.safe_load(value) if value else None
+            found[f"{section}.{key}"] = _value_of(name, value)
     if environ.get("PARLAY_API_KEYS"):
         found["server.api_keys"] = environ["PARLAY_API_KEYS"]
     return found
+
+
+def _value_of(name: str, text: str) -> Any:
+    try:
+        return read_yaml(text) if text else None
+    except yaml.YAMLError:
+        raise DeploymentError(f"variable {name}: the value is not YAML; quote it") from None
 
 
 def _put(content: dict[str, Any], dotted: str, value: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from parlay.deployment import DeploymentError
+from parlay.deployment import DeploymentError, read_yaml
 
 
 def settings(given: list[str]) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def settings(given: list[str]) -> dict[str, Any]:
         if not equals:
             raise DeploymentError(f"--set {item!r} is not SECTION.KEY=VALUE; try runtime.slots=8")
         try:
-            found[key.strip()] = yaml.safe_load(value)
+            found[key.strip()] = read_yaml(value)
         except yaml.YAMLError:
             raise DeploymentError(f"--set {key}: the value is not YAML; quote it") from None
     return found
