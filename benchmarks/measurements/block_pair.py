@@ -240,7 +240,7 @@ def _row(
         1e3 * inside,
         seconds / inside,
         _rate(answers) / _rate(plain),
-        _promised(parlay, rounds),
+        _promised(parlay, rounds) / _rate(plain),
         all(a.text == b.text for a, b in zip(answers, plain, strict=True)),
     )
 
@@ -250,7 +250,7 @@ def _rate(answers: Sequence[Answer]) -> float:
 
 
 def _promised(parlay: Parlay, rounds: Sequence[Round]) -> float:
-    """Tokens of these rounds, over what the prices say they cost in plain passes."""
+    """Tokens of these rounds by the second, as the prices have it."""
     prices = parlay.engine.prices
     assert prices is not None, "windows are chosen by prices here"
     n_context = int(median(r.n_context for r in rounds))
@@ -264,7 +264,7 @@ def _promised(parlay: Parlay, rounds: Sequence[Round]) -> float:
             n_missing = 0
         n_missing += r.n_generated
         before = r.n_rows
-    return sum(r.n_generated for r in rounds) * prices.plain_s(n_context, 1) / seconds
+    return sum(r.n_generated for r in rounds) / seconds
 
 
 def main() -> None:

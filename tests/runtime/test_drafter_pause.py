@@ -74,6 +74,33 @@ def test_a_drafter_that_does_not_pay_rests_and_comes_back_with_other_answers(
     assert engine.bets.absent == {}
 
 
+def test_states_stay_inside_for_requests_that_may_not_draft_by_them(parlay: Parlay) -> None:
+    target = parlay.engine.target
+
+    def reads(prompt: str, draft: str, n: int = 40) -> bool:
+        answer = parlay.generate(prompt, max_tokens=n, raw=True, draft=draft)
+        assert (answer.speculation.n_drafted > 0) == (draft == "model")
+        return target._captures
+
+    assert reads("the cat", "model")
+    assert reads("the cat", "none", n=4)  # a few passes are not worth a switch
+    assert not reads("a dog and the cat sat", "none")
+    # The slot's text is another one now than the drafter has followed.
+    text = parlay.generate("a dog and the cat sat", max_tokens=40, raw=True, draft="none").text
+    assert reads("a dog and the", "model")
+    drafted = parlay.generate("a dog and the cat sat", max_tokens=40, raw=True, draft="model")
+    assert drafted.text == text
+
+
+def test_not_once_chosen_is_enough_to_give_up_early(parlay: Parlay) -> None:
+    watch = resting(parlay)
+    watch._chosen.clear()
+    for _ in range(128):
+        watch.observe([a_round(fallback=Fallback.UNPROFITABLE)])
+    assert watch.paused
+    watch._resume()
+
+
 def test_a_drafter_that_pays_now_and_then_stays(parlay: Parlay) -> None:
     watch = resting(parlay)
     for i in range(600):

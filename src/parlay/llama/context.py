@@ -96,13 +96,15 @@ class Context:
 
     def decode_rows(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         """One pass over all spans. Returns every row of logits in one view, in order of spans."""
+        captures = self._captures
         n_outputs = self._launch(spans)
         started = time.perf_counter()
-        if self.steady and self._capture is None:  # else it may be told to capture nothing more
+        if self.steady and not captures:  # else it may be told to capture nothing more
             self.meanwhile()  # a GPU computes, so that this takes no time of its own
         rows = self._logits(n_outputs)
         self.busy_s += time.perf_counter() - started
-        self._tell(spans)
+        if captures:  # it may be told to capture from the next pass on
+            self._tell(spans)
         return rows
 
     def _launch(self, spans: Sequence[Span]) -> int:
@@ -138,6 +140,10 @@ class Context:
         """After every pass, tell the listener the inputs of these layers; see `Capture`."""
         self.release()
         self._capture = Capture(self._handle, self.model, layers, listener)
+
+    @property
+    def _captures(self) -> bool:
+        return self._capture is not None and not self._capture.paused
 
     @property
     def captured(self) -> tuple[int, ...]:

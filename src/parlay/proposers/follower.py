@@ -128,6 +128,11 @@ class Follower(ABC):
             slot = self._slots[seq_id] = Followed()
         return slot
 
+    def leave(self, seq_id: int) -> None:
+        """Forget a sequence: the target read on without telling."""
+        if self._slots.pop(seq_id, None) is not None:
+            self._model.clear(seq_id)
+
     def start_over(self) -> None:
         """Forget every sequence: passes went by that it was not told of."""
         self._reset()

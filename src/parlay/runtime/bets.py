@@ -31,6 +31,8 @@ from parlay.runtime.faults import Faults
 from parlay.runtime.glances import Glances
 from parlay.runtime.sequence import Sequence
 
+Watch = Callable[[Seq[Sequence]], None]  # told of the sequences of a pass before it is made
+
 _FAILED = Draft((), "none")
 _NO_OFFERS: Mapping[str, Draft] = {}
 
@@ -89,6 +91,7 @@ class Bets:
         """`max_window` of every sequence; wider where a pass of `most_rows` has room for it."""
         self.controller = controller
         self.listeners: list[Listener] = []  # hear of every round, choose nothing
+        self.watches: list[Watch] = []  # are told what every pass is for
         self.proposers = dict(proposers)
         self.absent: dict[str, Fallback] = {}  # proposers that are not there now, and why
         self._free = free  # proposers that cost nothing, so that they are asked before choosing
@@ -103,6 +106,14 @@ class Bets:
     def named(self) -> list[str]:
         """The proposers that were asked for; others draft from what comes with a request."""
         return sorted(name for name in self.proposers if name not in (PREDICTION, SKELETON))
+
+    def before_pass(self, sequences: Seq[Sequence]) -> None:
+        """The target is about to read or to decode for these."""
+        for watch in self.watches:
+            try:
+                watch(sequences)
+            except Exception as error:
+                self._faults.tell("a drafter was not told of a pass", error)
 
     def learn(self, rounds: Seq[Round]) -> None:
         """The rounds of one finished pass, for the controller."""

@@ -1,7 +1,8 @@
-"""Pauses a drafter that reads hidden states where it does not pay: reading them costs passes.
+"""Leaves hidden states inside where no drafter wants them: reading them out costs passes.
 
-Hears rounds; takes the drafter off the table and puts it back. Knows nothing of prices: whether it
-paid is read from what the controller chose.
+Takes a drafter that does not pay off the table and puts it back; while it is there, passes of
+requests that may not draft with it go without states. Knows nothing of prices: whether it paid is
+read from what the controller chose.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ from parlay.decoding.span import Span
 from parlay.llama.context import Context
 from parlay.proposers.follower import Follower
 from parlay.runtime.bets import Bets
+from parlay.runtime.sequence import Sequence as Answering
 from parlay.timing.probe_text import real_tokens
 
 log = logging.getLogger("parlay.runtime")
 
 # Out of so many rounds in which it could have been chosen, fewer than the share below is too few.
 _N_ROUNDS, _SHARE = 256, 1 / 32
+_N_NEVER = 128  # not once in so many is enough
+# To switch takes llama.cpp about as long as states cost in so many passes: only after these.
+_N_UNNEEDED = 8
 # After so many answers it is tried again, then after twice as many; work changes between answers.
 _MIN_ANSWERS, _MAX_ANSWERS = 4, 64
 # Rounds that say nothing of what a drafter is worth: somebody else decided.
@@ -44,6 +49,33 @@ class DrafterPause:
         self._wait = _MIN_ANSWERS
         self._n_answers = 0
         self.paused = False
+        self._n_unneeded = 0  # passes in a row that nobody wanted the states of
+        self._unseen: set[int] = set()  # sequences whose passes the drafter was not told of
+
+    def before_pass(self, sequences: Sequence[Answering]) -> None:
+        """A pass is about to be made: its states are read out if one of these may draft by them."""
+        if self.paused:
+            return
+        if any(self._may_want(seq) for seq in sequences):
+            self._n_unneeded = 0
+            if self._unseen:
+                self._look_again()
+            return
+        self._n_unneeded += 1
+        if self._n_unneeded > _N_UNNEEDED:
+            self._target.pause_capture(True)
+            self._unseen.update(seq.seq_id for seq in sequences)
+
+    def _may_want(self, seq: Answering) -> bool:
+        request = seq.request
+        allowed = request.proposers is None or self._drafter.name in request.proposers
+        return allowed and not request.plain
+
+    def _look_again(self) -> None:
+        for seq_id in self._unseen:
+            self._drafter.leave(seq_id)
+        self._unseen.clear()
+        self._target.pause_capture(False)
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """The rounds of one pass, on the worker's thread."""
@@ -59,7 +91,7 @@ class DrafterPause:
         n_chosen = sum(self._chosen)
         if n_chosen >= _SHARE * _N_ROUNDS:
             self._wait = _MIN_ANSWERS
-        elif len(self._chosen) == _N_ROUNDS:
+        elif len(self._chosen) >= (_N_ROUNDS if n_chosen else _N_NEVER):
             self._pause(n_chosen)
 
     def _pause(self, n_chosen: int) -> None:
@@ -69,10 +101,12 @@ class DrafterPause:
         self._bets.absent[name] = Fallback.UNPROFITABLE
         self._target.pause_capture(True)
         self.paused, self._n_answers = True, 0
+        n_rounds = len(self._chosen)
         self._chosen.clear()
+        self._unseen.clear()
         log.info(
             "the drafter %s is paused: %d of the last %d rounds paid; it comes back after %d"
-            " answers", name, n_chosen, _N_ROUNDS, self._wait,
+            " answers", name, n_chosen, n_rounds, self._wait,
         )  # fmt: skip
 
     def _resume(self) -> None:

@@ -438,10 +438,12 @@ class Engine:
         before, self._drafter_pause = self._drafter_pause, None
         if before is not None:
             self.bets.listeners.remove(before)
+            self.bets.watches.remove(before.before_pass)
         for drafter in drafters.values():
             if isinstance(drafter, Follower) and (self.mode == "faithful" or self._bits_stay()):
                 self._drafter_pause = DrafterPause(self.bets, self.target, drafter)
                 self.bets.listeners.append(self._drafter_pause)
+                self.bets.watches.append(self._drafter_pause.before_pass)
         return before is not None and before.paused
 
     def _bits_stay(self) -> bool:

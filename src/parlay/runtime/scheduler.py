@@ -366,6 +366,7 @@ class Scheduler:
     def _decode(self, made: _Pass) -> list[NDArray[np.float32]]:
         exact = self._is_exact([row.seq for row in made.rows])
         self._unready = self._before_pass(made.spans, exact)
+        self.bets.before_pass([row.seq for row in made.rows])
         if any(span.n_logits for span in made.spans):
             placed = [(row.seq, row.bet) for row in made.rows if row.decodes]
             self._beside = self.bets.ahead(placed)
