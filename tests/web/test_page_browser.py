@@ -13,6 +13,10 @@ import pytest
 from tests.server.browsing import DESK, PHONE, browser, check_access, picture, tab
 from tests.server.running import Running, running
 
+LIST = (
+    "Repeat this list and add a line: 1. Boil the water. 2. Add the salt. 3. Add the rice."
+    " 4. Stir the rice. 5. Serve the rice."
+)
 REPEATING = "Write ten times: The quick brown fox jumps over the lazy dog."
 
 
@@ -68,7 +72,7 @@ def test_a_newcomer_sees_what_speculation_did(smol: Running, chromium: Any) -> N
         assert second.locator(".text .tok.plain").count() > 0
         assert second.locator(".text .tok.accepted").count() == 0
         # Side by side: both ways, the same text, one clock.
-        send(page, "And again, twice.", "both")
+        send(page, LIST, "both")
         page.wait_for_selector(".race")
         texts = page.locator(".sides .text").all_inner_texts()
         assert "identical" in page.inner_text(".race .mark")

@@ -160,6 +160,8 @@ def test_a_quick_a_b_measures_prices_and_ends_with_an_interval_and_a_report(
     result = found["result"]
     assert result["ratio"] > 0 and result["n_pairs"] >= 1 and result["others"] == 0
     assert result["identical"] == result["compared"] > 0
+    told = benched.service.answer_memory.told
+    assert told is not None and told.n_tokens == 0  # no answer is the next one's draft
     page = httpx.get(benched.url + result["report"])
     assert page.status_code == 200 and "speed-up" in page.text
     for wrong in ("0", "é"):

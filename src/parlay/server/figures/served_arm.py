@@ -89,6 +89,7 @@ class ServedArm:
                 "temperature": ask.temperature,
                 "seed": ask.seed,
                 "speculation": self._speculates,
+                "prompt_cache_key": f"bench-{secrets.token_hex(12)}",  # nobody's earlier answers
             }
         )
         began = time.perf_counter()
@@ -119,7 +120,7 @@ class ServedArm:
         )
 
     def _count(self, job: Job, plan: Plan) -> None:
-        """As any request; and the next arm must not find its prompt read."""
+        """As any request; and the next arm must find neither its prompt read nor its answer."""
         seq = job.sequences[0]
         status = 200 if seq.finish_reason in ("stop", "length") else 499
         reply_id = f"bench-{secrets.token_hex(12)}"
@@ -132,6 +133,7 @@ class ServedArm:
 
         if seq.seq_id >= 0:  # it has had a slot
             self._service.engine.call(forget)
+        self._service.answer_memory.forget(seq.request.memory)
 
 
 def on_worker(engine: Engine, function: Callable[[], T], seconds: float) -> T:

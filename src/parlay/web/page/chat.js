@@ -215,7 +215,8 @@ export class Chat {
     const note = h("p", { class: "note" }, "One after the other, so that neither slows the other down; then both again on one clock.");
     const beside = h("div", { class: "sides" }, sides.map((side) => side.box));
     exchange.append(note, beside);
-    for (const side of sides) {
+    // The plain side comes last: its answer is remembered, and would be what the other guesses.
+    for (const side of [...sides].reverse()) {
       Object.assign(side, await this.#stream(side.box, side.name, side.on, seed));
       if (!side.last) return;
       side.box.append(figures(side.text, side.last, this.onTrace, { beside: true }));
