@@ -35,6 +35,7 @@ from parlay.decoding.round import Round
 from parlay.llama.facts import Facts, read_facts
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.runtime.answer import Answer
+from parlay.runtime.drafter_pause import DrafterPause
 
 PROMPTS = (
     "Write a function that sorts a list of dates.",
@@ -42,6 +43,7 @@ PROMPTS = (
     "List the steps for changing a bicycle tyre.",
     "Tell a short story about a harbour in winter.",
 )
+N_WITH = 8  # passes of a plain answer, its prompt's included, before states stay inside
 N_LAYERS, N_READ, HEAD_SIZE, GROUP = 5, 5, 128, 4  # GROUP: query heads to a key head
 
 
@@ -177,6 +179,16 @@ class Row:
     speedup: float
     promised: float  # by the prices, for the same rounds
     same_text: bool
+    states: States | None  # what reading states out costs plain passes
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """A plain answer after a drafted one: its first passes read states out, the others do not."""
+
+    with_ms: float
+    without_ms: float
+    switch_ms: float  # what the first pass without them took beyond those that followed
 
 
 class Hearing:
@@ -198,7 +210,7 @@ def decode_plainly(parlay: Parlay, n_tokens: int, n_prompts: int) -> list[Answer
 
 def measure(parlay: Parlay, share: float, window: int | None, plain: Sequence[Answer]) -> Row:
     """Plain decoding is timed again beside it: a machine's speed drifts."""
-    engine = parlay.engine
+    engine, plainly = parlay.engine, Hearing()
     scripted = Recorded(engine.bets.proposers["model"], share, engine.target.n_vocab)
     inner, heard = engine.bets.proposers["model"], Hearing()
     engine.bets.proposers["model"] = scripted
@@ -215,8 +227,20 @@ def measure(parlay: Parlay, share: float, window: int | None, plain: Sequence[An
     finally:
         engine.bets.proposers["model"] = inner
         engine.bets.listeners.remove(heard)
+    engine.bets.listeners.append(plainly)
     again = decode_plainly(parlay, len(plain[0].tokens), len(plain))
-    return _row(parlay, share, window, again, answers, heard.rounds)
+    engine.bets.listeners.remove(plainly)
+    row = _row(parlay, share, window, again, answers, heard.rounds)
+    return replace(row, states=_states(plainly.rounds[: len(again[0].tokens)]))
+
+
+def _states(rounds: Sequence[Round]) -> States | None:
+    """States are read out in as many passes of an answer as are not worth a switch."""
+    passes = [1e3 * r.timing.verify_s for r in rounds]
+    if len(passes) < 2 * N_WITH:
+        return None
+    without = median(passes[N_WITH + 4 :])
+    return States(median(passes[2 : N_WITH - 1]), without, passes[N_WITH] - without)
 
 
 def _row(
@@ -242,6 +266,7 @@ def _row(
         _rate(answers) / _rate(plain),
         _promised(parlay, rounds) / _rate(plain),
         all(a.text == b.text for a, b in zip(answers, plain, strict=True)),
+        None,
     )
 
 
@@ -284,6 +309,7 @@ def main() -> None:
         measure_again=True,
         snapshots=args.block - 1 if recurrent else None,  # so that a whole block can be taken back
     ) as parlay:
+        _never_pause(parlay)
         plain = decode_plainly(parlay, args.tokens, args.prompts)
         for share in args.right:
             for window in (args.block - 1, None):
@@ -291,6 +317,12 @@ def main() -> None:
                 print(f"{share:.0%}, window {window}: {rows[-1].speedup:.3f}", file=sys.stderr)
                 _write(args, rows)
     _print(rows)
+
+
+def _never_pause(parlay: Parlay) -> None:
+    """A drafter that seldom pays would be given up, and is to be measured all the same."""
+    listeners = parlay.engine.bets.listeners
+    listeners[:] = [one for one in listeners if not isinstance(one, DrafterPause)]
 
 
 def _write(args: argparse.Namespace, rows: Sequence[Row]) -> None:
@@ -309,6 +341,13 @@ def _print(rows: Sequence[Row]) -> None:
         print(
             f"| {r.right:.0%} | {window} | {r.tokens_per_round:.2f} | {r.round_ms:.2f} |"
             f" {r.beside:.3f} | {r.speedup:.3f} | {r.promised:.3f} |"
+        )
+    found = [r.states for r in rows if r.states is not None]
+    if found:
+        read, left = (median(getattr(s, name) for s in found) for name in ("with_ms", "without_ms"))
+        switch = median(s.switch_ms for s in found)
+        print(
+            f"a plain pass: {read:.2f} ms with states, {left:.2f} without; {switch:.2f} to switch"
         )
 
 
