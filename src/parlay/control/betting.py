@@ -442,10 +442,13 @@ def _choose_window(
         return
     windows = range(1, n_allowed + 1)
     apart = [gain / n_requests for gain in gained]
+    step_s, n_given = plan.step_s, max(1, plan.n_ready)  # what is ready takes nothing
     values = [
-        each * gain - prices[rows] - plan.steps_s(k) - n_requests * undoing.expected_s(apart, k)
+        each * gain - prices[rows] - (step_s * (k - n_given) if k > n_given else 0.0)
         for k, rows, gain in zip(windows, rows_at, gained, strict=False)
     ]
+    if undoing.seconds:
+        values = [v - n_requests * undoing.expected_s(apart, k) for k, v in enumerate(values, 1)]
     saved = [0.0] * n_allowed
     if foresight is not None:
         saved = foresight.values(rows_at[:n_allowed], market.steady)

@@ -24,18 +24,23 @@ class Foresight:
     n_ready: int  # tokens that every one of them has already
 
     def values(self, rows_at: Sequence[int], steady: Sequence[float]) -> list[float]:
-        """Seconds saved on average, by window; `rows_at`: the rows of its pass."""
-        hits = self._hits(len(rows_at))
-        return [
-            hit * self._hidden_s(window, rows, steady[rows])
-            - self.cost_s(rows, steady[rows])
-            - (1.0 - hit) * self.drafter.under_way_s(len(self.rates))
-            for window, (rows, hit) in enumerate(zip(rows_at, hits, strict=True), 1)
-        ]
+        """Seconds saved on average, by window; `rows_at`: the rows of its pass.
 
-    def cost_s(self, rows: int, pass_s: float) -> float:
-        """What the pass takes more."""
-        return (self.both.slowdown[rows] - 1.0) * pass_s
+        What is saved is the next draft, as long as this one, as far as it need not be waited for;
+        the first token beside the pass is the guess of the target's own.
+        """
+        both, n_sequences = self.both, len(self.rates)
+        first_s = self.drafter.catch_up_s(2 * n_sequences, n_sequences)
+        step_s, miss_s = self.drafter.step_s(n_sequences), self.drafter.under_way_s(n_sequences)
+        found = []
+        for window, (rows, hit) in enumerate(zip(rows_at, self._hits(len(rows_at)), strict=True), 1):
+            pass_s = steady[rows]
+            n_made = both.n_beside(rows, pass_s) + max(0, self.n_ready - window)
+            n = max(0.0, min(float(window), n_made - 1.0))
+            hidden_s = n * first_s if n < 1.0 else first_s + (n - 1.0) * step_s
+            longer_s = (both.slowdown[rows] - 1.0) * pass_s
+            found.append(hit * hidden_s - longer_s - (1.0 - hit) * miss_s)
+        return found
 
     def _hits(self, most: int) -> list[float]:
         """By window: the chance that the whole draft holds and the target's next is guessed."""
@@ -46,16 +51,3 @@ class Foresight:
                 at = min(i, len(survival) - 1)
                 found[i] *= survival[at] * rates[min(i + 1, len(rates) - 1)]
         return found
-
-    def _hidden_s(self, window: int, rows: int, pass_s: float) -> float:
-        """What the next draft, as long as this one, then need not be waited for.
-
-        The first token beside the pass is the guess of the target's own.
-        """
-        n_made = self.both.n_beside(rows, pass_s) + max(0, self.n_ready - window)
-        n = min(float(window), n_made - 1.0)
-        if n <= 0.0:
-            return 0.0
-        n_sequences = len(self.rates)
-        first_s = self.drafter.catch_up_s(2 * n_sequences, n_sequences)
-        return min(1.0, n) * first_s + max(0.0, n - 1.0) * self.drafter.step_s(n_sequences)
