@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from parlay.replay.recording import (
 )
 from parlay.replay.replay import Replay, total
 from parlay.replay.rivals import RULES, OneProposer, rival
+from parlay.replay.texts import repeating
 from tests.control.synthetic import table
 
 
@@ -228,8 +230,8 @@ def as_measured(name: str, token_s: float) -> CostTable:
 @pytest.mark.parametrize(
     ("name", "token_s", "windows", "gain"),
     [
-        ("gpu-27b-q5_0-settling", 0.0036, (2, 3, 5), 1.05),
-        ("gpu-14b-f16", 0.00185, (5, 8, 16), 1.1),
+        ("gpu-27b-q5_0-settling", 0.0036, (2, 3, 5), 1.07),
+        ("gpu-14b-f16", 0.00185, (5, 8, 16), 1.07),
     ],
 )
 def test_with_drafts_ahead_the_controller_beats_every_fixed_window_ahead(
@@ -242,6 +244,21 @@ def test_with_drafts_ahead_the_controller_beats_every_fixed_window_ahead(
 
     taken = seconds(ProfitController(costs.copy()), "suffix", "model")
     assert min(seconds(FixedWindow(k), "model") for k in windows) > gain * taken
+
+
+def test_a_copied_passage_is_taken_from_the_text_although_the_model_has_drafted_ahead() -> None:
+    """Its tokens are worth as much from either, and a long draft for nothing has more of them."""
+    costs, text = as_measured("gpu-27b-q5_0-settling", 0.0036), repeating(400, 24)
+    right = tuple(RecordedOffer(16, (0.97,) * 16) for _ in range(text.n_tokens))
+    both = replace(text, offers={**text.offers, "model": right})
+    learned = ProfitController(costs.copy())
+    Replay(mixed_workload()[:24], ("suffix", "model")).run(learned, costs)
+
+    def seconds(*proposers: str) -> float:
+        controller = ProfitController(costs.copy(), learned.to_dict())
+        return total(Replay([both], proposers).run(controller, costs)).seconds
+
+    assert seconds("suffix", "model") < 1.05 * seconds("suffix")
 
 
 class Seen:

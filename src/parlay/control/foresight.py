@@ -33,7 +33,9 @@ class Foresight:
         first_s = self.drafter.catch_up_s(2 * n_sequences, n_sequences)
         step_s, miss_s = self.drafter.step_s(n_sequences), self.drafter.under_way_s(n_sequences)
         found = []
-        for window, (rows, hit) in enumerate(zip(rows_at, self._hits(len(rows_at)), strict=True), 1):
+        for window, (rows, hit) in enumerate(
+            zip(rows_at, self._hits(len(rows_at)), strict=True), 1
+        ):
             pass_s = steady[rows]
             n_made = both.n_beside(rows, pass_s) + max(0, self.n_ready - window)
             n = max(0.0, min(float(window), n_made - 1.0))

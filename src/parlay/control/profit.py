@@ -228,9 +228,9 @@ class ProfitController:
     def _draft_plan(self, market: Market, offers: _Offers, saved: float) -> DraftPlan | None:
         """The best draft model for all sequences, or for those without an offer, if that pays;
         one that does not is tried now and then."""
+        if offers and market.n_sequences == 1:
+            market, saved = _beside_offer(market, saved, *offers.values())
         plans = self._plans(market)
-        if len(offers) == 1:  # over the same plain pass as plans are
-            saved += market.prices[market.rows] - next(iter(offers.values())).plain_s
         least = max(saved, self._margin * market.plain_s)
         found = [self._instead_of_offers(plan, market, offers, saved) for plan in plans]
         best = max(found, key=lambda each: each[1], default=None)
@@ -552,6 +552,13 @@ def _take(request: Request, offer: Offer, market: Market) -> Choice:
     gain = offer.gained[offer.window - 1]
     expected = _gain(gain, market.prices[market.at(offer.window)], market)
     return Choice(offer.proposer, offer.window, expected_gain=expected, reason="profit")
+
+
+def _beside_offer(market: Market, saved: float, offer: Offer) -> tuple[Market, float]:
+    """The market as a free offer sees it, and what that saves over the plain pass of plans: a token
+    must not be worth more as part of another draft."""
+    saved += market.prices[market.rows] - offer.plain_s
+    return replace(market, rate=max(market.rate, 1.0 / offer.worth)), saved
 
 
 def _changed_to(rows: int, market: Market) -> Sequence[float]:
