@@ -9,7 +9,9 @@ cost is true, the text is the edit that was asked for, and proposers know nothin
 
 Arms, interleaved and each over plain decoding: `free` (the skeleton or the prediction alone),
 `all` (what is loaded beside it), `others` (what is loaded, without it), `wrong` (edits only: the
-prediction is another prompt's file). In exact mode texts must be equal in all.
+prediction is another prompt's file). In exact mode texts must be equal in all. With `--server`
+llama.cpp's server answers the structured prompts, too, by the same schema (its grammar spaces JSON
+in its own way, so its texts are its own), and every arm is given over it as well.
 """
 
 from __future__ import annotations
@@ -19,22 +21,26 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.shared import served
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio, recorded
 from benchmarks.shared.wanted_edits import wanted
 from parlay import Parlay
+from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import Prompt, load_suite
 from parlay.decoding.round import Round
 from parlay.decoding.span import Span
+from parlay.hub.resolving import resolve_model
 from parlay.parlay import Stream
 from parlay.proposers.prediction import PREDICTION
 from parlay.proposers.skeleton import SKELETON
@@ -45,6 +51,7 @@ ARMS: Final = {
     "edits-16": ("plain", "free", "all", "others", "wrong"),
 }
 COUNTED: Final = ("generated", "rounds", "drafted", "accepted")
+SERVER: Final = "server"
 _RAISED: Final = 1e4  # added to a logit: nothing comes near it
 
 
@@ -68,14 +75,19 @@ class Rates:
         known = self.tokens.setdefault(arm, [0] * len(found))
         self.tokens[arm] = [a + b for a, b in zip(known, found, strict=True)]
 
-    def summary(self) -> dict[str, Any]:
-        plain = self.by_arm["plain"]
+    def over(self, base: str) -> dict[str, Any]:
+        """Every arm over this one."""
+        found = self.by_arm.get(base)
+        if found is None:
+            return {}
         return {
-            "over_plain": {
-                arm: recorded(ratio(rates, plain))
-                for arm, rates in self.by_arm.items()
-                if arm != "plain"
-            },
+            arm: recorded(ratio(rates, found)) for arm, rates in self.by_arm.items() if arm != base
+        }
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "over_plain": self.over("plain"),
+            "over_server": self.over(SERVER),
             "counts": {
                 arm: dict(zip(COUNTED, found, strict=True)) for arm, found in self.tokens.items()
             },
@@ -90,20 +102,54 @@ def main() -> None:
     args = _arguments()
     rates = {suite: Rates() for suite in args.suites}
     prompts = {suite: _some(load_suite(suite).prompts, args.prompts) for suite in args.suites}
-    with Parlay(
-        args.model, draft=args.draft, mode=args.mode, gpu_layers=args.gpu_layers, context_size=4096
-    ) as parlay:
+    with ExitStack() as stack:
+        server = _server(args, stack)
+        parlay = stack.enter_context(
+            Parlay(
+                args.model,
+                draft=args.draft,
+                mode=args.mode,
+                gpu_layers=args.gpu_layers,
+                context_size=4096,
+            )
+        )
         until = time.monotonic() + args.minutes * 60
         for suite, prompt in _in_turn(prompts, args.pairs):
             if time.monotonic() > until:
                 break
             arms = [a for a in ARMS[suite] if a == "plain" or a in (args.arms or ARMS[suite])]
+            if server is not None and prompt.json_schema is not None:
+                speed = _served(server, prompt, args.tokens)
+                rates[suite].by_arm.setdefault(SERVER, {}).setdefault(prompt.id, []).append(speed)
             _measure(parlay, arms, prompt, prompts[suite], args.tokens, rates[suite])
             _keep(args, rates)  # whatever comes next, this is measured
     found = _found(rates)
     print(json.dumps({suite: _short(one) for suite, one in found.items()}, indent=1))
     if any(one["different_texts"] and one["exact"] for one in found.values()):
         raise SystemExit("texts differ in exact mode")
+
+
+def _server(args: argparse.Namespace, stack: ExitStack) -> str | None:
+    """Where llama.cpp's server answers, if it was asked for."""
+    if args.server is None:
+        return None
+    model = str(resolve_model(args.model))
+    settings = PeerSettings(model, n_context=4096, gpu_layers=args.gpu_layers)
+    return stack.enter_context(served.llama(settings, args.server or None))
+
+
+def _served(url: str, prompt: Prompt, tokens: int) -> float:
+    """Tokens per second of llama.cpp's server, by its own count; the first answer reads a prompt,
+    and loads what its grammar needs."""
+    schema = {"name": "answer", "schema": prompt.json_schema}
+    body = {
+        "messages": list(prompt.messages),
+        "temperature": 0,
+        "response_format": {"type": "json_schema", "json_schema": schema},
+    }
+    for n in (2, min(tokens, prompt.max_tokens or tokens)):
+        reply = httpx.post(f"{url}/v1/chat/completions", json={**body, "max_tokens": n}, timeout=60)
+    return float(reply.raise_for_status().json()["timings"]["predicted_per_second"])
 
 
 def _in_turn(prompts: Mapping[str, Sequence[Prompt]], pairs: int) -> Iterator[tuple[str, Prompt]]:
@@ -128,6 +174,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--arms", nargs="+", choices=ARMS["edits-16"][1:], help="all, if not given")
     parser.add_argument(
         "--mode", choices=("exact", "faithful"), help="as a deployment, if not given"
+    )
+    parser.add_argument(
+        "--server",
+        nargs="?",
+        const="",
+        metavar="BINARY",
+        help="llama.cpp's server answers, too: this one, or the one in xllamacpp",
     )
     parser.add_argument("--gpu-layers", type=int, default=-1)
     parser.add_argument("--json", type=Path)
@@ -236,7 +289,10 @@ def _told(parlay: Parlay, said: Sequence[int] | None, n_prompt: int) -> Iterator
 
 
 def _short(one: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: one[name] for name in ("over_plain", "counts", "exact", "different_texts")}
+    return {
+        name: one[name]
+        for name in ("over_plain", "over_server", "counts", "exact", "different_texts")
+    }
 
 
 def _keep(args: argparse.Namespace, rates: Mapping[str, Rates]) -> None:
