@@ -113,3 +113,9 @@ def test_behind_each_string_is_looked_once_while_a_device_computes() -> None:
         tokens = [7, 7, *text.encode()]
         made.prepare(Ask(0, tokens, 0, n_prompt=2, constraint=grammar))
     assert grammar.n_prepared == 2
+
+
+def test_outside_of_strings_something_may_be_forced() -> None:
+    made = proposer()
+    found = [made.at_mark(ask(text)) for text in ('{"a": "x', '{"a": "xy"', '{"a": "xy", "b')]
+    assert found == [False, True, False]

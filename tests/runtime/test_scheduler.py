@@ -737,3 +737,18 @@ def test_where_nobody_drafts_rounds_of_the_same_answers_are_weighed_once() -> No
     [seq] = rig.run(Request((1, 2, 3), max_tokens=9))
     assert controller.n_views == [1, 1]  # a last token has no draft, and is weighed apart
     assert {r.fallback for r in seq.rounds} == {Fallback.REQUEST}
+
+
+@pytest.mark.parametrize(("piece", "noticed"), [(b"x", True), (b'"', False)])
+def test_where_a_grammar_may_force_something_a_round_that_rests_is_woken(
+    piece: bytes, noticed: bool
+) -> None:
+    pieces = iter([piece])  # the first token alone: it opens a string, or does not
+    proposers: dict[str, Proposer] = {
+        "skeleton": SkeletonProposer(lambda _token: next(pieces, b"x"))
+    }
+    controller = Learning([], resting=True)
+    rig = Rig(proposers=proposers, free=frozenset(proposers), controller=controller)
+    rig.add(Request(PROMPT, max_tokens=6), Forcing(()))
+    rig.finish()
+    assert (controller.n_noticed > 0) == noticed

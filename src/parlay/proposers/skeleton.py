@@ -32,6 +32,10 @@ class SkeletonProposer:
         """One draft per ask, in order; empty where no grammar holds."""
         return [self._draft(ask) for ask in asks]
 
+    def at_mark(self, ask: Ask) -> bool:
+        """Whether the text is outside of strings, where a grammar may force something."""
+        return not self._read(ask).in_string
+
     def prepare(self, ask: Ask) -> None:
         """A device is at work: look behind the string that the text is in, once for each."""
         if ask.constraint is None:

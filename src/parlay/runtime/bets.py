@@ -25,7 +25,7 @@ from parlay.proposers.proposer import (
     prepares,
     provides,
 )
-from parlay.proposers.skeleton import SKELETON
+from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.runtime.composition import ANY_SHAPE, Frame
 from parlay.runtime.faults import Faults
 from parlay.runtime.glances import Glances
@@ -192,8 +192,18 @@ class Bets:
         """Whether the coming round is plain, whatever the last one showed."""
         if not self.proposers:
             return True
+        if any(self._at_mark(seq) for seq in sequences):
+            self.controller.notice()
         rests = self.controller.rests()
         return all((rests and seq.request.window is None) or seq.request.plain for seq in sequences)
+
+    def _at_mark(self, seq: Sequence) -> bool:
+        """Whether a grammar holds and the text is outside of its strings: something may be forced.
+        That is seen from the last token; a long string is rested in, and its end noticed."""
+        if seq.constraint is None or seq.request.plain or not seq.n_generated:
+            return False
+        skeleton = self.proposers.get(SKELETON)
+        return isinstance(skeleton, SkeletonProposer) and skeleton.at_mark(_free_ask(seq, 0))
 
     def glance(self, sequences: Seq[Sequence]) -> None:
         """A device computes, and nothing was searched for: see whether texts repeat themselves
