@@ -11,7 +11,7 @@ from collections import deque
 
 # Up to this share of a pass is searched without a thought; beyond it, so much is aimed at.
 _HARMLESS, _AIM = 0.01, 0.005
-_LONGEST = 16  # rounds from one search to the next
+_LONGEST = 32  # rounds from one search to the next
 _N_FRUITLESS = 32  # harmless searches in a row that find nothing, before a round goes without one
 _KEPT = 0.9  # the times of passes are averaged over about ten rounds
 # Of searches the middle one of so many counts, once there are a few: the first one of a grammar
