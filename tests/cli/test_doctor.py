@@ -267,3 +267,12 @@ def test_bad_use(tmp_path: Path, content: dict[str, Any]) -> None:
         run(tmp_path / "none.yaml")
     with pytest.raises(BadRequest, match="cannot be written"):
         run(written(tmp_path, content), "--junit", tmp_path)
+
+
+def test_without_a_file_the_defaults_are_examined(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARLAY_MODEL_TARGET", str(tiny_llama))
+    done = CliRunner().invoke(app, ["doctor", "--json"])
+    items = {row["item"] for row in json.loads(done.stdout)["findings"]}
+    assert {"memory", "threads", "build"} <= items

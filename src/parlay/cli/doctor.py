@@ -37,7 +37,9 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    deployment: Annotated[Path, typer.Argument(help="speculative-deploy.yaml")],
+    deployment: Annotated[
+        Path | None, typer.Argument(help="speculative-deploy.yaml; none: all defaults.")
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     junit: Annotated[Path | None, typer.Option(help="Write a JUnit file for CI.")] = None,
 ) -> None:
