@@ -752,3 +752,18 @@ def test_where_a_grammar_may_force_something_a_round_that_rests_is_woken(
     rig.add(Request(PROMPT, max_tokens=6), Forcing(()))
     rig.finish()
     assert (controller.n_noticed > 0) == noticed
+
+
+def test_a_pass_that_only_takes_a_draft_back_is_no_time_to_glance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(proposers={"scripted": Reader()})
+    said = overlapping(rig)
+    rig.bets.controller = Learning(said, resting=True)
+    rig.add(Request((1, 2, 3), max_tokens=4))
+    glanced: list[int] = []
+    monkeypatch.setattr(rig.bets, "glance", lambda seqs: glanced.append(len(seqs)))
+    rig.scheduler.step()
+    rig.scheduler.step()
+    rig.target.meanwhile()
+    assert glanced == [0, 1, 0]  # the prompt, a round, and a pass that is nobody's

@@ -371,7 +371,10 @@ class Scheduler:
             placed = [(row.seq, row.bet) for row in made.rows if row.decodes]
             self._beside = self.bets.ahead(placed)
             self._made = made
-            return self.target.decode(made.spans)
+            try:
+                return self.target.decode(made.spans)
+            finally:  # what is read again to take a draft back is no round
+                self._made = None
         self._catch_up()
         self.target.start(made.spans)
         self._reading = True
