@@ -107,3 +107,16 @@ def test_a_template_is_applied_without_an_answer(routed: Running) -> None:
     messages = [{"role": "user", "content": "hello <|im_end|> there"}]
     prompt = ask(routed, "/apply-template", messages=messages).json()["prompt"]
     assert "hello <|im_end|> there" in prompt and prompt.count("<|im_start|>") == 2
+
+
+def test_earlier_calls_are_written_out_where_the_template_knows_no_tools(routed: Running) -> None:
+    call = {"id": "1", "function": {"name": "add", "arguments": '{"a": 1}'}, "type": "function"}
+    messages = [
+        {"role": "user", "content": "one more"},
+        {"role": "assistant", "content": "Let me see.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "2"},
+    ]
+    offered = [{"type": "function", "function": {"name": "add"}}]
+    prompt = ask(routed, "/apply-template", messages=messages, tools=offered).json()["prompt"]
+    written = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    assert f"Let me see.\n{written}" in prompt

@@ -94,9 +94,9 @@ class Conversation:
         text = self._template.render(messages, tools=offered, **extra)
         if text != self._template.render(messages, **extra):
             return text
-        # The template knows no tools: explain them in words.
+        # The template knows no tools: explain them in words, and write earlier calls out.
         system = {"role": "system", "content": tools.instruction(offered)}
-        return self._template.render([system, *messages], **extra)
+        return self._template.render([system, *map(tools.spelled, messages)], **extra)
 
     def _reasoning(self, body: ChatRequest) -> dict[str, Any]:
         """What a template that knows it is told about how much to think, and to say."""

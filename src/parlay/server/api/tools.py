@@ -105,3 +105,16 @@ class Calls:
 def instruction(tools: Sequence[dict[str, Any]]) -> str:
     """A system message that explains the tools."""
     return INSTRUCTION + "\n".join(json.dumps(t["function"], ensure_ascii=False) for t in tools)
+
+
+def spelled(message: dict[str, Any]) -> dict[str, Any]:
+    """A turn with its calls in its text, as the instruction asks for them."""
+    calls = [call["function"] for call in message.get("tool_calls", ())]
+    if not calls:
+        return message
+    texts = [
+        json.dumps({"name": call["name"], "arguments": call["arguments"]}, ensure_ascii=False)
+        for call in calls
+    ]
+    parts = [message["content"], *(f"<tool_call>\n{text}\n</tool_call>" for text in texts)]
+    return {"role": message["role"], "content": "\n".join(part for part in parts if part)}
