@@ -44,18 +44,18 @@ class _Walk:
     ways: Sequence[_Way]
     called_back: bool = False
     ended: bool = False
-    door: Lock = field(default_factory=Lock)
+    lock: Lock = field(default_factory=Lock)
 
     def next(self) -> list[_Way]:
         """The ways to take one more step on; none: it has ended, and no other is added."""
-        with self.door:
+        with self.lock:
             found = [] if self.called_back else [way for way in self.ways if way.leads_on]
             self.ended = not found
         return found
 
     def turn_to(self, ways: Sequence[_Way]) -> bool:
         """Go these ways from now on; False: too late, it has ended."""
-        with self.door:
+        with self.lock:
             self.ways = ways
             return not (self.ended or self.called_back)
 
