@@ -9,8 +9,9 @@ import logging
 
 import typer
 
+from parlay.cli.option_groups import with_groups
 from parlay.cli.serve import serve
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    typer.run(serve)
+    typer.run(with_groups(serve))
