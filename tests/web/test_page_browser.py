@@ -10,13 +10,26 @@ from typing import Any
 
 import pytest
 
-from tests.server.browsing import DESK, PHONE, browser, check_access, picture, tab
+from tests.server.browsing import DESK, PHONE, WANTED, browser, check_access, picture, tab
 from tests.server.running import Running, running
+from tests.serving import wait_for
 
 LIST = (
     "Repeat this list and add a line: 1. Boil the water. 2. Add the salt. 3. Add the rice."
     " 4. Stir the rice. 5. Serve the rice."
 )
+CODE = """Add a docstring to this class and give the whole code back:
+
+class Purse:
+    def __init__(self, owner, content=0):
+        self.owner = owner
+        self.content = content
+
+    def put(self, amount):
+        if amount <= 0:
+            raise ValueError("the amount must be positive")
+        self.content += amount
+        return self.content"""
 REPEATING = "Write ten times: The quick brown fox jumps over the lazy dog."
 
 
@@ -79,10 +92,28 @@ def test_a_newcomer_sees_what_speculation_did(smol: Running, chromium: Any) -> N
         assert len(texts) == 2 and page.locator(".sides .tok.accepted").count() > 0
         page.click("text=Replay both")
         check_access(page)
-        page.wait_for_timeout(300)
-        picture(page, "sides-light", 1000)
         assert found.complaints == []
         assert all(url.startswith(smol.url) for url in found.requests)
+
+
+@pytest.mark.weights
+@pytest.mark.skipif(not WANTED, reason="the picture of the README is not wanted")
+def test_the_readme_shows_a_server_that_nobody_has_set_up(smollm2: Path, chromium: Any) -> None:
+    """As `parlay serve` comes: whether and how far it bets is chosen by measured time."""
+    usual = {"runtime__controller": "auto", "runtime__speculative_window": None}
+    with running(smollm2, runtime__context_size=4096, **usual) as server:
+        wait_for(lambda: not server.service.warm_up._steps)
+        with tab(chromium, server.url) as found:
+            page = found.page
+            send(page, "Write a haiku about rain.")
+            page.wait_for_selector(".figures")
+            page.reload()
+            page.wait_for_selector("body[data-ready=yes]")
+            page.check("#show-rejected")
+            send(page, CODE, "both")
+            page.wait_for_selector(".race")
+            assert "identical" in page.inner_text(".race .mark")
+            picture(page, "sides-light", 1110)
 
 
 @pytest.mark.weights
