@@ -391,7 +391,9 @@ class ProfitController:
 
     def _observe_time(self, rounds: Sequence[Round]) -> None:
         first = rounds[0]
-        self._search_pace.observe(first.timing.draft_s, first.timing.verify_s, _is_bet(rounds))
+        self._search_pace.observe(
+            first.timing.draft_s, first.timing.verify_s, _is_bet(rounds), _was_right(rounds)
+        )
         n_context = max([r.n_context for r in rounds])
         n_shape, rows = self._n_made(rounds), first.n_pass_rows
         if n_shape is None:
@@ -527,6 +529,11 @@ class ProfitController:
                 self._last_proposer = request.asked
             elif return_s > 0:
                 self.account.book(r.seq_id, self._last_proposer, -return_s / n)
+
+
+def _was_right(rounds: Sequence[Round]) -> bool:
+    """Whether at least half of the texts went on as somebody had offered."""
+    return 2 * sum(any(r.agreed.values()) for r in rounds) >= len(rounds)
 
 
 def _is_bet(rounds: Sequence[Round]) -> bool:

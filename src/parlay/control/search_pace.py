@@ -12,6 +12,9 @@ from collections import deque
 # Up to this share of a pass is searched without a thought; beyond it, so much is aimed at.
 _HARMLESS, _AIM = 0.01, 0.005
 _LONGEST = 32  # rounds from one search to the next
+# Searches in a row whose offers proved right, though nobody bet on them: the text repeats itself,
+# and a bet wants evidence. What such searches may take, in passes; it comes back slowly.
+_ROW, _PATIENCE = 3, 1.5
 _N_FRUITLESS = 32  # harmless searches in a row that find nothing, before a round goes without one
 _KEPT = 0.9  # the times of passes are averaged over about ten rounds
 # Of searches the middle one of so many counts, once there are a few: the first one of a grammar
@@ -25,9 +28,11 @@ class SearchPace:
     __slots__ = (
         "_fruitless",
         "_idle_s",
+        "_n_right",
         "_n_waited",
         "_noticed",
         "_pass_s",
+        "_patience",
         "_searched",
         "_searches_s",
         "_spare",
@@ -38,6 +43,7 @@ class SearchPace:
         self._idle_s = self._pass_s = 0.0
         self._fruitless = 0.0  # what searches in vain took since the last bet, in passes
         self._n_waited = 0
+        self._n_right, self._patience = 0, _PATIENCE
         self._searched = self._noticed = False
         self._spare = _N_FRUITLESS * _HARMLESS  # what they may take where a text was noticed
 
@@ -54,6 +60,8 @@ class SearchPace:
         """Rounds from one search to the next."""
         # Before any round goes without a search, all in vain may take what harmless ones would.
         if self.share <= _HARMLESS or self._fruitless < _N_FRUITLESS * _HARMLESS:
+            return 1
+        if self._n_right >= _ROW and self._patience >= self.share:
             return 1
         return min(_LONGEST, math.ceil(self.share / _AIM))
 
@@ -76,21 +84,32 @@ class SearchPace:
         self._n_waited = 0 if self._searched else self._n_waited + 1
         return self._searched
 
-    def observe(self, search_s: float, pass_s: float, found: bool) -> None:
-        """A round: what came before its pass, the pass, and whether anything was drafted."""
+    def observe(self, search_s: float, pass_s: float, found: bool, right: bool = False) -> None:
+        """A round: what came before its pass, the pass, whether anything was drafted, and whether
+        what was offered proved right without it."""
         most = _N_FRUITLESS * _HARMLESS
         if found:
             self._fruitless, self._spare = 0.0, most
             return
         self._pass_s = _averaged(self._pass_s, pass_s)
         self._spare = min(most, self._spare + _AIM)
+        self._patience = min(_PATIENCE, self._patience + _AIM)
         if not self._searched:
             self._idle_s = _averaged(self._idle_s, search_s)
             return
         self._searches_s.append(search_s)
+        self._observe_search(right)
+
+    def _observe_search(self, right: bool) -> None:
+        """In vain, unless its offer proved right and there is patience left."""
+        noticed, self._noticed = self._noticed, False
+        self._n_right = (_ROW if noticed else self._n_right + 1) if right else 0
+        if right and self._patience >= self.share:
+            self._patience -= self.share
+            return
         self._fruitless += self.share
-        if self._noticed:
-            self._noticed, self._spare = False, self._spare - self.share
+        if noticed:
+            self._spare -= self.share
 
 
 def _averaged(before: float, now: float) -> float:
