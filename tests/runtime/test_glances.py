@@ -32,3 +32,18 @@ def test_slots_are_told_apart() -> None:
         assert not glances.saw(0, [7] * n, frozenset({7}))
     assert not glances.saw(1, [7] * 4, frozenset({7}))
     assert glances.saw(0, [7] * 4, frozenset({7}))
+
+
+def test_of_many_texts_a_few_are_glanced_at_and_each_for_long_enough() -> None:
+    glances, texts = Glances(), list(range(5))
+    turns = [tuple(glances.whose_turn(texts)) for _ in range(80)]
+    assert {len(turn) for turn in turns} <= {1, 2}
+    for text in texts:
+        rows = "".join("x" if text in turn else " " for turn in turns).split()
+        assert max(map(len, rows)) >= 8
+
+
+def test_one_text_is_glanced_at_in_every_round() -> None:
+    glances = Glances()
+    assert all(glances.whose_turn(["one"]) == ["one"] for _ in range(50))
+    assert glances.whose_turn([]) == []

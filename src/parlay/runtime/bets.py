@@ -210,7 +210,7 @@ class Bets:
         after all. What the free proposers expect is compared with what came, a round later."""
         if not self.proposers or not self.controller.rests():
             return
-        for seq in sequences:
+        for seq in self._glances.whose_turn(sequences):
             if not seq.request.plain:
                 expected = frozenset(self._expected(seq))
                 if self._glances.saw(seq.seq_id, seq.tokens, expected):

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+T = TypeVar("T")
+# Of many texts so many are glanced at, for so many rounds, before it is others' turn: sixteen
+# streams' guesses would take as long as what a device computes.
+_AT_ONCE, _ROUNDS = 2, 8
 # Guesses in a row that must be right: one or two are right in any text.
 _ROW = 3
 
@@ -27,6 +32,13 @@ class Glances:
 
     def __init__(self) -> None:
         self._last: dict[int, _Glance] = {}
+        self._n_rounds = 0
+
+    def whose_turn(self, texts: Sequence[T]) -> Sequence[T]:
+        """Called once a round."""
+        self._n_rounds += 1
+        first = self._n_rounds // _ROUNDS * _AT_ONCE % max(1, len(texts))
+        return texts[first : first + _AT_ONCE]
 
     def saw(self, seq_id: int, tokens: Sequence[int], expected: frozenset[int]) -> bool:
         """The text so far and what may follow it; whether it has gone on as expected for long."""
