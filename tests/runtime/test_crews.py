@@ -141,7 +141,7 @@ def test_what_was_found_of_a_crew_is_known_at_the_next_start(
     tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PARLAY_CACHE", str(tmp_path))
-    told = {"winners": [[1, 1, False], [2, 2, True]], "same": [[1, 1, 1, 0, True]]}
+    told = {"winners": [[1, 1, False], [2, 1, False]], "same": [[1, 1, 1, 0, True]]}
     found = []
     for learns in (True, False):
         with Parlay(tiny_llama, draft="none", context_size=128) as parlay:
