@@ -36,24 +36,18 @@ class SearchPace:
         "_searched",
         "_searches_s",
         "_spare",
+        "share",
     )
 
     def __init__(self) -> None:
         self._searches_s: deque[float] = deque(maxlen=_N_SEARCHES)
         self._idle_s = self._pass_s = 0.0
+        self.share = 0.0  # what a search takes of a pass, beyond what comes before any pass
         self._fruitless = 0.0  # what searches in vain took since the last bet, in passes
         self._n_waited = 0
         self._n_right, self._patience = 0, _PATIENCE
         self._searched = self._noticed = False
         self._spare = _N_FRUITLESS * _HARMLESS  # what they may take where a text was noticed
-
-    @property
-    def share(self) -> float:
-        """What a search takes of a pass, beyond what comes before a pass without one."""
-        times = sorted(self._searches_s)
-        if not self._pass_s or len(times) < _FEW:
-            return 0.0
-        return max(0.0, times[(len(times) - 1) // 2] - self._idle_s) / self._pass_s
 
     @property
     def interval(self) -> int:
@@ -96,9 +90,17 @@ class SearchPace:
         self._patience = min(_PATIENCE, self._patience + _AIM)
         if not self._searched:
             self._idle_s = _averaged(self._idle_s, search_s)
-            return
-        self._searches_s.append(search_s)
-        self._observe_search(right)
+        else:
+            self._searches_s.append(search_s)
+        self.share = self._measured_share()
+        if self._searched:
+            self._observe_search(right)
+
+    def _measured_share(self) -> float:
+        times = sorted(self._searches_s)
+        if not self._pass_s or len(times) < _FEW:
+            return 0.0
+        return max(0.0, times[(len(times) - 1) // 2] - self._idle_s) / self._pass_s
 
     def _observe_search(self, right: bool) -> None:
         """In vain, unless its offer proved right and there is patience left."""

@@ -199,12 +199,12 @@ class Engine:
         """What follows other work on these cores; where one thread is the rule, nothing can."""
         target, rule = self.target, self.threads
         follows = self.settings.follow_load and rule > 1
-        candidates = crews(rule, can_sleep=can_sleep()) if follows else [Crew(rule)]
+        choice = CrewChoice([Crew(rule)])
+        if follows:
+            choice = CrewChoice(crews(rule, can_sleep=can_sleep()), Neighbours())
         cuts = target.rollback is Rollback.PARTIAL
         bits = ThreadBits(target, target.threads, rule, cuts=cuts)
-        made = Crews(
-            target.threads, CrewChoice(candidates, Neighbours()), bits, lambda: self.prices
-        )
+        made = Crews(target.threads, choice, bits, lambda: self.prices)
         if follows:
             self._keep_crews(made)
         return made
