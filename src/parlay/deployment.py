@@ -54,7 +54,6 @@ _CHOICE = re.compile(
 )  # pydantic's name for one of several types
 # Words of `model.drafter` that are no model's name.
 KEPT_NAMES = frozenset({*SHIPPED_DRAFTERS, "auto", "suffix", "ngram", "none"})
-_USUAL_CONTEXT = 4096
 _FIXED_WINDOW = 4  # of a fixed controller that is given none
 _MODELS = ("model.target", "model.drafter")
 _PATHS = (
@@ -102,7 +101,7 @@ class RuntimeSection(Section):
     """How they run and how they bet."""
 
     gpu_layers: _Layers = -1  # -1: all, if there is a GPU; auto: as many as fit
-    context_size: _Tokens = _USUAL_CONTEXT  # of each slot; auto: the longest that fits
+    context_size: _Tokens = 4096  # of each slot; auto: the longest that fits
     vram_budget_gb: float | None = Field(None, gt=0)
     speculative_window: int | None = Field(None, ge=0, le=64)  # the widest; absent: as prices allow
     min_token_acceptance: Share | None = None
@@ -169,11 +168,6 @@ class RuntimeSection(Section):
     def layers(self) -> int:
         """On the GPU; where they are still to be found, all."""
         return ALL if self.gpu_layers == "auto" else self.gpu_layers
-
-    @property
-    def tokens(self) -> int:
-        """Of each slot; where they are still to be found, as many as usual."""
-        return _USUAL_CONTEXT if self.context_size == "auto" else self.context_size
 
     @property
     def adaptive(self) -> bool:

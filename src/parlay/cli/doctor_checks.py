@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -32,7 +32,7 @@ from parlay.planning.requests import read_logs
 from parlay.planning.workload import MIN_REQUESTS, profile
 from parlay.runtime.class_calibration import exactness_told
 from parlay.runtime.loading import FREE_PROPOSERS
-from parlay.server.lifecycle.engine_start import context_settings, model_settings
+from parlay.server.lifecycle.engine_start import load_settings
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -119,10 +119,10 @@ def _memory(patient: Patient) -> Iterator[Finding]:
 def _loads(patient: Patient) -> list[Load]:
     runtime = patient.deployment.runtime
     drafter_types = runtime.drafter_cache_type_k, runtime.drafter_cache_type_v
-    one_thread = runtime.model_copy(update={"threads": 1})  # threads are a finding of their own
-    shared = context_settings(patient.deployment.model_copy(update={"runtime": one_thread}))
-    context, own = engine_contexts(shared, runtime.fixed_window, drafter_types)
-    settings = model_settings(patient.deployment)
+    # Threads are a finding of their own.
+    given = replace(load_settings(patient.deployment), threads=1)
+    context, own = engine_contexts(given.context, runtime.fixed_window, drafter_types)
+    settings = given.model
     drafter_settings = settings.for_drafter(runtime.drafter_gpu_layers)
     drafter = patient.drafter
     return load_list(

@@ -13,7 +13,7 @@ from parlay.errors import BadRequest
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.runtime.request import Mode
 
-WIDE_WINDOW = 64
+MAX_WINDOW, WIDE_WINDOW = 16, 64
 # Whether a draft model goes on while the target verifies; auto: on a GPU, where it pays.
 DraftAheadMode = Literal["auto", "on", "off"]
 
@@ -25,7 +25,7 @@ class EngineSettings:
     target: Path
     draft: tuple[str, ...] = ("suffix",)  # ngram, suffix, or paths of drafters; (): none
     window: int | None = None  # None: the controller's choice, by measured time
-    max_window: int = 16  # of every sequence, however many there are
+    max_window: int = MAX_WINDOW  # of every sequence, however many there are
     # The widest window where there is room for it in a pass, as when one sequence is alone. Such
     # passes are not measured at start-up but when they first come up.
     wide_window: int = WIDE_WINDOW

@@ -1,6 +1,7 @@
 """What a target is loaded with, by the names of the Python interface.
 
-Knows names and defaults, and what they are to an engine; files are found by whoever asks.
+Knows names and defaults, and what they are to an engine; files are found by whoever asks. The keys
+of a deployment that have these names mean the same.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from parlay.llama.settings import (
     RopeSettings,
     SplitMode,
 )
-from parlay.runtime.engine_settings import DraftAheadMode, EngineSettings
+from parlay.runtime.engine_settings import (
+    MAX_WINDOW,
+    WIDE_WINDOW,
+    DraftAheadMode,
+    EngineSettings,
+)
 from parlay.runtime.fitting import fit_engine
 from parlay.runtime.request import Mode
 from parlay.timing.measuring import Progress, quietly
@@ -78,18 +84,32 @@ class LoadSettings:
 
     def engine(self, target: Path, draft: tuple[str, ...]) -> EngineSettings:
         """For this file and these proposers; what is left to us is fitted to the machine."""
-        model = self._model()
-        settings = EngineSettings(
+        context, layers = self.context_size == "auto", self.gpu_layers == "auto"
+        unfitted = self.unfitted(target, draft, max_window=max(self.window or 0, MAX_WINDOW))
+        return fit_engine(unfitted, context=context, layers=layers)
+
+    def unfitted(
+        self,
+        target: Path,
+        draft: tuple[str, ...],
+        *,
+        max_window: int,
+        wide_window: int = WIDE_WINDOW,
+        drafter_later: bool = False,
+    ) -> EngineSettings:
+        """The same, `auto` taken for what is usual."""
+        return EngineSettings(
             target=target,
             draft=draft,
             window=self.window,
-            max_window=max(self.window or 0, 16),
+            max_window=max_window,
+            wide_window=wide_window,
             mode=self.mode,
             exact_class=self.exact_class,
             exact_cost_pct=self.exact_cost_pct,
-            model=model,
-            context=self._context(),
-            drafter_model=model.for_drafter(self.drafter_gpu_layers),
+            model=self.model,
+            context=self.context,
+            drafter_model=self.model.for_drafter(self.drafter_gpu_layers),
             drafter_cache_type_k=self.drafter_cache_type_k,
             drafter_cache_type_v=self.drafter_cache_type_v,
             prompt_chunk=self.prompt_chunk or None,
@@ -97,14 +117,15 @@ class LoadSettings:
             translate=self.translate,
             remember_tokens=self.remember_tokens,
             snapshots=self.snapshots,
+            drafter_later=drafter_later,
             draft_ahead=self.draft_ahead,
             follow_load=self.follow_load,
             measure_again=self.measure_again,
         )
-        context, layers = self.context_size == "auto", self.gpu_layers == "auto"
-        return fit_engine(settings, context=context, layers=layers)
 
-    def _model(self) -> ModelSettings:
+    @property
+    def model(self) -> ModelSettings:
+        """Where the target's weights go."""
         return ModelSettings(
             -1 if self.gpu_layers == "auto" else self.gpu_layers,
             tuple(self.devices),
@@ -119,7 +140,9 @@ class LoadSettings:
             adapters=tuple(Adapter.parse(text) for text in self.lora),
         )
 
-    def _context(self) -> ContextSettings:
+    @property
+    def context(self) -> ContextSettings:
+        """The target's context, before the engine says how many rows of logits it reads."""
         return ContextSettings(
             _CONTEXT if self.context_size == "auto" else self.context_size,
             self.slots,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ import pytest
 
 from parlay.deployment import Deployment, DeploymentError, load_deployment
 from parlay.llama.settings import Adapter, Override, RopeSettings
+from parlay.runtime.load_settings import LoadSettings
 from parlay.server.lifecycle.engine_start import (
-    context_settings,
     engine_settings,
     keep_fit,
-    model_settings,
+    load_settings,
     with_fit,
 )
 from parlay.server.lifecycle.reload import needs_restart
@@ -57,7 +58,8 @@ def test_keys_of_large_machines_reach_the_settings(tiny_llama: Path) -> None:
         rope_scale=4,
         yarn_orig_context=512,
     )
-    model, context = model_settings(given), context_settings(given)
+    loaded = load_settings(given)
+    model, context = loaded.model, loaded.context
     assert (model.split_mode, model.tensor_split, model.main_gpu) == ("row", (3.0, 1.0), 1)
     assert model.all_overrides[0] == Override("ffn_.*", "CPU")
     assert len(model.all_overrides) == 3
@@ -67,10 +69,16 @@ def test_keys_of_large_machines_reach_the_settings(tiny_llama: Path) -> None:
     assert (drafter.n_cpu_moe, drafter.overrides, drafter.tensor_split) == (0, (), (3.0, 1.0))
 
 
+def test_keys_and_keywords_of_one_name_have_one_default(tiny_llama: Path) -> None:
+    given, usual = load_settings(deployment(tiny_llama)), LoadSettings()
+    differ = {f.name for f in fields(usual) if getattr(given, f.name) != getattr(usual, f.name)}
+    assert differ == {"target", "slots", "remember_tokens", "rope"}
+
+
 def test_adapters_are_meant_from_the_files_folder(tmp_path: Path) -> None:
     file = tmp_path / "deploy.yaml"
     file.write_text("model:\n  lora: [a.gguf, b.gguf:0.5]\n")
-    adapters = model_settings(load_deployment(file, environ={})).adapters
+    adapters = load_settings(load_deployment(file, environ={})).model.adapters
     assert adapters == (Adapter(tmp_path / "a.gguf"), Adapter(tmp_path / "b.gguf", 0.5))
 
 

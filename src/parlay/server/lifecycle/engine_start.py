@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,98 +18,45 @@ from parlay.errors import LoadError
 from parlay.hub.name import OllamaName, parse_name
 from parlay.hub.resolving import resolve_model
 from parlay.llama.model import Model
-from parlay.llama.settings import (
-    Adapter,
-    ContextSettings,
-    ModelSettings,
-    Override,
-    RopeSettings,
-)
+from parlay.llama.settings import RopeSettings
 from parlay.parlay import known_draft, named_draft
 from parlay.planning.devices import GIB
 from parlay.planning.limits import Wanted, check_fits, engine_contexts, load_list, plan_here
 from parlay.runtime.engine import Engine
-from parlay.runtime.engine_settings import WIDE_WINDOW, EngineSettings
+from parlay.runtime.engine_settings import MAX_WINDOW, WIDE_WINDOW, EngineSettings
 from parlay.runtime.fitting import fit_engine
+from parlay.runtime.load_settings import LoadSettings
 from parlay.runtime.loading import drafter_files
 from parlay.runtime.pricing import Pricing
 from parlay.server.figures.observer import Observer
 
-_MAX_WINDOW = 16
 _REMEMBERED = 1 << 16  # tokens: some 4 MB
 
 
 def engine_settings(deployment: Deployment) -> EngineSettings:
     """How the engine opens: the target at once, a draft model afterwards."""
     runtime = deployment.runtime
-    model = model_settings(deployment)
     widest = max(1, (runtime.ubatch or runtime.batch) // runtime.slots - 1)
-    return EngineSettings(
-        target=resolve_model(deployment.model.target),
-        draft=named_draft(deployment.model.drafter),
-        window=None if runtime.adaptive else min(runtime.fixed_window, widest),
-        max_window=min(max(runtime.speculative_window or 0, _MAX_WINDOW), widest),
+    window = None if runtime.adaptive else min(runtime.fixed_window, widest)
+    return replace(load_settings(deployment), window=window).unfitted(
+        resolve_model(deployment.model.target),
+        named_draft(deployment.model.drafter),
+        max_window=min(max(runtime.speculative_window or 0, MAX_WINDOW), widest),
         wide_window=WIDE_WINDOW if runtime.adaptive else 0,
-        mode=None if runtime.mode == "auto" else runtime.mode,
-        exact_class=runtime.exact_class,
-        exact_cost_pct=runtime.exact_cost_pct,
-        model=model,
-        context=context_settings(deployment),
-        drafter_model=model.for_drafter(runtime.drafter_gpu_layers),
-        drafter_cache_type_k=runtime.drafter_cache_type_k,
-        drafter_cache_type_v=runtime.drafter_cache_type_v,
-        prompt_chunk=runtime.prompt_chunk or None,
-        vram_budget_gb=runtime.vram_budget_gb,
-        translate=runtime.translate,
-        remember_tokens=remembered_tokens(deployment),
-        snapshots=runtime.snapshots,
-        draft_ahead=runtime.draft_ahead,
         drafter_later=bool(drafter_paths(deployment)),
     )
 
 
-def remembered_tokens(deployment: Deployment) -> int:
-    """As told; else some where one person serves themselves, and none for several with keys."""
-    if "suffix" not in named_draft(deployment.model.drafter):
-        return deployment.runtime.remember_tokens or 0
-    given = deployment.runtime.remember_tokens
-    alone = not deployment.server.api_keys and deployment.server.api_keys_file is None
-    return (_REMEMBERED if alone else 0) if given is None else given
-
-
-def model_settings(deployment: Deployment) -> ModelSettings:
-    """Where the target's weights go."""
+def load_settings(deployment: Deployment) -> LoadSettings:
+    """Keys that the Python interface has by the same name, and those that are said otherwise."""
     runtime = deployment.runtime
-    return ModelSettings(
-        runtime.layers,
-        runtime.devices,
-        runtime.mmap,
-        runtime.mlock,
-        runtime.large_pages,
-        split_mode=runtime.split_mode,
-        tensor_split=runtime.tensor_split,
-        main_gpu=runtime.main_gpu,
-        n_cpu_moe=runtime.n_cpu_moe,
-        overrides=tuple(Override.parse(text) for text in runtime.tensor_overrides),
-        adapters=tuple(Adapter.parse(text) for text in deployment.model.lora),
-    )
-
-
-def context_settings(deployment: Deployment) -> ContextSettings:
-    """The target's context, before the engine says how many rows of logits it reads."""
-    runtime = deployment.runtime
-    return ContextSettings(
-        context_size=runtime.tokens,
-        n_sequences=runtime.slots,
-        n_batch=runtime.batch,
-        threads=runtime.threads,
-        flash_attention=runtime.flash_attention,
-        cache_type_k=runtime.cache_type_k,
-        cache_type_v=runtime.cache_type_v,
-        n_ubatch=runtime.ubatch,
-        unified=runtime.unified_cache,
-        prompt_cache_bytes=runtime.prompt_cache_mb << 20,
-        rope=RopeSettings(
+    same = {f.name for f in fields(LoadSettings)} & type(runtime).model_fields.keys()
+    given = {name: getattr(runtime, name) for name in same}
+    given |= {
+        "mode": None if runtime.mode == "auto" else runtime.mode,
+        "remember_tokens": remembered_tokens(deployment),
+        "lora": deployment.model.lora,
+        "rope": RopeSettings(
             runtime.rope_scaling,
             runtime.rope_scale,
             runtime.rope_freq_base,
@@ -118,7 +66,17 @@ def context_settings(deployment: Deployment) -> ContextSettings:
             runtime.yarn_beta_fast,
             runtime.yarn_beta_slow,
         ),
-    )
+    }
+    return LoadSettings(deployment.model.target, **given)
+
+
+def remembered_tokens(deployment: Deployment) -> int:
+    """As told; else some where one person serves themselves, and none for several with keys."""
+    if "suffix" not in named_draft(deployment.model.drafter):
+        return deployment.runtime.remember_tokens or 0
+    given = deployment.runtime.remember_tokens
+    alone = not deployment.server.api_keys and deployment.server.api_keys_file is None
+    return (_REMEMBERED if alone else 0) if given is None else given
 
 
 def drafter_paths(deployment: Deployment) -> tuple[Path, ...]:
