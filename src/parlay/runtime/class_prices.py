@@ -18,8 +18,6 @@ from parlay.timing.shape_runs import Clock, Shape, Times, time_shapes
 
 _N_TURNS = 6
 _N_CONTEXT = 24
-# A GPU records the second pass of a new shape; from the third on passes cost what later ones will.
-_N_SAME = 4
 _ROWS = (1, 2, 4, 8, 16)  # of one sequence; and those at which classes begin and end
 _ROWS_EACH = (1, 2, 4)  # of several
 _MOST_ROWS = 17
@@ -43,11 +41,10 @@ def class_prices(
         budget_s=budget_s,
         n_context=_N_CONTEXT,
         warm=False,
-        n_same=_N_SAME,
         whole=False,
         clock=clock,
     )
-    numbers = sorted({shape.n_sequences for shape, times in found.items() if times.steady})
+    numbers = sorted({shape.n_sequences for shape, times in found.items() if times.best_known})
     return CostTable(
         {(1, n): _curve(found, n) for n in numbers},
         name="classes",
@@ -67,9 +64,9 @@ def wanted(classes: Iterable[ExactClass], n_slots: int) -> list[Shape]:
 def _curve(found: Mapping[Shape, Times], n_sequences: int) -> Curve:
     return Curve(
         {
-            shape.total: min(times.steady) + OVERHEAD_S
+            shape.total: min(times.best_known) + OVERHEAD_S
             for shape, times in found.items()
-            if shape.n_sequences == n_sequences and times.steady
+            if shape.n_sequences == n_sequences and times.best_known
         },
         {},
     )
@@ -77,6 +74,6 @@ def _curve(found: Mapping[Shape, Times], n_sequences: int) -> Curve:
 
 def _is_stable(found: Mapping[Shape, Times]) -> bool:
     """Whether the shortest times were no chance, as far as there was time for two of them."""
-    fastest = [sorted(times.steady)[:2] for times in found.values()]
+    fastest = [sorted(times.best_known)[:2] for times in found.values()]
     several = [two for two in fastest if len(two) == 2]
     return bool(several) and all(b - a <= _LARGEST_SPREAD * a for a, b in several)

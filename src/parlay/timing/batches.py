@@ -73,7 +73,7 @@ def measure_batches(
     curves = {
         (n_context, n): _curve(times, n, OVERHEAD_S, choice_s)
         for n_context, times in found.items()
-        for n in sorted({shape.n_sequences for shape, t in times.items() if t.steady})
+        for n in sorted({shape.n_sequences for shape, t in times.items() if t.best_known})
     }
     first = found[contexts[0]]
     return CostTable(
@@ -110,7 +110,7 @@ def _drafter_cost(
         clock=clock,
         progress=lambda line: progress(f"drafter, {line}"),
     )
-    steady = {s.total: median(t.steady) + s.total * choice_s for s, t in times.items()}
+    steady = {s.total: median(t.best_known) + s.total * choice_s for s, t in times.items()}
     changed = {
         s.total: median(t.changed) + s.total * choice_s for s, t in times.items() if t.changed
     }
@@ -125,13 +125,15 @@ def _curve(
     def price(seconds: Sequence[float], shape: Shape) -> float:
         return median(seconds) + fixed_s + shape.total * choice_s
 
-    steady = {s.total: price(t.steady, s) for s, t in own.items() if t.steady}
+    steady = {s.total: price(t.best_known, s) for s, t in own.items() if t.best_known}
     changed = {s.total: price(t.changed, s) for s, t in own.items() if t.changed}
-    return Curve(steady, changed)
+    settling = [price(t.settling, s) - steady[s.total] for s, t in own.items() if t.settling]
+    return Curve(steady, changed, max(0.0, median(settling)) if settling else 0.0)
 
 
 def _prompt_curve(times: Mapping[Shape, Times]) -> Curve | None:
-    own = {s.total: median(t.steady) for s, t in times.items() if not s.reads_logits and t.steady}
+    prompts = {s.total: t.best_known for s, t in times.items() if not s.reads_logits}
+    own = {rows: median(seconds) for rows, seconds in prompts.items() if seconds}
     return Curve(own, {}) if own else None
 
 
