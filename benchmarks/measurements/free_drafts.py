@@ -206,7 +206,7 @@ def _measure(
     texts: dict[str, str] = {}
     _answer(parlay, prompt, "plain", edit, "", 2)
     for arm in arms:
-        expected = _expected(arm, prompt, prompts)
+        expected = expected_by(arm, prompt, prompts)
         stream = _answer(parlay, prompt, arm, edit, expected, tokens)
         texts[arm] = stream.answer.text
         assert stream.sequence is not None
@@ -218,7 +218,7 @@ def _measure(
     print(f"{prompt.id:18} {speeds['plain']:6.1f} tokens/s, {line}", file=sys.stderr, flush=True)
 
 
-def _expected(arm: str, prompt: Prompt, prompts: Sequence[Prompt]) -> str:
+def expected_by(arm: str, prompt: Prompt, prompts: Sequence[Prompt]) -> str:
     if prompt.prediction is None or arm in ("plain", "others"):
         return ""
     if arm != "wrong":

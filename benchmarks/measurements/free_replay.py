@@ -1,0 +1,383 @@
+"""What free drafts would bring by recorded prices: every round counted, none timed.
+
+    python -m benchmarks.measurements.free_replay --record texts.json      # once, with the model
+    python -m benchmarks.measurements.free_replay --texts texts.json --prices gpu-14b-f16
+
+A scripted target says again what the model said under its grammars (structured-24), or the edits
+that were asked for (edits-16); scheduler, proposers and controller are the real ones. A pass takes
+its price by a recorded table, a search and the rest of a round what the options say, by a clock of
+their own: so the same code gives the same figures on every machine. Arms: as in `free_drafts`.
+`lost`: tokens that came alone, by who could have drafted them and did not, or was not bet on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.measurements.free_drafts import expected_by
+from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.wanted_edits import wanted
+from parlay import Parlay
+from parlay.bench.suite import Prompt, load_suite
+from parlay.control.cost import CostTable, load_costs, shipped_costs
+from parlay.control.cutting import Cutting
+from parlay.control.profit import ProfitController
+from parlay.decoding.round import Round
+from parlay.decoding.sampling import Sampling
+from parlay.decoding.span import Span
+from parlay.hub.resolving import resolve_model
+from parlay.llama.vocabulary import Detokenizer, Vocabulary
+from parlay.llama.vocabulary_only import open_vocabulary
+from parlay.proposers.prediction import PREDICTION, PredictionProposer
+from parlay.proposers.proposer import Proposer
+from parlay.proposers.skeleton import SKELETON, SkeletonProposer
+from parlay.proposers.suffix import SuffixProposer
+from parlay.runtime import scheduler as scheduling
+from parlay.runtime.bets import Bets
+from parlay.runtime.composition import Composition
+from parlay.runtime.exactness import ExactClass
+from parlay.runtime.grammar import Grammars
+from parlay.runtime.padding import Padding
+from parlay.runtime.request import Request
+from parlay.runtime.scheduler import Scheduler
+from parlay.runtime.sequence import Sequence as Answer
+from parlay.runtime.slots import Slots
+from parlay.testing import ScriptedModel
+
+SUITES: Final = {"structured-24": SKELETON, "edits-16": PREDICTION}
+CONTEXT: Final = 4096
+WIDEST, MOST_ROWS = 16, 64  # as engines have them
+FREE: Final = frozenset({"suffix", PREDICTION, SKELETON})
+ARMS: Final = ("plain", "all", "free", "others", "wrong")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One answer as it came: tokens, the end among them if it was reached."""
+
+    id: str
+    suite: str
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+    @classmethod
+    def of(cls, one: Mapping[str, Any]) -> Said:
+        return cls(one["id"], one["suite"], tuple(one["prompt"]), tuple(one["tokens"]))
+
+
+@dataclass(slots=True)
+class Clock:
+    """Time as it is told to go by."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Charges:
+    """Seconds of a round outside its pass."""
+
+    search_s: float
+    rest_s: float
+
+
+class Saying(ScriptedModel):
+    """Says a text again, each pass at its price."""
+
+    steady = True
+
+    def __init__(self, clock: Clock, costs: CostTable, charges: Charges, n_vocab: int) -> None:
+        super().__init__(lambda _history: np.empty(0, np.float32), n_vocab, CONTEXT)
+        self._clock, self._costs, self._charges = clock, costs, charges
+        self._out = np.zeros((CONTEXT, n_vocab), np.float32)
+        self._last, self._settled = 1, True
+        self.text: tuple[int, ...] = ()
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        (span,) = spans
+        rows = len(span.tokens)
+        self.meanwhile()
+        if rows <= MOST_ROWS:  # no prompt
+            pass_s = self._pass_s(rows, span.start)
+            self._clock.spend(pass_s + self._charges.rest_s)
+            self.busy_s += pass_s
+        self.cache.setdefault(span.seq_id, []).extend(span.tokens)
+        first = span.start + rows - span.n_padding - span.n_logits
+        self._out[: span.n_logits] = 0.0
+        for i in range(span.n_logits):
+            if first + i + 1 < len(self.text):
+                self._out[i, self.text[first + i + 1]] = 20.0
+        return [self._out[: span.n_logits]]
+
+    def _pass_s(self, rows: int, n_context: int) -> float:
+        curve, changed = self._costs.curve(n_context, 1), rows != self._last
+        settling_s = 0.0 if changed or self._settled else curve.settling_s
+        self._last, self._settled = rows, not changed
+        return curve.of(rows, changed) + settling_s
+
+
+class Searching(Bets):
+    """Bets whose search takes a given time, where there is one."""
+
+    clock: Clock
+    search_s: float
+
+    def _weigh(self, *args: Any) -> Any:
+        self.clock.spend(self.search_s)
+        return super()._weigh(*args)
+
+
+@dataclass(slots=True)
+class Counted:
+    """What the rounds of one answer came to."""
+
+    n_tokens: int
+    seconds: float
+    rounds: list[Round]
+    lost: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def rate(self) -> float:
+        return self.n_tokens / self.seconds
+
+    def told(self, plain: Counted) -> dict[str, Any]:
+        n = len(self.rounds)
+        return {
+            "over_plain": round(self.rate / plain.rate, 3),
+            "tokens": self.n_tokens,
+            "rounds": n,
+            "tokens_per_round": round(self.n_tokens / n, 2),
+            "drafted": sum(r.n_drafted for r in self.rounds),
+            "accepted": sum(r.n_accepted for r in self.rounds),
+            "alone": sum(r.n_generated == 1 for r in self.rounds),
+            "lost": dict(self.lost.most_common()),
+        }
+
+
+class Rig:
+    """Scheduler, proposers and a controller that keeps what it learns from answer to answer."""
+
+    def __init__(self, vocabulary: Vocabulary, costs: CostTable, charges: Charges) -> None:
+        self.clock = Clock()
+        self._vocabulary, self._grammars = vocabulary, Grammars(vocabulary)
+        self._target = Saying(self.clock, costs, charges, vocabulary.size)
+        self.controller = ProfitController(costs.copy())
+        proposers: dict[str, Proposer] = {
+            PREDICTION: PredictionProposer(),
+            SKELETON: SkeletonProposer(vocabulary.piece),
+            "suffix": SuffixProposer(),
+        }
+        bets = Searching(self.controller, proposers, FREE, CONTEXT, WIDEST, MOST_ROWS)
+        bets.clock, bets.search_s = self.clock, charges.search_s
+        slots = Slots(self._target, 1)
+        self._scheduler = Scheduler(
+            self._target,
+            slots,
+            bets,
+            Composition(ExactClass(frozenset({1}), frozenset()), CONTEXT),
+            Padding(self._target, slots, Cutting(), self.controller.prices),
+            mode="faithful",
+            ends=vocabulary.ends,
+            chunk=512,
+            n_batch=CONTEXT,
+        )
+
+    def play(self, said: Said, prompt: Prompt, names: Sequence[str], expected: str) -> Counted:
+        """One answer from its first token on."""
+        self._target.text = (*said.prompt, *said.tokens)
+        request = Request(
+            said.prompt,
+            max_tokens=len(said.tokens) + (said.tokens[-1] in self._vocabulary.ends) * 64,
+            sampling=Sampling(temperature=0.0),
+            proposers=tuple(names),
+            expected=tuple(self._vocabulary.continuation(expected) if expected else ()),
+        )
+        held = None
+        if prompt.json_schema is not None:
+            held = self._grammars.constraint(self._grammars.json_schema(prompt.json_schema))
+        answer = Answer(
+            request, Detokenizer(self._vocabulary), self._vocabulary.ends, _nobody, held
+        )
+        seconds = self._run(answer)
+        assert tuple(answer.tokens[len(said.prompt) :]) == said.tokens, f"{said.id} differs"
+        rounds = list(answer.rounds)
+        return Counted(answer.n_generated - 1, seconds, rounds, _lost(rounds))
+
+    def _run(self, answer: Answer) -> float:
+        """Seconds from the first token to the last."""
+        with patch.object(scheduling, "perf_counter", self.clock):
+            self._scheduler.add(answer)
+            while not answer.n_generated:
+                self._scheduler.step()
+            began = self.clock()
+            while not answer.done:
+                self._scheduler.step()
+        return self.clock() - began
+
+
+def _lost(rounds: Sequence[Round]) -> Counter[str]:
+    """Rounds of one token: who could have drafted it and was not bet on, or that nobody could."""
+    found: Counter[str] = Counter()
+    for r in rounds:
+        if r.n_generated > 1:
+            continue
+        right = sorted(name for name, n in r.agreed.items() if n)
+        offered = "" if not r.agreed else " of those who offered"
+        why = f"bet on {r.proposer}" if r.n_drafted else str(r.fallback).rpartition(".")[2].lower()
+        found[f"{'+'.join(right) or 'nobody' + offered}, {why}"] += 1
+    return found
+
+
+def _nobody(_answer: Answer, _pieces: object) -> None:
+    """Nobody reads it."""
+
+
+def main() -> None:
+    args = _arguments()
+    if args.record:
+        args.record.write_text(json.dumps(record(args.model, args.tokens)), "utf-8")
+        return
+    texts = [Said.of(one) for one in json.loads(args.texts.read_text("utf-8"))]
+    found = {}
+    with open_vocabulary(resolve_model(args.model)) as vocabulary:
+        for name in args.prices:
+            found[name] = replay(vocabulary, _prices(name), texts, args)
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1), "utf-8")
+
+
+def _prices(name: str) -> CostTable:
+    """A table by its file, or one that is shipped by its name."""
+    shipped = {path.stem: path for path in shipped_costs()}
+    return load_costs(shipped.get(name, Path(name)))
+
+
+def replay(
+    vocabulary: Vocabulary, costs: CostTable, texts: Sequence[Said], args: argparse.Namespace
+) -> dict[str, Any]:
+    """All texts of every arm under one table."""
+    charges, found = Charges(args.search_us / 1e6, args.rest_us / 1e6), {}
+    for suite in SUITES:
+        arms = [a for a in args.arms if a != "wrong" or suite == "edits-16"]
+        rigs = {arm: Rig(vocabulary, costs, charges) for arm in ("plain", *arms)}
+        rows = {
+            said.id: _row(rigs, said, load_suite(suite).prompts)
+            for said in texts
+            if said.suite == suite
+        }
+        if rows:
+            found[suite] = {"prompts": rows, "arms": {arm: _all(rows, arm) for arm in arms}}
+            for arm, one in found[suite]["arms"].items():
+                print(f"{costs.name}: {suite} {arm}: {json.dumps(one)}", flush=True)
+    return found
+
+
+def _row(rigs: Mapping[str, Rig], said: Said, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """One text in every arm."""
+    prompt = next(prompt for prompt in prompts if prompt.id == said.id)
+    played = {
+        arm: rig.play(said, prompt, _names(arm, said.suite), expected_by(arm, prompt, prompts))
+        for arm, rig in rigs.items()
+    }
+    row = {arm: one.told(played["plain"]) for arm, one in played.items() if arm != "plain"}
+    each = (
+        f"{arm} {one['over_plain']:.2f} ({one['tokens_per_round']:.2f} tokens a round, "
+        f"{one['accepted']} of {one['drafted']})"
+        for arm, one in row.items()
+    )
+    print(f"{said.id:18} {', '.join(each)}", flush=True)
+    return row
+
+
+def _names(arm: str, suite: str) -> tuple[str, ...]:
+    free = SUITES[suite]
+    if arm == "plain":
+        return ()
+    if arm in ("free", "wrong"):
+        return (free,)
+    return ("suffix", free) if arm == "all" else ("suffix",)
+
+
+def _all(rows: Mapping[str, Mapping[str, Any]], arm: str) -> dict[str, Any]:
+    """The geometric mean over prompts, and sums."""
+    ones = [row[arm] for row in rows.values()]
+    mean = math.exp(sum(math.log(one["over_plain"]) for one in ones) / len(ones))
+    sums = {
+        name: sum(one[name] for one in ones)
+        for name in ("tokens", "rounds", "drafted", "accepted", "alone")
+    }
+    lost: Counter[str] = Counter()
+    for one in ones:
+        lost.update(one["lost"])
+    return {
+        "over_plain": round(mean, 3),
+        "tokens_per_round": round(sums["tokens"] / sums["rounds"], 3),
+        **sums,
+        "lost": dict(lost.most_common()),
+    }
+
+
+def record(model: str, tokens: int) -> list[dict[str, Any]]:
+    """What the model says to structured-24, and the edits of edits-16 as its tokens."""
+    with Parlay(model, draft="suffix", context_size=CONTEXT) as parlay:
+        return [
+            {
+                "id": prompt.id,
+                "suite": suite,
+                "prompt": parlay.tokens(prompt.messages),
+                "tokens": _told(parlay, prompt, tokens),
+            }
+            for suite in SUITES
+            for prompt in load_suite(suite).prompts
+        ]
+
+
+def _told(parlay: Parlay, prompt: Prompt, tokens: int) -> list[int]:
+    vocabulary = parlay.engine.model.vocabulary
+    if prompt.prediction is not None:
+        edit = wanted(prompt.id, prompt.prediction)
+        return [*vocabulary.continuation(edit), vocabulary.eos][:tokens]
+    n = min(tokens, prompt.max_tokens or tokens)
+    stream = parlay.stream(
+        prompt.messages,
+        json_schema=prompt.json_schema,
+        draft="none",
+        max_tokens=n,
+        temperature=0.0,
+    )
+    assert stream.answer.finish_reason != "error" and stream.sequence is not None
+    return stream.sequence.tokens[len(stream.sequence.request.prompt) :]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = parser_of(__doc__)
+    parser.add_argument("--model", default="default", help="whose vocabulary, or texts")
+    parser.add_argument("--record", type=Path, help="have the model say the texts, into this file")
+    parser.add_argument("--texts", type=Path, default=Path("texts.json"), help="recorded so")
+    parser.add_argument("--tokens", type=int, default=192, help="of each answer, at most")
+    parser.add_argument("--prices", nargs="+", default=["gpu-27b-q5_0", "gpu-14b-f16"])
+    parser.add_argument("--arms", nargs="+", choices=ARMS[1:], default=["all"])
+    parser.add_argument("--search-us", type=float, default=500.0, help="a search takes")
+    parser.add_argument("--rest-us", type=float, default=300.0, help="the rest of a round takes")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
