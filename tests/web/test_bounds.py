@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -54,6 +56,44 @@ def test_a_full_server_refuses_before_it_reads_a_body(target: Path) -> None:
         assert 'parlay_requests_total{endpoint="completions",status="429"} 1.0' in page
 
 
+def told(refused: socket.socket, rest: bytes = b"x" * 3_000_000) -> dict[str, Any]:
+    """Whoever is refused sends on, as many clients do before they read, and is still told why."""
+    refused.recv(1, socket.MSG_PEEK)  # the answer is there
+    refused.sendall(rest)
+    refused.shutdown(socket.SHUT_WR)
+    found = b""
+    while part := refused.recv(4096):
+        found += part
+    error: dict[str, Any] = json.loads(found.partition(b"\r\n\r\n")[2])["error"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "code"), [(3_000_000, "queue_full"), (9_000_000, "body_too_large")]
+)
+def test_who_is_refused_while_sending_is_told_why(target: Path, n_bytes: int, code: str) -> None:
+    with running(target, runtime__slots=1, server__queue_size=0) as server:
+        url = f"{server.url}/v1/completions"
+        with httpx.stream("POST", url, json=ENDLESS) as answer, connect(server) as late:
+            lines = answer.iter_lines()  # whose end would be the answer's
+            next(lines)
+            late.sendall(head(n_bytes))
+            assert told(late)["code"] == code
+
+
+def test_what_is_thrown_away_takes_no_place(target: Path) -> None:
+    with (
+        running(target, runtime__slots=1, server__max_body_mb=0.01) as server,
+        connect(server) as long,
+    ):
+        chunk = b"4e20\r\n" + b"x" * 20_000 + b"\r\n"
+        unsized = head(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        long.sendall(unsized + chunk)
+        long.recv(1, socket.MSG_PEEK)
+        assert server.service.admission.n_coming == 0  # and there is more to come
+        assert told(long, chunk * 100)["code"] == "body_too_large"
+
+
 def test_bodies_on_their_way_take_places_too(target: Path) -> None:
     with running(target, runtime__slots=1, server__queue_size=1) as server, ExitStack() as stack:
         for _ in range(2):
@@ -86,12 +126,7 @@ def test_connections_are_counted(target: Path) -> None:
         for _ in range(3):
             stack.enter_context(connect(server))
         with connect(server) as one_more:
-            found = b""
-            while part := one_more.recv(4096):
-                found += part
-        assert found.startswith(b"HTTP/1.1 503")
-        body = json.loads(found.partition(b"\r\n\r\n")[2])
-        assert body["error"]["code"] == "too_many_connections"
+            assert told(one_more)["code"] == "too_many_connections"
         stack.close()
         wait_for(lambda: httpx.get(f"{server.url}/health").status_code == 200)
 
@@ -105,6 +140,27 @@ def test_a_connection_that_says_nothing_is_closed(
         silent.sendall(sent)
         with suppress(ConnectionResetError):
             assert silent.recv(1) == b""
+
+
+def test_a_connection_that_was_answered_in_between_is_not_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections.Base, "on_response_complete", lambda _: None)
+    aborted: list[bool] = []
+    kind = connections.bounded(1, 1000.0)
+    made: Any = kind.__new__(kind)
+    made.cycle = None
+    made.transport = SimpleNamespace(is_closing=lambda: False, abort=lambda: aborted.append(True))
+
+    async def live() -> None:
+        made._look()
+        made.on_response_complete()
+        made._look()  # idle both times, and busy in between
+        assert not aborted
+        made._look()
+        assert aborted
+
+    asyncio.run(live())
 
 
 def test_a_client_that_never_reads_is_let_go(target: Path) -> None:

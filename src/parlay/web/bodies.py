@@ -10,6 +10,7 @@ import asyncio
 import json
 import math
 import re
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from starlette.types import Message, Receive
@@ -52,6 +53,15 @@ async def _read(receive: Receive, limit: int) -> bytes:
             raise TooLarge
         if not message.get("more_body", False):
             return bytes(found)
+
+
+async def drain(receive: Receive, silent_s: float) -> None:
+    """What still comes of a body that nobody wants, thrown away until nothing comes for so long."""
+    until = asyncio.get_running_loop().time() + _READ_S
+    more = True
+    with suppress(asyncio.TimeoutError):
+        while more and asyncio.get_running_loop().time() < until:
+            more = (await asyncio.wait_for(receive(), silent_s)).get("more_body", False)
 
 
 def replay(body: bytes, receive: Receive) -> Receive:

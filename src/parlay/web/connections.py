@@ -15,6 +15,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from parlay.web.supervisor_link import Note, SupervisorLink, connection
 
 _IDLE_S = 30.0  # without a whole request; twice as long at the most
+LINGER_S = 5.0  # who was refused may go on sending: to hang up then resets the answer away
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 5\r\n"
     b"connection: close\r\n\r\n"
@@ -34,18 +35,31 @@ class _Bounded(Base):  # type: ignore[misc]
     _was_idle = False
     _key = 0
     _socket: Any = None
+    _turned_away = False
+    turned_away: set[_Bounded]  # told so, and not gone yet
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        if len(self.connections) > self.limit:
-            transport.write(_FULL)
-            transport.close()
+        if len(self.connections) - len(self.turned_away) > self.limit:
+            self._turn_away(transport)
             return
         self._socket = transport.get_extra_info("socket")
         self._key = self.link.connected(self._socket)
         self._look_again()
 
+    def _turn_away(self, transport: asyncio.Transport) -> None:
+        transport.write(_FULL)
+        self._turned_away = True
+        if len(self.turned_away) >= self.limit:
+            transport.close()
+            return
+        transport.write_eof()
+        self.turned_away.add(self)
+        self._watch = asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
+
     def data_received(self, data: bytes) -> None:
+        if self._turned_away:
+            return
         if self._key:
             # What is asked here runs in a task that inherits this.
             connection.set((self._socket, self._key))
@@ -53,6 +67,7 @@ class _Bounded(Base):  # type: ignore[misc]
         super().data_received(data)
 
     def on_response_complete(self) -> None:
+        self._was_idle = False  # seen idle twice with an answer in between is not idle
         self.link.tell(Note("idle", self._key))
         super().on_response_complete()
 
@@ -71,6 +86,7 @@ class _Bounded(Base):  # type: ignore[misc]
     def connection_lost(self, exc: Exception | None) -> None:
         if self._watch is not None:
             self._watch.cancel()
+        self.turned_away.discard(self)
         if self._key:
             self.link.tell(Note("closed", self._key))
         super().connection_lost(exc)
@@ -81,7 +97,8 @@ def bounded(
 ) -> type[asyncio.Protocol]:
     """uvicorn's protocol for so many connections at once."""
     link = supervisor_link or SupervisorLink()
-    return type("Bounded", (_Bounded,), {"limit": limit, "idle_s": idle_s, "link": link})
+    mine = {"limit": limit, "idle_s": idle_s, "link": link, "turned_away": set()}
+    return type("Bounded", (_Bounded,), mine)
 
 
 class Patience:

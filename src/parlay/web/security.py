@@ -16,9 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parlay.deployment import Deployment, DeploymentError
 from parlay.web import bodies
-from parlay.web.admission import Admission
+from parlay.web.admission import Admission, settle
 from parlay.web.browsers import Browsers, is_loopback
-from parlay.web.connections import Patience
+from parlay.web.connections import LINGER_S, Patience
 from parlay.web.failures import Failure
 from parlay.web.supervisor_link import SupervisorLink
 
@@ -121,7 +121,7 @@ class Gate:
         if failure is None and _has_body(headers):
             failure = self.full()
         if failure is not None:
-            await self._refuse(send, failure, path)
+            await self._refuse(send, failure, path, receive if _has_body(headers) else None)
         elif not _has_body(headers):
             await self.app(scope, receive, send)
         else:
@@ -133,7 +133,8 @@ class Gate:
         try:
             body = await bodies.read(receive, limit)
         except bodies.TooLarge:  # more came than the headers said
-            await self._refuse(send, _too_large(limit), scope["path"])
+            settle()  # what is still sent keeps nobody out
+            await self._refuse(send, _too_large(limit), scope["path"], receive)
         except bodies.Gone:
             await self._refuse(send, _TOO_SLOW, scope["path"])
         else:
@@ -167,11 +168,13 @@ class Gate:
             return _too_large(limit)
         return bodies.NOT_JSON if _has_body(headers) and not _is_json(headers) else None
 
-    async def _refuse(self, send: Send, failure: Failure, path: str) -> None:
+    async def _refuse(
+        self, send: Send, failure: Failure, path: str, receive: Receive | None = None
+    ) -> None:
         """Strangers are turned away without a word in the log."""
         if failure.status not in (401, 403):
             self.refused(path, failure)
-        await refuse(send, failure, path)
+        await refuse(send, failure, path, receive)
 
 
 def given_key(headers: Mapping[bytes, bytes]) -> str:
@@ -201,8 +204,8 @@ def _too_large(limit: int) -> Failure:
     return Failure(413, f"the body is larger than {limit} bytes", code="body_too_large")
 
 
-async def refuse(send: Send, failure: Failure, path: str = "") -> None:
-    """Answer without the application; the rest of the body is not read."""
+async def refuse(send: Send, failure: Failure, path: str, receive: Receive | None) -> None:
+    """Answer without the application; the rest of a body, where there is one, is thrown away."""
     body = json.dumps(failure.body_for(path)).encode()
     headers = [
         (b"content-type", b"application/json"),
@@ -211,4 +214,7 @@ async def refuse(send: Send, failure: Failure, path: str = "") -> None:
         *((name.lower().encode(), value.encode()) for name, value in failure.headers.items()),
     ]
     await send({"type": "http.response.start", "status": failure.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    if receive is not None:  # hanging up on who still sends would reset the answer away
+        await bodies.drain(receive, LINGER_S)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
