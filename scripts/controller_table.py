@@ -13,13 +13,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from parlay.control.account import Account
-from parlay.control.cost import CostTable, shipped_tables
+from parlay.control.cost import shipped_tables
 from parlay.control.profit import ProfitController
 from parlay.replay.contest import Contest, MakeController, compare, controller_named
 from parlay.replay.hindsight import oracle_seconds
-from parlay.replay.recording import Recording, mixed_workload
-from parlay.replay.replay import Replay
+from parlay.replay.informed import seconds_when_known
+from parlay.replay.recording import mixed_workload
 
 PAGE = Path(__file__).parent.parent / "docs/explanation/controller.md"
 FREE = ("ngram", "suffix")
@@ -190,16 +189,6 @@ def rival_row(name: str, found: Sequence[Contest]) -> list[str]:
     ]
 
 
-class Unlimited(Account):
-    """May lose whatever it likes."""
-
-    def allowance(
-        self, seq_id: int, proposer: str, n_generated: int, plain_s: float, limit_s: float
-    ) -> float:
-        super().allowance(seq_id, proposer, n_generated, plain_s, limit_s)  # it keeps books there
-        return float("inf")
-
-
 def oracle() -> str:
     """What the controller, and one that knows the text's rates already, make of the oracle."""
     rows = []
@@ -223,14 +212,6 @@ def oracle() -> str:
         ],
         rows,
     )
-
-
-def seconds_when_known(recording: Recording, costs: CostTable, proposers: tuple[str, ...]) -> float:
-    """Its third reading of the same text, with nothing to keep it from betting."""
-    controller = ProfitController(costs.copy())
-    controller.account = Unlimited()
-    replay = Replay([recording], proposers)
-    return [replay.run(controller, costs)[0].seconds for _ in range(3)][-1]
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -15,6 +15,7 @@ from tests import tiny_models
 from tests.tiny_models import VOCABULARY, Array, Vocabulary
 
 MASK = 0
+_N_HEADS, _N_KV_HEADS, _N_CTX = 4, 2, 512
 
 
 def write_dflash(
@@ -22,29 +23,23 @@ def write_dflash(
     *,
     layers: Sequence[int] = (0, 1),
     n_embd: int = 64,
-    n_layers: int = 2,
-    n_heads: int = 4,
-    n_kv_heads: int = 2,
-    n_ff: int = 128,
-    n_ctx: int = 512,
-    block_size: int = 6,
     head_rows: Sequence[int] = (),
     markov_rank: int = 0,
     n_candidates: int = 0,
     vocab: Vocabulary = VOCABULARY,
-    seed: int = 3,
 ) -> Path:
     """A block drafter without embeddings; it borrows the target's head too, or has one of its own
     for the tokens `head_rows`. With a Markov head it is a DSpark one, with candidates a DFlash2."""
-    draw = tiny_models._Draw(seed)
-    head_size = n_embd // n_heads
+    n_layers, n_ff, block_size = 2, 128, 6
+    draw = tiny_models._Draw(3)
+    head_size = n_embd // _N_HEADS
     tensors: dict[str, Array] = {
         "fc.weight": draw.matrix(n_embd, n_embd * len(layers)),
         "enc.output_norm.weight": draw.norm(n_embd),
         "output_norm.weight": draw.norm(n_embd),
     }
     for i in range(n_layers):
-        tensors |= tiny_models._attention(draw, f"blk.{i}", n_embd, n_heads, n_kv_heads)
+        tensors |= tiny_models._attention(draw, f"blk.{i}", n_embd, _N_HEADS, _N_KV_HEADS)
         tensors |= tiny_models._head_norms(draw, f"blk.{i}", head_size)
         tensors |= tiny_models._feed_forward(draw, f"blk.{i}", n_embd, n_ff)
     if head_rows:
@@ -58,7 +53,7 @@ def write_dflash(
     if n_candidates:
         for key, value in {**_SELECTOR, "selector_top_k": n_candidates}.items():
             writer.add_uint32(f"dflash.{key}", value)
-    _common(writer, n_layers, n_ctx, n_embd, n_heads, n_kv_heads, n_ff)
+    _common(writer, n_layers, n_embd, n_ff)
     writer.add_key_length(head_size)
     writer.add_value_length(head_size)
     writer.add_uint32("dflash.block_size", block_size)
@@ -91,21 +86,11 @@ def _selector(
     return tensors
 
 
-def write_eagle3(
-    path: Path,
-    *,
-    layers: Sequence[int] = (0, 1, 1),
-    n_embd: int = 64,
-    n_heads: int = 4,
-    n_kv_heads: int = 2,
-    n_ff: int = 128,
-    n_ctx: int = 512,
-    vocab: Vocabulary = VOCABULARY,
-    seed: int = 4,
-) -> Path:
+def write_eagle3(path: Path) -> Path:
     """A head of one layer that reads three of the target's; embeddings and head are borrowed."""
-    draw = tiny_models._Draw(seed)
-    n_kv = n_embd // n_heads * n_kv_heads
+    n_embd, n_ff, layers = 64, 128, (0, 1, 1)
+    draw = tiny_models._Draw(4)
+    n_kv = n_embd // _N_HEADS * _N_KV_HEADS
     tensors: dict[str, Array] = {
         "fc.weight": draw.matrix(n_embd, 3 * n_embd),
         "output_norm.weight": draw.norm(n_embd),
@@ -118,35 +103,22 @@ def write_eagle3(
     }
     tensors |= tiny_models._feed_forward(draw, "blk.0", n_embd, n_ff)
     writer = gguf.GGUFWriter(path, "eagle3")
-    _common(writer, 1, n_ctx, n_embd, n_heads, n_kv_heads, n_ff)
+    _common(writer, 1, n_embd, n_ff)
     writer.add_array("eagle3.target_layers", list(layers))
     writer.add_uint32("eagle3.target_hidden_size", n_embd)
-    vocab.write(writer)
+    VOCABULARY.write(writer)
     return _finish(writer, tensors, path)
 
 
-def write_nextn(
-    path: Path,
-    *,
-    n_embd: int = 64,
-    n_layers: int = 2,
-    n_heads: int = 4,
-    n_kv_heads: int = 2,
-    n_ff: int = 64,
-    n_experts: int = 2,
-    n_links: int = 1,
-    n_ctx: int = 512,
-    only_head: bool = False,
-    vocab: Vocabulary = VOCABULARY,
-    seed: int = 5,
-) -> Path:
+def write_nextn(path: Path, *, n_links: int = 1, only_head: bool = False) -> Path:
     """A target with a NextN layer of its own: GLM-4.5's architecture, the plainest that has one.
     `only_head`: without the other layers, as converters write a file for the NextN layer alone."""
-    draw = tiny_models._Draw(seed)
-    tensors = tiny_models._ends(draw, vocab, n_embd)
+    n_embd, n_layers, n_ff, n_experts = 64, 2, 64, 2
+    draw = tiny_models._Draw(5)
+    tensors = tiny_models._ends(draw, VOCABULARY, n_embd)
     for i in range(n_layers if only_head else 0, n_layers + n_links):
         at = f"blk.{i}"
-        tensors |= tiny_models._attention(draw, at, n_embd, n_heads, n_kv_heads)
+        tensors |= tiny_models._attention(draw, at, n_embd, _N_HEADS, _N_KV_HEADS)
         tensors[f"{at}.post_attention_norm.weight"] = draw.norm(n_embd)
         if i < n_layers:  # dense; a NextN layer has experts
             tensors |= _without_norm(tiny_models._feed_forward(draw, at, n_embd, n_ff), at)
@@ -161,18 +133,16 @@ def write_nextn(
             each = [draw.matrix(*shape) for _ in range(n_experts)]
             tensors[f"{at}.ffn_{name}_exps.weight"] = np.stack(each)
             tensors[f"{at}.ffn_{name}_shexp.weight"] = draw.matrix(*shape)
-        tensors[f"{at}.nextn.eh_proj.weight"] = draw.matrix(n_embd, 2 * n_embd)
-        tensors[f"{at}.nextn.enorm.weight"] = draw.norm(n_embd)
-        tensors[f"{at}.nextn.hnorm.weight"] = draw.norm(n_embd)
+        tensors |= _link(draw, at, n_embd)
     writer = gguf.GGUFWriter(path, "glm4moe")
-    _common(writer, n_layers + n_links, n_ctx, n_embd, n_heads, n_kv_heads, n_ff)
+    _common(writer, n_layers + n_links, n_embd, n_ff)
     writer.add_uint32("glm4moe.nextn_predict_layers", n_links)
     writer.add_leading_dense_block_count(n_layers)
     writer.add_expert_count(n_experts)
     writer.add_expert_used_count(1)
     writer.add_expert_shared_count(1)
     writer.add_expert_feed_forward_length(n_ff)
-    vocab.write(writer)
+    VOCABULARY.write(writer)
     return _finish(writer, tensors, path)
 
 
@@ -180,57 +150,39 @@ def write_chain(
     path: Path,
     *,
     architecture: str = "step35",
-    n_embd: int = 64,
-    n_layers: int = 2,
     n_links: int = 3,
-    n_heads: int = 4,
-    n_kv_heads: int = 2,
-    n_ff: int = 64,
-    n_ctx: int = 512,
-    sliding_window: int = 16,
     only_head: bool = False,
-    vocab: Vocabulary = VOCABULARY,
     seed: int = 6,
 ) -> Path:
     """A target with several NextN layers: Step 3.5's architecture with sliding layers, or the
     plainer Hy3's. Every layer is dense, as either allows."""
+    n_embd, n_layers, n_ff, sliding_window = 64, 2, 64, 16
     draw = tiny_models._Draw(seed)
-    tensors = tiny_models._ends(draw, vocab, n_embd)
+    tensors = tiny_models._ends(draw, VOCABULARY, n_embd)
     for i in range(n_layers if only_head else 0, n_layers + n_links):
         at = f"blk.{i}"
-        tensors |= tiny_models._attention(draw, at, n_embd, n_heads, n_kv_heads)
-        tensors |= tiny_models._head_norms(draw, at, n_embd // n_heads)
+        tensors |= tiny_models._attention(draw, at, n_embd, _N_HEADS, _N_KV_HEADS)
+        tensors |= tiny_models._head_norms(draw, at, n_embd // _N_HEADS)
         tensors |= tiny_models._feed_forward(draw, at, n_embd, n_ff)
         if i >= n_layers:
-            tensors[f"{at}.nextn.eh_proj.weight"] = draw.matrix(n_embd, 2 * n_embd)
-            tensors[f"{at}.nextn.enorm.weight"] = draw.norm(n_embd)
-            tensors[f"{at}.nextn.hnorm.weight"] = draw.norm(n_embd)
+            tensors |= _link(draw, at, n_embd)
     writer = gguf.GGUFWriter(path, architecture)
-    _common(writer, n_layers + n_links, n_ctx, n_embd, n_heads, n_kv_heads, n_ff)
+    _common(writer, n_layers + n_links, n_embd, n_ff)
     writer.add_uint32(f"{architecture}.nextn_predict_layers", n_links)
     writer.add_expert_feed_forward_length(n_ff)
     if architecture == "step35":
         writer.add_sliding_window(sliding_window)
         writer.add_sliding_window_pattern([i % 2 == 0 for i in range(n_layers + n_links)])
-    vocab.write(writer)
+    VOCABULARY.write(writer)
     return _finish(writer, tensors, path)
 
 
 def write_assistant(
-    path: Path,
-    *,
-    target_width: int = 64,
-    n_embd: int = 32,
-    n_ff: int = 64,
-    n_ctx: int = 512,
-    head_size: int = 32,
-    sliding_window: int = 16,
-    vocab: Vocabulary = VOCABULARY,
-    seed: int = 8,
+    path: Path, *, target_width: int = 64, n_embd: int = 32, head_size: int = 32
 ) -> Path:
     """A Gemma 4 assistant of two layers for `write_gemma4`: it has queries and no keys."""
-    draw = tiny_models._Draw(seed)
-    slides, n_heads, n_vocab = [True, False], 4, len(vocab.tokens)
+    draw, n_ff, sliding_window = tiny_models._Draw(8), 64, 16
+    slides, n_vocab = [True, False], len(VOCABULARY.tokens)
     tensors: dict[str, Array] = {
         "token_embd.weight": draw.matrix(n_vocab, n_embd, gain=3.0),
         "output_norm.weight": draw.norm(n_embd),
@@ -242,14 +194,14 @@ def write_assistant(
         at, head = f"blk.{i}", head_size // 2 if sliding else head_size
         tensors |= tiny_models._feed_forward(draw, at, n_embd, n_ff)
         tensors[f"{at}.attn_norm.weight"] = draw.norm(n_embd)
-        tensors[f"{at}.attn_q.weight"] = draw.matrix(n_heads * head, n_embd)
-        tensors[f"{at}.attn_output.weight"] = draw.matrix(n_embd, n_heads * head)
+        tensors[f"{at}.attn_q.weight"] = draw.matrix(_N_HEADS * head, n_embd)
+        tensors[f"{at}.attn_output.weight"] = draw.matrix(n_embd, _N_HEADS * head)
         tensors[f"{at}.attn_q_norm.weight"] = draw.norm(head)
         tensors[f"{at}.post_attention_norm.weight"] = draw.norm(n_embd)
         tensors[f"{at}.post_ffw_norm.weight"] = draw.norm(n_embd)
         tensors[f"{at}.layer_output_scale.weight"] = np.ones(1, np.float32)
     writer = gguf.GGUFWriter(path, "gemma4-assistant")
-    _common(writer, len(slides), n_ctx, n_embd, n_heads, 2, n_ff)
+    _common(writer, len(slides), n_embd, n_ff)
     writer.add_uint32("gemma4-assistant.nextn_predict_layers", len(slides))
     writer.add_embedding_length_out(target_width)
     writer.add_key_length(head_size)
@@ -259,7 +211,7 @@ def write_assistant(
     writer.add_sliding_window(sliding_window)
     writer.add_sliding_window_pattern(slides)
     writer.add_uint32("gemma4-assistant.rope.dimension_count_swa", head_size // 2)
-    vocab.write(writer)
+    VOCABULARY.write(writer)
     return _finish(writer, tensors, path)
 
 
@@ -277,27 +229,28 @@ def few_words(target: Path, n: int = 6, seed: int = 0, head: str = "output.weigh
     return target
 
 
+def _link(draw: tiny_models._Draw, at: str, n_embd: int) -> dict[str, Array]:
+    """What makes a layer a NextN one: a state and a token become its input."""
+    return {
+        f"{at}.nextn.eh_proj.weight": draw.matrix(n_embd, 2 * n_embd),
+        f"{at}.nextn.enorm.weight": draw.norm(n_embd),
+        f"{at}.nextn.hnorm.weight": draw.norm(n_embd),
+    }
+
+
 def _without_norm(tensors: dict[str, Array], at: str) -> dict[str, Array]:
     return {name: each for name, each in tensors.items() if name != f"{at}.ffn_norm.weight"}
 
 
-def _common(
-    writer: gguf.GGUFWriter,
-    n_layers: int,
-    n_ctx: int,
-    n_embd: int,
-    n_heads: int,
-    n_kv_heads: int,
-    n_ff: int,
-) -> None:
+def _common(writer: gguf.GGUFWriter, n_layers: int, n_embd: int, n_ff: int) -> None:
     writer.add_block_count(n_layers)
-    writer.add_context_length(n_ctx)
+    writer.add_context_length(_N_CTX)
     writer.add_embedding_length(n_embd)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_head_count(n_heads)
-    writer.add_head_count_kv(n_kv_heads)
+    writer.add_head_count(_N_HEADS)
+    writer.add_head_count_kv(_N_KV_HEADS)
     writer.add_feed_forward_length(n_ff)
-    writer.add_rope_dimension_count(n_embd // n_heads)
+    writer.add_rope_dimension_count(n_embd // _N_HEADS)
 
 
 def _finish(writer: gguf.GGUFWriter, tensors: dict[str, Array], path: Path) -> Path:

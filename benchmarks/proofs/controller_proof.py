@@ -15,11 +15,11 @@ from functools import cache
 
 import pytest
 
-from parlay.control.account import Account
 from parlay.control.cost import CostTable, shipped_tables
 from parlay.control.profit import ProfitController
 from parlay.replay.contest import Contest, compare, controller_named
 from parlay.replay.hindsight import best_fixed, oracle_seconds, plain_seconds
+from parlay.replay.informed import seconds_when_known
 from parlay.replay.recording import Recording, mixed_workload
 from parlay.replay.replay import Replay
 from tests.control.synthetic import dead, joined
@@ -79,16 +79,6 @@ def test_as_good_as_one_fixed_window_for_the_whole_workload() -> None:
     assert min(ratios) >= 0.89
 
 
-class Unlimited(Account):
-    """May lose whatever it likes."""
-
-    def allowance(
-        self, seq_id: int, proposer: str, n_generated: int, plain_s: float, limit_s: float
-    ) -> float:
-        super().allowance(seq_id, proposer, n_generated, plain_s, limit_s)  # others look at it
-        return float("inf")
-
-
 @pytest.mark.parametrize("proposers", SETS)
 def test_the_oracle_is_out_of_reach_and_how_much_of_the_rest_is_reached(
     proposers: tuple[str, ...],
@@ -109,13 +99,6 @@ def test_the_oracle_is_out_of_reach_and_how_much_of_the_rest_is_reached(
             informed.append(oracle / seconds_when_known(recording, costs, proposers))
     assert mean(informed) < 0.90
     assert mean(reached) > 0.92 * mean(informed)
-
-
-def seconds_when_known(recording: Recording, costs: CostTable, proposers: tuple[str, ...]) -> float:
-    controller = ProfitController(costs.copy())
-    controller.account = Unlimited()
-    replay = Replay([recording], proposers)
-    return [replay.run(controller, costs)[0].seconds for _ in range(3)][-1]
 
 
 # -- never lose ---------------------------------------------------------------

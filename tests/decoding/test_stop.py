@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -29,8 +30,12 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
     return [text[a:b] for a, b in pairwise(edges)]
 
 
-@settings(max_examples=400)
-@given(text=TEXTS, stops=STOPS, cuts=CUTS)
+def chunked(test: Callable[[str, list[str], list[int]], None]) -> Callable[[], None]:
+    """Any text, any stop strings, cut anywhere."""
+    return settings(max_examples=400)(given(text=TEXTS, stops=STOPS, cuts=CUTS)(test))
+
+
+@chunked
 def test_any_chunking_shows_what_comes_before_the_first_stop_string_of_the_whole_text(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
@@ -42,8 +47,7 @@ def test_any_chunking_shows_what_comes_before_the_first_stop_string_of_the_whole
     assert rule.hit is None or rule.hit in stops
 
 
-@settings(max_examples=200)
-@given(text=TEXTS, stops=STOPS, cuts=CUTS)
+@chunked
 def test_only_what_may_still_become_a_stop_string_is_held_back(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:

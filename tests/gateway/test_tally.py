@@ -19,7 +19,8 @@ def test_what_was_there_before_the_gateway_does_not_count() -> None:
     seen = Page()
     seen.see(page(10, 30, 9))
     seen.see(page(12, 36, 12))
-    assert (seen.gained.n_drafts, seen.gained.n_drafted, seen.gained.n_accepted) == (2, 6, 3)
+    gained = seen.gained
+    assert (gained.n_speculated_rounds, gained.n_drafted, gained.n_accepted) == (2, 6, 3)
 
 
 def test_a_restart_of_an_engine_loses_nothing_that_was_counted() -> None:

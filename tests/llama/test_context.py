@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -529,20 +529,23 @@ def test_a_state_that_cannot_be_restored_raises(
         context.truncate(0, 12)
 
 
-def test_a_cut_that_llama_cpp_refuses_raises(
-    open_context: Open, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("function", "result", "act", "message"),
+    [
+        ("llama_memory_seq_rm", False, lambda c: c.truncate(0, 3), "could not be cut to 3"),
+        ("llama_get_logits", None, lambda c: feed(c, 1, TEXTS[0]), "no logits"),
+    ],
+)
+def test_a_cut_that_is_refused_and_logits_that_are_missing_raise(
+    function: str,
+    result: object,
+    act: Callable[[Context], object],
+    message: str,
+    open_context: Open,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     context = open_context()
     feed(context, 0, TEXTS[0])
-    monkeypatch.setattr(C, "llama_memory_seq_rm", lambda *_: False)
-    with pytest.raises(DecodeError, match="could not be cut to 3"):
-        context.truncate(0, 3)
-
-
-def test_missing_logits_raise_instead_of_reading_nowhere(
-    open_context: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context = open_context()
-    monkeypatch.setattr(C, "llama_get_logits", lambda _: None)
-    with pytest.raises(DecodeError, match="no logits"):
-        feed(context, 0, TEXTS[0])
+    monkeypatch.setattr(C, function, lambda *_: result)
+    with pytest.raises(DecodeError, match=message):
+        act(context)

@@ -11,6 +11,11 @@ from parlay.parlay import known_draft
 from tests import tiny_drafters, tiny_models
 
 
+def found_file(target: Path) -> Path | None:
+    head = find_head(target)
+    return None if head is None else head.path
+
+
 def test_a_head_in_the_targets_own_file_comes_first(tmp_path: Path) -> None:
     target = tiny_drafters.write_nextn(tmp_path / "target.gguf")
     tiny_drafters.write_nextn(tmp_path / "target-mtp.gguf", only_head=True)
@@ -40,9 +45,7 @@ def test_a_head_beside_the_target_is_found_by_its_shape(tmp_path: Path) -> None:
     assert head is not None
     assert (head.path, "lies beside target.gguf" in head.why) == (right, True)
     nearer = tiny_drafters.write_eagle3(tmp_path / "target-eagle.gguf")
-    head = find_head(target)
-    assert head is not None
-    assert head.path == nearer
+    assert found_file(target) == nearer
 
 
 def test_an_assistant_beside_a_gemma_4_is_found(tmp_path: Path) -> None:
@@ -50,9 +53,7 @@ def test_an_assistant_beside_a_gemma_4_is_found(tmp_path: Path) -> None:
     tiny_drafters.write_assistant(tmp_path / "narrow.gguf", target_width=48)
     assert find_head(target) is None
     assistant = tiny_drafters.write_assistant(tmp_path / "target-assistant.gguf")
-    head = find_head(target)
-    assert head is not None
-    assert head.path == assistant
+    assert found_file(target) == assistant
 
 
 def test_a_target_that_gives_no_states_gets_no_head(tmp_path: Path) -> None:

@@ -176,12 +176,9 @@ def _head_norms(i: int, head_size: int) -> dict[str, Dims]:
 
 
 def _feed_forward(i: int, norm: str, n_embd: int, n_ff: int) -> dict[str, Dims]:
-    return {
-        f"blk.{i}.{norm}.weight": (n_embd,),
-        f"blk.{i}.ffn_gate.weight": (n_embd, n_ff),
-        f"blk.{i}.ffn_up.weight": (n_embd, n_ff),
-        f"blk.{i}.ffn_down.weight": (n_ff, n_embd),
-    }
+    tensors: dict[str, Dims] = {f"blk.{i}.{norm}.weight": (n_embd,)}
+    tensors |= {f"blk.{i}.ffn_{name}.weight": (n_embd, n_ff) for name in ("gate", "up")}
+    return tensors | {f"blk.{i}.ffn_down.weight": (n_ff, n_embd)}
 
 
 def write_mla(path: Path, *, n_layers: int = 3) -> Path:

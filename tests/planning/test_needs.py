@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,10 +170,11 @@ def test_rearranged_copies_are_counted(
     agree(planned(path, context, settings), allocated(path, context, settings))
 
 
+NUMBERS = ("n_embd", "n_layers", "n_heads", "n_kv_heads", "head_size", "n_ff", "n_vocab")
 LARGE = {
-    "8B": ("llama", 4096, 32, 32, 8, 128, 14336, 128256),
-    "14B": ("qwen3", 5120, 40, 40, 8, 128, 17408, 151936),
-    "70B": ("llama", 8192, 80, 64, 8, 128, 28672, 128256),
+    "8B": ("llama", (4096, 32, 32, 8, 128, 14336, 128256)),
+    "14B": ("qwen3", (5120, 40, 40, 8, 128, 17408, 151936)),
+    "70B": ("llama", (8192, 80, 64, 8, 128, 28672, 128256)),
 }
 
 
@@ -201,19 +203,9 @@ def test_a_plan_is_what_llama_cpp_foresees_for_large_models(
 def _write_large(path: Path, name: str, kind: str = "Q8_0") -> Path:
     if name == "27B":
         return headers.write_qwen35(path, kind=kind)
-    architecture, n_embd, n_layers, n_heads, n_kv_heads, head_size, n_ff, n_vocab = LARGE[name]
-    return headers.write_dense(
-        path,
-        architecture,
-        n_embd=n_embd,
-        n_layers=n_layers,
-        n_heads=n_heads,
-        n_kv_heads=n_kv_heads,
-        head_size=head_size,
-        n_ff=n_ff,
-        n_vocab=n_vocab,
-        kind=kind,
-    )
+    architecture, numbers = LARGE[name]
+    named: dict[str, Any] = dict(zip(NUMBERS, numbers, strict=True))
+    return headers.write_dense(path, architecture, kind=kind, **named)
 
 
 @pytest.mark.parametrize("write", [headers.write_mla, headers.write_experts])

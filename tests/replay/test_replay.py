@@ -13,7 +13,14 @@ from parlay.control.profit import ProfitController
 from parlay.decoding.round import Round
 from parlay.errors import BadRequest
 from parlay.replay.contest import compare, controller_named
-from parlay.replay.hindsight import WINDOWS, best_fixed, fixed_seconds, oracle_seconds
+from parlay.replay.hindsight import (
+    WINDOWS,
+    best_fixed,
+    fixed_seconds,
+    oracle_seconds,
+    plain_seconds,
+)
+from parlay.replay.informed import seconds_when_known
 from parlay.replay.recording import (
     RecordedOffer,
     Recording,
@@ -83,6 +90,12 @@ def test_the_oracle_is_never_slower_than_any_fixed_window_or_the_controller() ->
             assert oracle <= best_fixed([made], costs, proposers)[2] + 1e-9
             (outcome,) = Replay([made], proposers).run(ProfitController(costs.copy()), costs)
             assert oracle <= outcome.seconds + 1e-9
+
+
+def test_a_controller_that_knows_the_text_lies_between_the_oracle_and_plain_decoding() -> None:
+    made, costs, proposers = mixed_workload()[0], table(slope=0.05), ("ngram", "suffix")
+    known = seconds_when_known(made, costs, proposers)
+    assert oracle_seconds(made, costs, proposers) <= known < plain_seconds(made, costs)
 
 
 def test_a_replay_is_deterministic() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import httpx
@@ -45,14 +45,8 @@ class Figures:
 
     def as_dict(self) -> dict[str, Any]:
         """The public JSON form."""
-        return {
-            "tokens": self.n_tokens,
-            "tokens_per_second": self.tokens_per_second,
-            "ttft_ms": self.ttft_ms,
-            "speedup": self.speedup,
-            "exact": self.exact,
-            "speculation": dict(self.speculation),
-        }
+        told = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"tokens": told.pop("n_tokens"), **told, "speculation": dict(self.speculation)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,13 +236,6 @@ def _make(
     _write(job)
     recipe = _for_passes(recipe, passes, job.folder)
     with _bar() as bar:
-        task = bar.add_task("train", total=1.0)
-
-        def watch(progress: Any, done: float, loss: float) -> None:
-            look = progress.looks[-1] if progress.looks else None
-            held = f", {look.first_token:.1%} of first tokens right" if look else ""
-            bar.update(task, completed=done, description=f"train: loss {loss:.3f}{held}")
-
         trainer, trained = train(
             place.target,
             job.folder,
@@ -250,7 +243,7 @@ def _make(
             recipe,
             _device(),
             place.work / _checkpoint(place, preset_name),
-            watch,
+            _watch(bar, "train"),
             _say(bar),
             begin,
         )
@@ -267,6 +260,18 @@ def _for_passes(recipe: Any, passes: float, folder: Path) -> Any:
 
     steps = math.ceil(passes * Corpus(folder).n_tokens / recipe.batch_tokens)
     return replace(recipe, steps=steps)
+
+
+def _watch(bar: Any, first: str) -> Callable[[Any, float, float], None]:
+    """Shows how far a training is; `first` is what is done until it says something."""
+    task = bar.add_task(first, total=1.0)
+
+    def watch(progress: Any, done: float, loss: float) -> None:
+        look = progress.looks[-1] if progress.looks else None
+        held = f", {look.first_token:.1%} of first tokens right" if look else ""
+        bar.update(task, completed=done, description=f"train: loss {loss:.3f}{held}")
+
+    return watch
 
 
 def _say(bar: Any) -> Callable[[str], None]:
@@ -306,18 +311,13 @@ def _make_blocks(
     recipe = _for_passes(recipe, passes, job.folder)
     settings = BlockSettings(shape, job.n_tokens, _device(), job.gpu_layers, job.threads)
     with _bar() as bar:
-        task = bar.add_task("capture the target's states", total=1.0)
-
-        def watch(progress: Any, done: float, loss: float) -> None:
-            bar.update(task, completed=done, description=f"train: loss {loss:.3f}")
-
         student, trained = train_blocks(
             place.target,
             job.folder,
             settings,
             recipe,
             place.work / f"dflash-{preset_name}.pt",
-            watch,
+            _watch(bar, "capture the target's states"),
             _say(bar),
         )
     files = export_all_blocks(student, trained, place.target, place.out, types)

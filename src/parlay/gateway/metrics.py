@@ -16,6 +16,7 @@ from parlay.gateway.choice import RouteTiming
 from parlay.gateway.tally import Tally
 from parlay.gateway.upstream import Upstream
 from parlay.web.memory_pressure import process_bytes
+from parlay.web.speculation_metrics import gauges, shares, totals
 
 RouteKey = tuple[str, bool]  # a rule's name, and whether answers are streamed
 Rows = Mapping[Any, float]  # by the values of the labels
@@ -53,35 +54,23 @@ class GatewayCollector(Collector):
 
 
 def _totals(view: GatewayView) -> Iterator[Metric]:
-    tally = view.tally
-    for name, text, value in (
-        ("generated_tokens", "Tokens of answers.", tally.n_generated),
-        ("drafted_tokens", "Tokens drafted.", tally.n_drafted),
-        ("accepted_tokens", "Draft tokens the target confirmed.", tally.n_accepted),
-        ("rounds", "Rounds, plain ones included.", tally.n_rounds),
-        ("speculated_rounds", "Rounds with a draft.", tally.n_drafts),
-        ("retries", "Requests asked again of another server.", view.n_retries),
-    ):
-        yield CounterMetricFamily(f"parlay_{name}", text, value=value)
-    positions = {(str(j),): float(n) for j, n in sorted(tally.accepted_at.items())}
+    yield from totals(view.tally)
+    yield _counter("retries", "Requests asked again of another server.", [], {(): view.n_retries})
+    positions = {(str(j),): float(n) for j, n in sorted(view.tally.accepted_at.items())}
     yield _counter("position_accepted", "Accepted at a position.", ["position"], positions)
     kinds = {(kind,): float(n) for kind, n in view.alerts.items()}
     yield _counter("alerts", "Alerts raised.", ["kind"], kinds)
 
 
 def _now(view: GatewayView) -> Iterator[Metric]:
-    tally, ups = view.tally, view.upstreams
-    for name, text, value in (
-        ("token_acceptance", "Accepted over drafted.", tally.token_acceptance),
-        ("draft_share", "Accepted over generated.", tally.draft_share),
-        ("acceptance_length", "Tokens a round.", tally.acceptance_length),
+    ups = view.upstreams
+    yield from shares(view.tally)
+    yield from gauges(
         ("slots", "Requests the servers take.", _places(ups)),
         ("slots_busy", "Requests they are at.", sum(up.in_flight for up in ups)),
         ("queue_length", "Requests waiting for a server.", view.n_waiting),
         ("process_resident_bytes", "Of this process.", process_bytes()),
-    ):
-        if value is not None:
-            yield GaugeMetricFamily(f"parlay_{name}", text, value=float(value))
+    )
 
 
 def _places(ups: Sequence[Upstream]) -> int:
@@ -130,14 +119,15 @@ def _word(value: bool) -> str:
 
 
 def _counter(name: str, text: str, labels: list[str], rows: Rows) -> Metric:
-    family = CounterMetricFamily(f"parlay_{name}", text, labels=labels)
-    for key, value in sorted(rows.items()):
-        family.add_metric(key, value)
-    return family
+    return _filled(CounterMetricFamily(f"parlay_{name}", text, labels=labels), rows)
 
 
 def _gauge(name: str, text: str, labels: list[str], rows: Rows) -> Metric:
-    family = GaugeMetricFamily(f"parlay_{name}", text, labels=labels)
+    return _filled(GaugeMetricFamily(f"parlay_{name}", text, labels=labels), rows)
+
+
+def _filled(family: Any, rows: Rows) -> Metric:
     for key, value in sorted(rows.items()):
         family.add_metric(key, value)
-    return family
+    filled: Metric = family
+    return filled

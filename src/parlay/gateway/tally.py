@@ -22,7 +22,7 @@ class Tally:
     n_generated: int = 0
     n_told: int = 0  # answers or pages that spoke of drafts
     n_rounds: int = 0
-    n_drafts: int = 0  # rounds with a draft
+    n_speculated_rounds: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
     accepted_at: Counter[int] = field(default_factory=Counter)  # by position, from 1
@@ -35,14 +35,14 @@ class Tally:
             return
         self.n_told += 1
         self.n_rounds += max(0, n_tokens - told.accepted) if told.rounds is None else told.rounds
-        self.n_drafts += told.speculated_rounds or 0
+        self.n_speculated_rounds += told.speculated_rounds or 0
         self.n_drafted += told.drafted
         self.n_accepted += told.accepted
         self.accepted_at.update({j: n for j, n in enumerate(told.accepted_at, 1) if n})
 
     def add(self, other: Tally) -> None:
         """Another one's sums."""
-        for name in ("n_answers", "n_generated", "n_told", "n_rounds", "n_drafts"):
+        for name in ("n_answers", "n_generated", "n_told", "n_rounds", "n_speculated_rounds"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.n_drafted += other.n_drafted
         self.n_accepted += other.n_accepted
@@ -97,7 +97,7 @@ class Page:
         drafts = max(0, now.drafts - before.drafts)
         gained = self.gained
         gained.n_told += drafts > 0
-        gained.n_drafts += drafts
+        gained.n_speculated_rounds += drafts
         gained.n_drafted += max(0, now.drafted - before.drafted)
         gained.n_accepted += max(0, now.accepted - before.accepted)
         for j, value in now.accepted_at.items():

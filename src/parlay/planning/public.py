@@ -51,23 +51,19 @@ class PublicPair:
     """A target and its drafter, quantised."""
 
     target: PublicShape
-    file_type: str
     drafter: PublicShape
-    drafter_type: str
+    file_type: str = "Q4_K_M"
+    drafter_type: str = "Q8_0"
 
 
 PAIRS = {
     "7B": PublicPair(
         PublicShape("Qwen2.5 7B", 3584, 28, 28, 4, 128, 18944, 152064),
-        "Q4_K_M",
         PublicShape("Qwen2.5 0.5B", 896, 24, 14, 2, 64, 4864, 151936, tied=True),
-        "Q8_0",
     ),
     "14B": PublicPair(
         PublicShape("Qwen3 14B", 5120, 40, 40, 8, 128, 17408, 151936),
-        "Q4_K_M",
         PublicShape("Qwen3 0.6B", 1024, 28, 16, 8, 128, 3072, 151936, tied=True),
-        "Q8_0",
     ),
     "27B": PublicPair(
         PublicShape(
@@ -83,10 +79,10 @@ PAIRS = {
             state=Recurrent(3 * (48 * 128 + 2 * 16 * 128), 128 * 48 * 128),
             n_inner=48 * 128,
         ),
-        "Q5_K_S",
         PublicShape(
             "DFlash, 5 layers", 5120, 5, 32, 8, 128, 17408, 248320, has_ends=False, n_features=5
         ),
+        "Q5_K_S",
         "Q4_K_M",
     ),
     "31B": PublicPair(
@@ -105,15 +101,11 @@ PAIRS = {
             full_kv_heads=4,
             full_head_size=512,
         ),
-        "Q4_K_M",
         PublicShape("270M (Gemma 3 shape)", 640, 18, 4, 1, 256, 2048, 262144, tied=True),
-        "Q8_0",
     ),
     "70B": PublicPair(
         PublicShape("Llama 3.3 70B", 8192, 80, 64, 8, 128, 28672, 128256),
-        "Q4_K_M",
         PublicShape("Llama 3.2 1B", 2048, 16, 32, 8, 64, 8192, 128256, tied=True),
-        "Q8_0",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics. Their names are a public interface: see docs/reference/server.md.
+"""Prometheus metrics. Their names are a public interface: see docs/reference/metrics.md.
 
 Counters are read off the server's own counts when someone scrapes, so a round pays nothing.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from parlay.server.figures.observer import Observer
 from parlay.web.request_metrics import RequestMetrics
+from parlay.web.speculation_metrics import gauges, shares, totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,8 @@ class _Collector(Collector):
 
     def _totals(self) -> Iterator[Metric]:
         counts = self._observer.counts
+        yield from totals(counts)
         for name, text, value in (
-            ("generated_tokens", "Tokens generated in rounds.", counts.n_generated),
-            ("drafted_tokens", "Tokens drafted.", counts.n_drafted),
-            ("accepted_tokens", "Draft tokens the target confirmed.", counts.n_accepted),
-            ("rounds", "Rounds, plain ones included.", counts.n_rounds),
-            ("speculated_rounds", "Rounds with a draft.", counts.n_speculated_rounds),
             ("fully_accepted_rounds", "Drafts accepted whole.", counts.n_fully_accepted),
             ("drafted_ahead_tokens", "Drafted while a pass ran.", counts.n_drafted_ahead),
             ("ahead_hits", "Drafts that began with such tokens.", counts.n_hits),
@@ -93,13 +90,11 @@ class _Collector(Collector):
 
     def _now(self) -> Iterator[Metric]:
         counts, baseline, now = self._observer.counts, self._observer.baseline, self._gauges()
-        for name, text, value in (
+        yield from shares(counts)
+        yield from gauges(
             ("speedup", "Recent speed over measured plain decoding.", baseline.live_speedup),
             ("baseline_seconds", "A plain pass of one sequence.", baseline.of(1)),
-            ("token_acceptance", "Accepted over drafted.", counts.token_acceptance),
             ("sequence_acceptance", "Whole drafts accepted.", counts.sequence_acceptance),
-            ("draft_share", "Accepted over generated.", counts.draft_share),
-            ("acceptance_length", "Tokens a round.", counts.acceptance_length),
             ("slots", "Slots.", now.slots),
             ("slots_busy", "Slots at work.", now.slots_busy),
             ("queue_length", "Requests waiting for a slot.", now.queue_length),
@@ -109,9 +104,7 @@ class _Collector(Collector):
             ("drafter_ready", "Whether the draft model is loaded.", now.drafter_ready),
             ("memory_used_percent", "Of the machine.", now.memory_used_pct),
             ("process_resident_bytes", "Of this process.", now.process_bytes),
-        ):
-            if value is not None:
-                yield GaugeMetricFamily(f"parlay_{name}", text, value=float(value))
+        )
 
 
 def _holes(now: Gauges) -> float:
