@@ -1,9 +1,12 @@
 """A machine that others use: tokens per second by hand-set threads, and as Parlay follows the load.
 
-python -m benchmarks.measurements.busy [TARGET.gguf] [--busy 0,1,2] [--rounds 3] [--out FILE]
+python -m benchmarks.measurements.busy [TARGET.gguf] [--busy 0,1,2] [--rounds 8] [--out FILE]
 
-One engine, short slices in turn, each round in another order; for each number of busy cores so many
-processes that only compute. With `--draft suffix` also what speculation is worth there.
+One engine, one text a slice, ended by its tokens or by the clock, whichever comes first; slices in
+turn, each round in another order. For each number of busy cores so many processes only compute. The
+first text there begins in the second in which they do, with nothing known of such a load; it is
+told apart. Tokens per second are those of a whole slice, reading its prompt included, and those
+after its first token (`decoding`). With `--draft suffix` also what speculation is worth there.
 """
 
 from __future__ import annotations
@@ -13,19 +16,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
 from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.ratios import ratio_of_prompts, recorded
 from parlay import Parlay
 from parlay.bench.suite import load_suite
-from parlay.control.crew import Crew, CrewChoice, crews
+from parlay.control.crew import Crew, crews
+from parlay.control.crew_choice import CrewChoice
 from parlay.llama.threads import can_sleep
 from parlay.runtime.crews import Crews
 
-N_TOKENS = 48
 FOLLOWING = "following"
 BURN = "while True: pass"
 
@@ -47,12 +52,32 @@ def name_of(crew: Crew) -> str:
     return f"{crew.threads} {'asleep' if crew.sleeps else 'spinning'}"
 
 
-class Slices:
-    """Answers for so many seconds, by one crew or by whichever is chosen."""
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A part of one text."""
 
-    def __init__(self, parlay: Parlay, draft: str) -> None:
+    n_tokens: int
+    first_s: float  # until its first token
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.n_tokens / self.seconds
+
+    @property
+    def decoding(self) -> float:
+        """0 where the clock ended it at its first token."""
+        took = self.seconds - self.first_s
+        return (self.n_tokens - 1) / took if took > 0 else 0.0
+
+
+class Slices:
+    """Texts of so many tokens and seconds at most, by one crew or by whichever is chosen."""
+
+    def __init__(self, parlay: Parlay, draft: str, n_tokens: int, seconds: float) -> None:
         self._parlay = parlay
-        self._draft = draft
+        self._options = {"draft": draft, "max_tokens": n_tokens}
+        self._seconds = seconds
         self._prompts = load_suite("core-12").prompts
         self._n = 0
 
@@ -60,32 +85,36 @@ class Slices:
     def crews(self) -> Crews:
         return self._parlay.engine.crews
 
-    def rate(self, choice: CrewChoice, seconds: float) -> float:
-        self.crews.choice = choice
-        started, n_tokens = perf_counter(), 0
-        while perf_counter() - started < seconds:
-            prompt = self._prompts[self._n % len(self._prompts)]
-            answer = self._parlay.generate(
-                list(prompt.messages), max_tokens=N_TOKENS, draft=self._draft
-            )
-            n_tokens += answer.speculation.n_generated
-            self._n += 1
-        return n_tokens / (perf_counter() - started)
+    def make(self, choice: CrewChoice, i: int) -> Slice:
+        """Of the suite's i-th prompt, read anew: a number stands before it."""
+        self.crews.choice, self._n = choice, self._n + 1
+        asked = self._prompts[i % len(self._prompts)].messages[-1]["content"]
+        started, first_s = perf_counter(), 0.0
+        stream = self._parlay.stream(
+            [{"role": "user", "content": f"{self._n}. {asked}"}], **self._options
+        )
+        for n_pieces, _piece in enumerate(stream):
+            first_s = first_s if n_pieces else perf_counter() - started
+            if perf_counter() - started >= self._seconds:
+                break
+        n_tokens = stream.answer.speculation.n_generated  # once its last pass is over
+        return Slice(n_tokens, first_s, perf_counter() - started)
 
 
-def measure(slices: Slices, busy: list[int], n_rounds: int, seconds: float) -> Iterator[Any]:
+def measure(slices: Slices, busy: list[int], n_rounds: int) -> Iterator[Any]:
     """One record per number of busy cores."""
     following = slices.crews.choice
     by_hand = crews(following.rule.threads, can_sleep=can_sleep())
     subjects = {FOLLOWING: following, **{name_of(c): CrewChoice([c]) for c in by_hand}}
     for n in busy:
-        rates: dict[str, list[float]] = {name: [] for name in subjects}
+        found: dict[str, list[Slice]] = {name: [] for name in subjects}
         with burning(n):
+            first = slices.make(following, 0)
             for i in range(n_rounds):
                 for name, choice in _turned(list(subjects.items()), i):
-                    rates[name].append(slices.rate(choice, seconds))
-                    print(n, name, f"{rates[name][-1]:.1f}", file=sys.stderr, flush=True)
-        yield record(n, rates, following)
+                    found[name].append(slices.make(choice, i + 1))
+                    print(n, name, f"{found[name][-1].rate:.1f}", file=sys.stderr, flush=True)
+        yield record(n, first, found, following)
 
 
 def _turned(subjects: list[tuple[str, CrewChoice]], i: int) -> list[tuple[str, CrewChoice]]:
@@ -94,22 +123,34 @@ def _turned(subjects: list[tuple[str, CrewChoice]], i: int) -> list[tuple[str, C
     return subjects[at:] + subjects[:at]
 
 
-def record(n: int, rates: dict[str, list[float]], following: CrewChoice) -> dict[str, Any]:
-    means = {name: round(fmean(found), 1) for name, found in rates.items()}
-    own, today = means.pop(FOLLOWING), rates[name_of(following.rule)]
-    pairs = sorted(mine / theirs for mine, theirs in zip(rates[FOLLOWING], today, strict=True))
-    best = max(means, key=lambda name: means[name])
+def record(
+    n: int, first: Slice, found: dict[str, list[Slice]], following: CrewChoice
+) -> dict[str, Any]:
     return {
         "busy_cores": n,
-        "by_hand": means,
-        "best_by_hand": best,
-        "following": own,
-        "of_best": round(own / means[best], 3),
-        "of_today": round(own / means[name_of(following.rule)], 3),
-        "of_today_median_of_pairs": round(median(pairs), 3),
+        "first_text": {"rate": round(first.rate, 1), "decoding": round(first.decoding, 1)},
+        **{figure: _compared(figure, found, following) for figure in ("rate", "decoding")},
         "ended_with": name_of(following.chosen),
-        "slices": {name: [round(rate, 1) for rate in found] for name, found in rates.items()},
     }
+
+
+def _compared(figure: str, found: dict[str, list[Slice]], following: CrewChoice) -> dict[str, Any]:
+    """Means, and the ratios of slices that lie next to each other, with their intervals."""
+    rates = {name: [getattr(each, figure) for each in made] for name, made in found.items()}
+    means = {name: round(fmean(each), 1) for name, each in rates.items()}
+    own = rates.pop(FOLLOWING)
+    best, rule = max(rates, key=lambda name: fmean(rates[name])), name_of(following.rule)
+    return {
+        "means": means,
+        "best_by_hand": best,
+        "of_best": recorded(ratio_of_prompts(own, rates[best])),
+        "of_rule": recorded(ratio_of_prompts(own, rates[rule])),
+        "slices": {FOLLOWING: _rounded(own)} | {name: _rounded(r) for name, r in rates.items()},
+    }
+
+
+def _rounded(rates: list[float]) -> list[float]:
+    return [round(rate, 1) for rate in rates]
 
 
 def main() -> None:
@@ -117,17 +158,16 @@ def main() -> None:
     parser.add_argument("target", nargs="?", default="default", help="GGUF file")
     parser.add_argument("--busy", default="0,1,2", help="cores that others use, in turn")
     parser.add_argument("--rounds", type=int, default=8, help="slices of each")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of one slice")
+    parser.add_argument("--tokens", type=int, default=48, help="of one slice at most")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of one slice at most")
     parser.add_argument("--draft", default="none", help="none, suffix, or a drafter's file")
     parser.add_argument("--mode", default=None, choices=("exact", "faithful"))
     parser.add_argument("--out", type=Path, help="JSON; else it is printed")
     args = parser.parse_args()
     found: list[Any] = []
     with Parlay(args.target, draft=args.draft, context_size=1024, mode=args.mode) as parlay:
-        slices = Slices(parlay, args.draft)
-        for each in measure(
-            slices, [int(n) for n in args.busy.split(",")], args.rounds, args.seconds
-        ):
+        slices = Slices(parlay, args.draft, args.tokens, args.seconds)
+        for each in measure(slices, [int(n) for n in args.busy.split(",")], args.rounds):
             found.append(each)
             if args.out:
                 args.out.write_text(json.dumps(found, indent=1), "utf-8")

@@ -15,7 +15,6 @@ from parlay.decoding.span import Span
 from parlay.llama.context import Context
 from parlay.llama.library import C
 from parlay.llama.model import Model
-from parlay.llama.neighbours import Neighbours
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.llama.threads import Threads, can_sleep
 
@@ -90,14 +89,6 @@ def test_closing_ends_the_idle_team_twice_at_no_harm() -> None:
     threads.close()
     threads.close()
     assert has_threads(n_before)
-
-
-def test_our_own_work_is_not_others() -> None:
-    neighbours = Neighbours()
-    before = psutil.Process().cpu_times().user
-    while psutil.Process().cpu_times().user - before < 0.1:
-        sum(range(10_000))
-    assert 0.0 <= neighbours() <= (psutil.cpu_count() or 1)
 
 
 def test_a_while_of_other_threads_leaves_those_before_it_as_they_were(context: Context) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from parlay import Parlay
 from parlay.control.cost import CostTable, Curve, DrafterCost
-from parlay.control.crew import Crew, CrewChoice
+from parlay.control.crew import Crew
+from parlay.control.crew_choice import CrewChoice, Look
 from parlay.decoding.round import Round, Timing
 from parlay.decoding.span import Span
 from parlay.llama.threads import Threads
@@ -43,7 +44,7 @@ class Bits:
 def made(
     *, holds: bool, prices: CostTable | None = None, load: float = 0.0
 ) -> tuple[Crews, Threads]:
-    threads, choice = Threads(2), CrewChoice([TWO, ONE], lambda: load)
+    threads, choice = Threads(2), CrewChoice([TWO, ONE], lambda: Look(load, 0.25))
     crews = Crews(threads, choice, cast(ThreadBits, Bits(holds=holds)), lambda: prices)
     return crews, threads
 
@@ -80,6 +81,30 @@ def test_an_answer_whose_passes_other_threads_made_is_not_called_exact() -> None
     (seq,) = rig.run(Request((1, 2, 3), max_tokens=4))
     assert seq.inexact is Inexact.THREADS
     assert seq.n_firm == 0
+
+
+def test_a_prompt_is_read_by_the_chosen_crew_never_by_one_that_races() -> None:
+    crews, threads = made(holds=True, load=1.0)
+    while crews.choice.now != TWO or not crews.choice.racing:
+        crews.observe([_round(0.01)])
+        crews.ready(SPAN, False)
+    crews.ready([Span(0, 64, [1] * 8, 1)], False)
+    assert threads.n == crews.choice.chosen.threads == 1
+
+
+def test_a_text_that_begins_behind_a_cached_prompt_looks_around() -> None:
+    crews, threads = made(holds=True, load=2.0)
+    for _ in range(2):
+        crews.ready([Span(0, 64, [1] * 8, 1)], False)
+    assert threads.n == 1
+
+
+def test_a_load_that_came_while_there_was_nothing_to_do_is_known_at_the_first_pass() -> None:
+    crews, threads = made(holds=True, load=2.0)
+    for _ in range(2):
+        crews.rest()
+    crews.ready(SPAN, False)
+    assert threads.n == 1
 
 
 def _round(seconds: float, **others: Any) -> Round:

@@ -14,6 +14,7 @@ from parlay.decoding.draft import Draft
 from parlay.decoding.span import Span
 from parlay.errors import ParlayError
 from parlay.proposers.proposer import Ask
+from parlay.runtime import worker as worker_module
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Piece
 from parlay.runtime.sequence import Sequence as Answering
@@ -353,3 +354,16 @@ def test_a_quiet_moment_is_used_to_tidy_up_and_the_next_request_is_answered() ->
         _, client = opened.ask(Request(PROMPT, max_tokens=4))
         assert client.ended.wait(SOON)
     assert client.text == plain(Request(PROMPT, max_tokens=4))
+
+
+def test_while_there_is_nothing_to_do_it_looks_around_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("_QUIET_S", "_REST_S"):
+        monkeypatch.setattr(worker_module, name, 0.001)
+    looked = threading.Semaphore(0)
+    worker = Worker(lambda: Rig().scheduler, looked.release)
+    try:
+        assert all(looked.acquire(timeout=SOON) for _ in range(3))
+    finally:
+        worker.close()

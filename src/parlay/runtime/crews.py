@@ -13,12 +13,13 @@ from time import perf_counter
 from typing import Any
 
 from parlay.control.cost import CostTable
-from parlay.control.crew import Crew, CrewChoice
+from parlay.control.crew import Crew
+from parlay.control.crew_choice import CrewChoice
 from parlay.decoding.round import Round
 from parlay.decoding.span import Span
 from parlay.llama.threads import Threads
 from parlay.runtime.exactness import Inexact
-from parlay.runtime.thread_bits import ThreadBits
+from parlay.runtime.thread_bits import ThreadBits, is_prompt
 
 Prices = Callable[[], CostTable | None]
 
@@ -50,20 +51,25 @@ class Crews:
 
     def ready(self, spans: Sequence[Span], exact: bool) -> Inexact | None:
         """Before a pass; why its bits may not be those of the rule, if they may not."""
-        if any(span.start == 0 for span in spans):
-            self.choice.begin()
-        crew, rule, started = self.choice.now, self.choice.rule.threads, perf_counter()
-        if exact and crew.threads != rule and not self._may(crew, spans):
-            crew = Crew(rule, crew.sleeps)
+        reads = is_prompt(spans)
+        if reads or any(span.start == 0 for span in spans):
+            self.choice.look()
+        started = perf_counter()
+        crew = self._wanted(reads)
+        while exact and not self._bits.same(crew.threads, spans):
+            self.choice.refuse(crew)
+            crew = self._wanted(reads)
         self._tried_s = perf_counter() - started
         self._use(crew)
         return None if self._bits.known(crew.threads, spans) else Inexact.THREADS
 
-    def _may(self, crew: Crew, spans: Sequence[Span]) -> bool:
-        same = self._bits.same(crew.threads, spans)
-        if not same:
-            self.choice.refuse(crew)
-        return same
+    def _wanted(self, reads: bool) -> Crew:
+        """A prompt takes as long as many passes: nobody races there."""
+        return self.choice.chosen if reads else self.choice.now
+
+    def rest(self) -> None:
+        """Now and then while there is nothing to do: so the next text begins with a fresh look."""
+        self.choice.look()
 
     def by_rule(self) -> None:
         """Before passes that are measured or compared with others."""

@@ -16,7 +16,8 @@ from typing import Protocol, TypeVar
 from parlay import store
 from parlay.control.controller import Controller, FixedWindow
 from parlay.control.cost import CostTable
-from parlay.control.crew import Crew, CrewChoice, crews
+from parlay.control.crew import Crew, crews
+from parlay.control.crew_choice import CrewChoice
 from parlay.control.cutting import Cutting
 from parlay.control.trace import Sink as TraceSink
 from parlay.control.trace import Trace
@@ -25,7 +26,6 @@ from parlay.decoding.round import Fallback
 from parlay.errors import BadRequest, PromptTooLong
 from parlay.llama.context import Context
 from parlay.llama.model import Model
-from parlay.llama.neighbours import Neighbours
 from parlay.llama.threads import can_sleep
 from parlay.llama.undo import Rollback
 from parlay.llama.vocabulary import Detokenizer
@@ -53,6 +53,7 @@ from parlay.runtime.loading import (
     model_names,
     same_file,
 )
+from parlay.runtime.neighbours import Neighbours
 from parlay.runtime.padding import Padding
 from parlay.runtime.prompt_cache import PromptCache
 from parlay.runtime.request import Mode, Request
@@ -99,13 +100,17 @@ class Engine:
         self._learned: Callable[[], None] | None = None
         self._drafter_pause: DrafterPause | None = None
         try:
-            self._worker = Worker(lambda: self._open(settings, controller))
+            self._worker = Worker(lambda: self._open(settings, controller), self._rest)
         except BaseException:
             self.close()
             raise
 
+    def _rest(self) -> None:
+        self.crews.rest()
+
     def _open(self, settings: EngineSettings, controller: Controller | None) -> Scheduler:
         """Load, calibrate, and put together who works in a round; runs on the worker's thread."""
+        self._neighbours = Neighbours()  # who is seen while weights are read is known by then
         if settings.vram_budget_gb is not None:
             self._check_budget(settings.vram_budget_gb)
         self._load_target()
@@ -201,7 +206,7 @@ class Engine:
         follows = self.settings.follow_load and rule > 1
         choice = CrewChoice([Crew(rule)])
         if follows:
-            choice = CrewChoice(crews(rule, can_sleep=can_sleep()), Neighbours())
+            choice = CrewChoice(crews(rule, can_sleep=can_sleep()), self._neighbours)
         cuts = target.rollback is Rollback.PARTIAL
         bits = ThreadBits(target, target.threads, rule, cuts=cuts)
         made = Crews(target.threads, choice, bits, lambda: self.prices)

@@ -47,13 +47,13 @@ class ThreadBits:
         return self.known(n, spans)
 
     def _keys(self, n: int, spans: Sequence[Span]) -> set[_Key]:
-        if _is_prompt(spans):
+        if is_prompt(spans):
             return {(n, 0, 0, band(span.start)) for span in spans}
         return {(n, len(spans), len(span.tokens), band(span.start)) for span in spans}
 
     def _try(self, key: _Key, spans: Sequence[Span]) -> bool:
         n, _, width, _ = key
-        if _is_prompt(spans):
+        if is_prompt(spans):
             return len(spans) == 1 and self._reads_alike(n, spans[0])
         room = self._passes.context_size - max(span.start for span in spans)
         return width <= room and self._agrees(n, spans, width)
@@ -95,6 +95,6 @@ class ThreadBits:
             self._same[int(n), int(sequences), int(rows), int(length)] = bool(same)
 
 
-def _is_prompt(spans: Sequence[Span]) -> bool:
+def is_prompt(spans: Sequence[Span]) -> bool:
     """Whether part of a text is read whose logits nobody asks for."""
     return any(span.n_logits < len(span.tokens) for span in spans)

@@ -20,6 +20,11 @@ from parlay.runtime.sequence import Sequence
 log = logging.getLogger("parlay.runtime")
 T = TypeVar("T")
 _QUIET_S = 0.5  # without anything to do: an agent's next request comes sooner
+_REST_S = 1.0  # between looks at the machine while there is nothing to do
+
+
+def _nothing() -> None:
+    pass
 
 
 class Closed(ParlayError):
@@ -34,7 +39,11 @@ class Worker:
     on two cores, docs/results.md). So nobody but the worker computes.
     """
 
-    def __init__(self, open_scheduler: Callable[[], Scheduler]) -> None:
+    def __init__(
+        self, open_scheduler: Callable[[], Scheduler], at_rest: Callable[[], None] = _nothing
+    ) -> None:
+        """`at_rest` is called now and then while there is nothing to do."""
+        self._at_rest = at_rest
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._admission = threading.Lock()  # nothing slips in behind the last look at the inbox
@@ -117,11 +126,13 @@ class Worker:
 
     def _wait(self) -> Callable[[], None] | None:
         """What is asked for next; if nothing is for a while, there is time to tidy up."""
-        try:
-            return self._inbox.get(timeout=_QUIET_S)
-        except queue.Empty:
-            self._do(self._scheduler.tidy)
-            return self._inbox.get()
+        todo, wait_s = self._scheduler.tidy, _QUIET_S
+        while True:
+            try:
+                return self._inbox.get(timeout=wait_s)
+            except queue.Empty:
+                self._do(todo)
+                todo, wait_s = self._at_rest, _REST_S
 
     def _do(self, item: Callable[[], None]) -> None:
         try:
