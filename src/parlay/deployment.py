@@ -114,6 +114,7 @@ class RuntimeSection(Section):
     exact_cost_pct: float = Field(5.0, ge=0, le=100)  # of the speed, up to which auto is exact
     slots: int = Field(4, ge=1, le=256)
     threads: int = Field(0, ge=0)  # 0: physical cores
+    follow_load: bool = True  # fewer threads, or sleeping ones, where others use the cores
     batch: int = Field(512, ge=32)
     ubatch: int = Field(0, ge=0)  # rows llama.cpp computes at once; 0: the batch
     prompt_chunk: int = Field(0, ge=0)  # tokens of a prompt per pass beside others; 0: as it comes

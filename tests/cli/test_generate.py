@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from parlay.cli import generate as generate_verb
+from parlay.cli.main import app
 from parlay.decoding.counts import Counts
+from parlay.errors import BadRequest
 
 PARLAY = Path(sys.executable).with_name("parlay")
 PROMPT = "the cat sat on the mat and the cat sat on the mat and"
@@ -397,3 +401,16 @@ def test_a_schema_that_is_none_is_refused_in_one_line(
     done = generate(PROMPT, "--json-schema", schema)
     assert done.returncode == 2
     assert words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_following_the_load_of_others_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[dict[str, Any]] = []
+
+    def loads(**settings: Any) -> Any:
+        taken.append(settings)
+        raise BadRequest("nothing is loaded here")
+
+    monkeypatch.setattr(generate_verb, "Parlay", loads)
+    for options in ([], ["--no-follow-load"]):
+        CliRunner().invoke(app, ["generate", "a", *options])
+    assert [settings["follow_load"] for settings in taken] == [True, False]

@@ -298,7 +298,9 @@ def _threads(patient: Patient) -> Iterator[Finding]:
         return
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     busy = load > cores / 2
-    todo = "stop other work on these cores, or give runtime.threads fewer" if busy else ""
+    follows = patient.deployment.runtime.follow_load
+    hint = "stop other work on these cores" + ("" if follows else ", or set runtime.follow_load")
+    todo = hint if busy else ""
     found = f"{wanted or cores} threads on {cores} cores, load {load:.1f}"
     yield Finding("threads", "warn" if busy else "ok", found, todo)
 

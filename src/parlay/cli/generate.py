@@ -63,6 +63,9 @@ class LoadOptions:
         str, typer.Option("--context-size", "-c", help="Tokens; auto: the longest that fits.")
     ] = "4096"
     threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0
+    follow_load: Annotated[
+        bool, typer.Option(help="On a CPU: fewer threads where other work takes the cores.")
+    ] = True
     gpu_layers: Annotated[
         str, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
     ] = "-1"
