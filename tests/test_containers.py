@@ -77,9 +77,27 @@ def test_build_arguments_and_variables_are_known() -> None:
     arguments = {line.partition("=")[0] for line in instructions("ARG")}
     assert set(SERVICE["build"]["args"]) <= arguments
     assert default_of(SERVICE["build"]["args"]["BASE"]) == "debian:bookworm-slim"
+    assert instructions("ARG")[:1] == ["BASE=debian:bookworm-slim"]
     [environment] = [line for line in instructions("ENV") if "PARLAY_" in line]
     assert "PARLAY_CACHE=/data/cache" in environment
     assert any(volume.endswith(":/data") for volume in SERVICE["volumes"])
+
+
+def test_a_build_for_a_gpu_is_the_same_service_with_other_arguments_and_the_gpus() -> None:
+    cuda = yaml.safe_load((ROOT / "compose.cuda.yaml").read_text("utf-8"))["services"]
+    assert cuda.keys() == COMPOSE["services"].keys()
+    arguments = {name: default_of(value) for name, value in cuda["parlay"]["build"]["args"].items()}
+    assert arguments.keys() == SERVICE["build"]["args"].keys()
+    for name, value in arguments.items():
+        assert f"--build-arg {name}={value}" in DOCKERFILE  # as the Dockerfile shows it
+    [device] = cuda["parlay"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device["capabilities"] == ["gpu"]
+
+
+def test_nothing_is_built_for_the_machine_that_builds() -> None:
+    """A build without a GPU cannot compile for the one it finds."""
+    [install] = [line for line in instructions("RUN") if "pip install" in line]
+    assert "-DGGML_NATIVE=OFF ${CMAKE_ARGS}" in install
 
 
 def test_it_does_not_run_as_root_and_has_time_to_drain() -> None:
