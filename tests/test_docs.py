@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import typer
 
 from parlay.cli.main import app
 from parlay.deployment import Deployment
+from parlay.runtime.load_settings import LoadSettings
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("docs", "examples", "benchmarks", "community", "src/parlay/drafters")
@@ -192,3 +194,13 @@ def keys_of(model: object) -> dict[str, set[str]]:
 def test_every_deployment_key_that_is_named_exists(page: str, key: str) -> None:
     section, _, name = key.partition(".")
     assert name in keys_of(Deployment)[section], f"{page}: {key}"
+
+
+# -- the Python interface -------------------------------------------------------------------------
+
+
+def test_every_setting_of_the_python_interface_is_named_with_its_default() -> None:
+    page = (ROOT / "docs/reference/interface.md").read_text("utf-8")
+    for field in fields(LoadSettings)[1:]:  # the target stands alone
+        default = "..." if callable(field.default) else repr(field.default).replace("'", '"')
+        assert f"`{field.name}={default}`" in page, field.name
