@@ -149,3 +149,28 @@ def test_an_object_of_a_kind_seen_before_is_spaced_as_it_was(
         if at > second:
             start = at - (len(text[:at]) - len(text[:at].rstrip()))
             assert said(after(text[:start].decode()), chr(text[at])) == text[start:at]
+
+
+def test_a_mark_that_came_without_its_comma_is_the_last_of_its_block() -> None:
+    spacing = after('{\n  "a": [\n    "x')
+    spacing.read(b'"')
+    assert spacing.goes_on().text == b"]"
+    whole = after('{\n  "a": [\n    "x"')  # of several tokens: nothing is known
+    assert whole.goes_on().text == b","
+
+
+def test_a_comma_that_must_come_where_a_block_was_to_end_is_spaced_like_its_end() -> None:
+    spacing = after('{\n  "a": {\n    "b": "x')
+    spacing.read(b'"')
+    assert said(spacing, ",") == said(spacing, "}") == b"\n  "
+    spacing.read(b"\n  ")
+    spacing.read(b",")
+    spacing.read(b'\n  "c": "y')
+    assert said(after('{\n  "a": "x"'), ",") == b""
+
+
+def test_that_marks_stand_alone_is_learned_where_they_always_do() -> None:
+    spacing = Spacing()
+    for token in ('{\n  "a": "x', '"', ",", '\n  "b": "y', '"'):
+        spacing.read(token.encode())
+    assert said(spacing, ",") == b""

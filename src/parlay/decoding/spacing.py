@@ -16,10 +16,15 @@ _SPACE = b" \t\r\n"
 _OPENING, _CLOSING = b"{[", b"}]"
 _VALUE = ord("v")  # stands for whatever a value or a key begins or ends with
 _LONE = ord(";")  # a comma at the beginning of a line: the model meant to close a block there
+# A value whose last mark came as a token of its own: a comma would have been written with it, so
+# the model means to close the block.
+_LAST = ord("e")
+_ENDED = (_VALUE, _LAST)
 _MARKS = b"{[]},:"
 _QUOTE, _ESCAPE, _NEWLINE = ord('"'), ord("\\"), ord("\n")
 _COLON, _COMMA, _LIST, _LIST_END = ord(":"), ord(","), ord("["), ord("]")
 _DIGITS = b"0123456789"
+_ENDS = b'"}]'  # of values
 _BEGINNINGS = b'"{[-0tfn'  # of values
 _MOST_HABITS, _LONGEST_NAME = 512, 64
 
@@ -124,6 +129,8 @@ class Spacing:
 
     def goes_on(self) -> Guess:
         """Where a list may go on or end: what it does."""
+        if self._before == _LAST:
+            return Guess(b"]", _GOES_ON)
         n = self._lengths.get(self._blocks[-1][1]) if self._blocks else None
         if n is None:
             return Guess(b",", _GOES_ON)
@@ -136,10 +143,10 @@ class Spacing:
         if (
             before is None
             or before == _COLON
-            or (before == _LIST or (in_list and before != _VALUE))
+            or (before == _LIST or (in_list and before not in _ENDED))
         ):
             return _BEGINNINGS if before != _LIST else _BEGINNINGS + b"]"
-        if before == _VALUE:
+        if before in _ENDED:
             digits = b"0" if self._in_number and not self._run else b""
             return digits + (b",]" if in_list else b",:}")
         return b'"}'
@@ -165,6 +172,8 @@ class Spacing:
 
     def _by_kind(self, before: int, after: int) -> Guess | None:
         """A place not seen yet: as its like, or as most people write."""
+        if before == _LAST:
+            return self._whole(_VALUE, ord("}") if after == _COMMA else after)
         if after in (_COMMA, _COLON) or (before in _OPENING and after in _CLOSING):
             return Guess(b"", _USUAL)
         if before == _COLON:
@@ -192,7 +201,7 @@ class Spacing:
     # -- what came ------------------------------------------------------------
 
     def read(self, text: bytes) -> None:
-        """More of the answer."""
+        """More of the answer: one token of it, where that is learned from."""
         for byte in text:
             if self._in_string:
                 self._read_string(byte)
@@ -200,6 +209,13 @@ class Spacing:
                 self._run.append(byte)
             else:
                 self._read_mark(byte)
+        if self._learns and self._ends_alone(text):
+            self._before = _LAST
+
+    def _ends_alone(self, text: bytes) -> bool:
+        """Whether a token that was read is nothing but the end of a value."""
+        ended = bool(text) and text[-1] in _ENDS and not self._in_string
+        return ended and self._before == _VALUE and not text.strip(_SPACE + _ENDS)
 
     def _read_string(self, byte: int) -> None:
         if self._escaped:
