@@ -25,6 +25,7 @@ class Engine:
         self.speculates = speculates
         self.delay_s = delay_s  # between two words
         self.first_s = 0.0  # before the first one
+        self.held = False  # nothing is said until it is not
         self.mode = "ok"
         self.health = 200
         self.words = list(WORDS)
@@ -49,10 +50,12 @@ class Engine:
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        for task in list(self._open):
-            task.cancel()
-        await asyncio.gather(*self._open, return_exceptions=True)
-        await _turns()
+        await _turns()  # a connection that was taken right before is still to be made
+        while self._open:
+            for task in list(self._open):
+                task.cancel()
+            await asyncio.gather(*self._open, return_exceptions=True)
+            await _turns()
 
     def call(self, work: Any) -> Any:
         assert self._loop is not None
@@ -131,6 +134,8 @@ class Engine:
         writer: asyncio.StreamWriter,
     ) -> bool:
         self.asked.append(body)
+        while self.held:
+            await asyncio.sleep(0.01)
         chat = path == "/v1/chat/completions"
         if self.mode in ("http_500", "http_429", "http_400", "http_401"):
             status = int(self.mode[-3:])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
@@ -47,6 +50,23 @@ def stream(running: Running, **more: Any) -> tuple[list[dict[str, Any]], httpx.R
 def text_of(chunks: list[dict[str, Any]]) -> str:
     choices = [c["choices"][0] for c in chunks if c.get("choices")]
     return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+@contextmanager
+def talking(found: Sequence[Engine], work: Callable[[], object], n: int) -> Iterator[None]:
+    """So many clients at once; no engine says a word before the end of the block."""
+    threads = [threading.Thread(target=work) for _ in range(n)]
+    for engine in found:
+        engine.held = True
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for engine in found:
+            engine.held = False
+        for thread in threads:
+            thread.join()
 
 
 @pytest.fixture
@@ -119,13 +139,10 @@ def test_openais_own_client_reads_it(two: tuple[Running, Engine, Engine]) -> Non
 
 
 def test_requests_go_to_the_least_busy_server() -> None:
-    found = [Engine("m", delay_s=0.2) for _ in range(3)]
+    found = [Engine("m") for _ in range(3)]
     with engines(*found), gateway(pool(*found)) as running:
-        threads = [threading.Thread(target=stream, args=(running,)) for _ in range(9)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with talking(found, lambda: stream(running), 9):
+            wait_for(lambda: sum(len(engine.asked) for engine in found) == 9)
         assert [len(engine.asked) for engine in found] == [3, 3, 3]
 
 
@@ -382,20 +399,41 @@ def held_back(engine: Engine) -> bool:
     return engine.n_sent == before > 0
 
 
+@contextmanager
+def slow_reader(running: Running, engine: Engine) -> Iterator[None]:
+    """A client that has read the first bytes of 30 MB, and no more."""
+    engine.words = ["x" * 10_000] * 3000
+    host, port = running.url.removeprefix("http://").split(":")
+    body = json.dumps({**ASK, "stream": True}).encode()
+    with socket.create_connection((host, int(port))) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.sendall(head.encode() + body)
+        client.recv(4096)
+        wait_for(lambda: held_back(engine))
+        yield
+
+
 def test_a_slow_reader_holds_the_engine_back_and_fills_no_memory() -> None:
     with engines(Engine("m")) as (one,), gateway(pool(one)) as running:
-        one.words = ["x" * 10_000] * 3000  # 30 MB
-        host, port = running.url.removeprefix("http://").split(":")
-        body = json.dumps({**ASK, "stream": True}).encode()
-        with socket.create_connection((host, int(port))) as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            client.sendall(head.encode() + body)
-            client.recv(4096)
-            wait_for(lambda: held_back(one))
+        with slow_reader(running, one):
             assert one.n_sent < 15_000_000
         wait_for(lambda: running.gateway.pools.n_in_flight == 0)
+
+
+def test_whoever_is_still_connected_at_the_end_is_hung_up_on() -> None:
+    """A transport that nobody closed said so in whichever test ran when it was collected."""
+    with (
+        warnings.catch_warnings(record=True) as told,
+        engines(Engine("m")) as (one,),
+        ExitStack() as clients,
+    ):
+        warnings.simplefilter("always")
+        with gateway(pool(one), server={"drain_s": 0}) as running:
+            clients.enter_context(slow_reader(running, one))
+        gc.collect()
+    assert not [str(warning.message) for warning in told]
 
 
 def test_what_is_no_request_is_refused_with_the_reason(
@@ -414,17 +452,12 @@ def test_what_is_no_request_is_refused_with_the_reason(
 
 
 def test_too_many_are_told_when_to_come_back() -> None:
-    with engines(Engine("m", delay_s=0.2)) as (one,):
+    with engines(Engine("m")) as (one,):
         limits = {"queue_size": 1}
         with gateway(pool(one, max_concurrent=1), server=limits) as running:
             found: list[int] = []
-            threads = [
-                threading.Thread(target=lambda: found.append(ask(running).status_code))
-                for _ in range(4)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            with talking([one], lambda: found.append(ask(running).status_code), 4):
+                wait_for(lambda: len(found) == 2)
+                assert found == [429, 429]
             assert sorted(found) == [200, 200, 429, 429]
             assert len(one.asked) == 2

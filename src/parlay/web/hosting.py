@@ -146,6 +146,7 @@ class Host(ABC, Generic[S]):
             service.cancel_all()
             await _end(tasks)
             await self.end(service)
+            await _hang_up(self.server)
 
     async def _reload(self, service: S) -> bool:
         """One at a time; what nobody expected leaves the old deployment as it is."""
@@ -175,6 +176,13 @@ async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _hang_up(server: UvicornServer) -> None:
+    """On those who are still there after the drain: uvicorn leaves their connections open."""
+    for connection in list(server.server_state.connections):
+        connection.transport.abort()
+    await asyncio.sleep(0)  # they are closed in the loop's next turn
 
 
 def bind(host: str, port: int) -> socket.socket:
