@@ -3,7 +3,8 @@
 Models are scripted: a pass copies real rows of logits and claims its price, by the clock that the
 scheduler looks at, so that all that is left is the scheduler's, the bets', the controller's, the
 proposers' and the verification's own. With --wait it takes its price, as CUDA does: caches are cold
-then, which makes the same code two to four times as slow.
+then, which makes the same code two to four times as slow. The kind `ahead` always waits: its draft
+model is on a thread of its own, and goes on while the target's pass waits.
 
 python -m benchmarks.measurements.round_cost --sequences 1 8 16 32 --json out.json
 python -m benchmarks.measurements.round_cost --sequences 16 --kinds suffix --profile
@@ -35,6 +36,7 @@ from parlay.control.cost import MAX_ROWS, CostTable, load_costs, shipped_costs
 from parlay.control.cutting import Cutting
 from parlay.control.profit import ProfitController
 from parlay.decoding.span import Span
+from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.proposer import Proposer
 from parlay.proposers.suffix import SuffixProposer
@@ -51,7 +53,7 @@ from parlay.testing import ScriptedModel
 
 N_VOCAB, CONTEXT = 49152, 2048
 WORDS = 1500  # of the scripted text: so few that pairs of them come again
-KINDS = ("plain", "suffix", "drafter")
+KINDS = ("plain", "suffix", "drafter", "ahead")
 TEXTS = ("lines", "chat")
 WIDEST, DRAFT_MS = 16, 0.6
 
@@ -65,6 +67,7 @@ class Cost:
     n_sequences: int
     n_passes: int
     us: float
+    cpu_us: float  # of the thread that runs the rounds; whoever else is on the machine has no part
     round_us: float  # models included
     drafted_per_round: float
     tokens_per_round: float
@@ -99,9 +102,7 @@ class Clock:
         if not self._wait:
             self._claimed += seconds
             return
-        began = time.perf_counter()
-        while time.perf_counter() - began < seconds:
-            pass
+        time.sleep(seconds)
 
 
 class Rows(ScriptedModel):
@@ -116,10 +117,12 @@ class Rows(ScriptedModel):
         self._clock, self._texts, self._price, self._drafts = clock, texts, price, drafts
         self._base = np.random.default_rng(0).random(N_VOCAB, np.float32)
         self._out = np.empty((1024, N_VOCAB), np.float32)
+        self.cpu_s = 0.0  # of the script itself
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
-        began = self._clock()
+        began, cpu = self._clock(), time.thread_time()
         found = self._rows(spans)
+        self.cpu_s += time.thread_time() - cpu
         self.meanwhile()
         price = self._price(len(spans), sum(len(span.tokens) for span in spans))
         self._clock.spend(max(0.0, price - (self._clock() - began)))
@@ -162,8 +165,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         found.append(cost)
         print(
             f"{kind:8} {mode:9} {n:3} sequences: {cost.us:7.0f} us a pass outside the models"
-            f" ({cost.us / n:.0f} a sequence), {cost.drafted_per_round:.2f} tokens drafted and"
-            f" {cost.tokens_per_round:.2f} made a round",
+            f" ({cost.us / n:.0f} a sequence, {cost.cpu_us:.0f} of CPU),"
+            f" {cost.drafted_per_round:.2f} tokens drafted and"
+            f" {cost.tokens_per_round:.2f} made in {cost.round_us:.0f} us a round",
             file=sys.stderr,
             flush=True,
         )
@@ -212,8 +216,9 @@ class Script:
 
 def measure(kind: str, mode: Mode, n: int, script: Script, *, profile: bool = False) -> Cost:
     """Answers of n sequences at once, and what their passes took beside the models."""
-    texts, costs = [Text(i, script.text) for i in range(n)], _prices(n, script.prices)
-    clock = Clock(wait=script.wait)
+    ahead = kind == "ahead"
+    texts, costs = [Text(i, script.text) for i in range(n)], _prices(n, script.prices, ahead)
+    clock = Clock(wait=script.wait or ahead)
     scheduling.perf_counter = clock  # type: ignore[attr-defined]
     target = Rows(
         clock, texts, lambda n, rows: costs.curve(1, n).steady[min(rows, MAX_ROWS)], drafts=False
@@ -222,47 +227,67 @@ def measure(kind: str, mode: Mode, n: int, script: Script, *, profile: bool = Fa
     proposers: dict[str, Proposer] = {}
     if kind != "plain":
         proposers["suffix"] = SuffixProposer()
-    if kind == "drafter":
-        proposers["model"] = DraftModel(drafter, frozenset(), N_VOCAB, 512)
+    if kind in ("drafter", "ahead"):
+        model = DraftModel(drafter, frozenset(), N_VOCAB, 512)
+        proposers["model"] = DraftAhead(model) if ahead else model
     scheduler = _scheduler(target, proposers, ProfitController(costs.copy()), mode, n)
     answers = [_start(scheduler, text, script.n_tokens) for text in texts]
     while any(answer.n_generated < 2 for answer in answers):
         scheduler.step()
     profiler = cProfile.Profile() if profile else None
-    spent, rounds = [], []
+    own = (target,) if ahead else (target, drafter)  # whose passes the rounds' thread makes
+    steps = []
     if profiler:
         profiler.enable()
     while all(not answer.done for answer in answers):
-        began, busy = clock(), target.busy_s + drafter.busy_s
-        scheduler.step()
-        rounds.append(clock() - began)
-        spent.append(rounds[-1] - (target.busy_s + drafter.busy_s - busy))
+        steps.append(_timed(scheduler, clock, own))
     if profiler:
         profiler.disable()
         pstats.Stats(profiler).sort_stats("tottime").print_stats(40)
-    return _cost(kind, mode, answers, spent, rounds)
+    scheduler.bets.close()
+    return _cost(kind, mode, answers, steps)
 
 
-def _cost(
-    kind: str, mode: Mode, answers: Sequence[Answer], spent: Sequence[float], all_s: Sequence[float]
-) -> Cost:
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Seconds of one step."""
+
+    all_s: float
+    outside_s: float
+    cpu_s: float
+
+
+def _timed(scheduler: Scheduler, clock: Clock, models: Sequence[Rows]) -> Step:
+    began, busy = clock(), sum(model.busy_s for model in models)
+    cpu, script = time.thread_time(), sum(model.cpu_s for model in models)
+    scheduler.step()
+    cpu_s = time.thread_time() - cpu - (sum(model.cpu_s for model in models) - script)
+    all_s = clock() - began
+    return Step(all_s, all_s - (sum(model.busy_s for model in models) - busy), cpu_s)
+
+
+def _cost(kind: str, mode: Mode, answers: Sequence[Answer], steps: Sequence[Step]) -> Cost:
     """Medians, or means without the slowest: what the system does in between is not a round's."""
     rounds = [r for answer in answers for r in answer.rounds]
     drafted = statistics.fmean(r.n_drafted + r.n_dropped for r in rounds)
     made = statistics.fmean(r.n_generated for r in rounds)
-    us = 1e6 * statistics.median(spent)
-    usual = sorted(all_s)[: len(all_s) - len(all_s) // 50]
+    us = 1e6 * statistics.median(step.outside_s for step in steps)
+    cpu_us = 1e6 * statistics.median(step.cpu_s for step in steps)
+    usual = sorted(step.all_s for step in steps)[: len(steps) - len(steps) // 50]
     round_us = 1e6 * statistics.fmean(usual)
-    return Cost(kind, mode, len(answers), len(spent), us, round_us, drafted, made)
+    return Cost(kind, mode, len(answers), len(steps), us, cpu_us, round_us, drafted, made)
 
 
-def _prices(n: int, name: str | None) -> CostTable:
+def _prices(n: int, name: str | None, ahead: bool) -> CostTable:
     """Of an H200: a 27B that answers one, an 8B that answers several, with a drafter of 0.6 ms."""
     name = name or ("gpu-27b-q5_0" if n == 1 else "gpu-8b-q5_0-streams")
     path = next(path for path in shipped_costs() if path.stem == name)
     record = load_costs(path).to_dict()
     steady = {str(b): DRAFT_MS * (1 + b / 16) for b in (1, 2, 4, 8, 16, 32, 64)}
     record["drafter"] = {"steady_ms": steady, "single_steps": True}
+    if ahead:
+        both = {"slowdown": {"1": 1.02, "32": 1.05}, "ms": {"1": DRAFT_MS, "32": DRAFT_MS}}
+        record["drafter"]["both"] = both
     return CostTable.from_dict(record)
 
 

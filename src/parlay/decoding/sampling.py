@@ -38,6 +38,12 @@ _RANGES = {
 _COLD = 1e-9
 
 
+def _derived() -> bool:
+    """A field that follows from the others."""
+    found: bool = field(init=False, repr=False, compare=False)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How the target's token is drawn. The default is greedy: its most likely token."""
@@ -53,8 +59,26 @@ class Sampling:
     penalty_last_n: int = 64  # how far back, prompt included, the penalties look
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int = 0
+    # Asked for at every row, and so worked out once.
+    greedy: bool = _derived()  # so cold that the likeliest token always wins
+    penalised: bool = _derived()
+    # Greedy, and no filter that could drop the most likely token: typical_p alone can.
+    unfiltered: bool = _derived()
+    untouched: bool = _derived()  # whether the most likely token is simply the largest logit
 
     def __post_init__(self) -> None:
+        self._check()
+        penalties = self.repeat_penalty, self.presence_penalty, self.frequency_penalty
+        # Logits over less would leave the floats.
+        greedy, penalised = self.temperature < _COLD, penalties != (1, 0, 0)
+        unfiltered = greedy and self.typical_p == 1.0
+        object.__setattr__(self, "greedy", greedy)
+        object.__setattr__(self, "penalised", penalised)
+        object.__setattr__(self, "unfiltered", unfiltered)
+        untouched = unfiltered and not penalised and not self.logit_bias
+        object.__setattr__(self, "untouched", untouched)
+
+    def _check(self) -> None:
         for item in fields(self):
             if item.name in _RANGES:
                 _check_range(item.name, getattr(self, item.name))
@@ -65,30 +89,11 @@ class Sampling:
                 raise BadRequest(f"logit_bias of token {token} is {bias}; give a finite number")
 
     @property
-    def greedy(self) -> bool:
-        """So cold that the likeliest token always wins; logits over less would leave the floats."""
-        return self.temperature < _COLD
-
-    @property
     def biases(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """`logit_bias` as two arrays."""
         n = len(self.logit_bias)
         ids = np.fromiter(self.logit_bias.keys(), dtype=np.int64, count=n)
         return ids, np.fromiter(self.logit_bias.values(), dtype=np.float64, count=n)
-
-    @property
-    def penalised(self) -> bool:
-        return (self.repeat_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
-
-    @property
-    def untouched(self) -> bool:
-        """Whether the most likely token is simply the largest logit."""
-        return self.unfiltered and not self.penalised and not self.logit_bias
-
-    @property
-    def unfiltered(self) -> bool:
-        """Greedy, and no filter that could drop the most likely token: typical_p alone can."""
-        return self.greedy and self.typical_p == 1.0
 
 
 def _check_range(name: str, value: float) -> None:
@@ -100,16 +105,17 @@ def _check_range(name: str, value: float) -> None:
 def draw(row: Row, sampling: Sampling, history: Sequence[int], position: int) -> int:
     """The token of this row; `history` is the text before it, `position` its place in it."""
     if sampling.untouched:
-        return _best(row)
+        return likeliest(row)
     if sampling.unfiltered:
-        return _best(_adjusted(row, sampling, history))
+        return likeliest(_adjusted(row, sampling, history))
     ids, scores = _candidates(row, sampling, history)
     if sampling.greedy:
         return int(ids[int(scores.argmax())])
     return _gumbel_draw(ids, scores, sampling.seed, position)
 
 
-def _best(logits: NDArray[np.floating[Any]]) -> int:
+def likeliest(logits: NDArray[np.floating[Any]]) -> int:
+    """The token with the largest logit."""
     token = int(logits.argmax())
     if not logits[token] > -np.inf:  # everything is forbidden, or not a number
         raise _nothing(logits)

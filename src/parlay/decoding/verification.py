@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from parlay.decoding.draft import Distribution, Draft
 from parlay.decoding.noise import gumbel, uniform
-from parlay.decoding.sampling import Sampling, distribution, draw
+from parlay.decoding.sampling import Sampling, distribution, draw, likeliest
 from parlay.decoding.verdict import Verdict
 from parlay.errors import NothingFollows
 
@@ -51,10 +51,14 @@ def _verification(judge: _Judge) -> Verify:
         ends: Container[int],
     ) -> Verdict:
         tokens: list[int] = []
+        plainly = sampling.untouched  # then any verification takes the largest logit
         try:
             for j, guess in enumerate(draft.tokens):
-                before = _after(history, tokens, sampling)
-                tokens.append(judge(draft, j, p[j], sampling, before, position + j))
+                if plainly:
+                    tokens.append(likeliest(p[j]))
+                else:
+                    before = _after(history, tokens, sampling)
+                    tokens.append(judge(draft, j, p[j], sampling, before, position + j))
                 if tokens[-1] != guess:
                     return Verdict(tuple(tokens), len(draft.tokens), j)
                 if guess in ends:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from parlay.decoding.constraint import Constraint
 from parlay.decoding.draft import NO_DRAFT, Distribution, Draft, Ready
 from parlay.decoding.masked import masked
-from parlay.decoding.sampling import Row, distribution, draw
+from parlay.decoding.sampling import Row, distribution, draw, likeliest
 from parlay.decoding.verification import DRAFT_STREAM, draw_from
 from parlay.proposers.proposer import Ask
 
@@ -47,10 +48,11 @@ class Drafting:
 
     def add(self, row: Row, hidden_s: float = 0.0) -> bool:
         """Choose the next token from its row; whether there may be another one."""
-        obeying = self._obeying(row)
+        obeying = row if self.ask.constraint is None else self._obeying(row, self.ask.constraint)
         if obeying is None:
             return False
-        token = self._choose(obeying[: self.n_vocab])
+        known = obeying if len(obeying) <= self.n_vocab else obeying[: self.n_vocab]
+        token = self._choose(known)
         if self.rated:
             self.confidence.append(confidence(obeying, token, self.ask.sampling.temperature))
         self.hidden_s.append(hidden_s)
@@ -74,7 +76,7 @@ class Drafting:
         n = len(tokens) - self.begins
         if not 0 <= n <= len(self.tokens):
             return None
-        return n if self.tokens[:n] == list(tokens[self.begins :]) else None
+        return n if not n or self.tokens[:n] == list(tokens[self.begins :]) else None
 
     def ready(self, tokens: Sequence[int]) -> Ready:
         """How much of it is a draft for a text, and what was drafted ahead since the last look."""
@@ -93,15 +95,13 @@ class Drafting:
         self.ask, self.n_past = ask, n
         return True
 
-    def _obeying(self, row: Row) -> Row | None:
+    def _obeying(self, row: Row, constraint: Constraint) -> Row | None:
         """The row without what a grammar forbids; None where nothing may follow the draft."""
         ask = self.ask
-        if ask.constraint is None:
-            return row
         draft = [*ask.tokens[len(ask.tokens) - ask.n_ahead :], *self.tokens]
-        if ask.sampling.untouched and ask.constraint.permits(draft, int(row.argmax())):
+        if ask.sampling.untouched and constraint.permits(draft, int(row.argmax())):
             return row
-        allowed = ask.constraint.allowed(draft)
+        allowed = constraint.allowed(draft)
         return None if allowed is None or not allowed.any() else masked(row, allowed)
 
     @property
@@ -134,6 +134,8 @@ class Drafting:
 
     def _choose(self, row: Row) -> int:
         ask = self.ask
+        if ask.sampling.untouched and not ask.rejection:
+            return likeliest(row)
         history = (*self.before, *self.tokens) if ask.sampling.penalised else ()
         position = self.position + len(self.tokens)
         if not ask.rejection:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Protocol
@@ -58,6 +58,19 @@ class Piece:
 Sink = Callable[["Sequence", Seq[Piece]], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """The first tokens of a verdict, committed and to be told."""
+
+    verdict: Verdict
+    n: int
+    texts: Seq[str]  # of each; empty: nobody had to read them yet
+    n_before: int  # tokens generated before them
+    proposer: str
+    logprobs: Seq[TokenLogprob]
+    rejected: tuple[int, ...]
+
+
 class Sequence:
     """The state of one answer."""
 
@@ -98,7 +111,9 @@ class Sequence:
         if request.thinking is not None:
             self._reasoning = Reasoning(thinking=request.thinking, marks=request.marks)
         self._sink = sink
-        self._untold: list[Piece] = []
+        # Whether its text decides when it ends or what it is; else it is read when it is told.
+        self._reads = bool(request.stop) or self._reasoning is not None
+        self._untold: list[_Taken] = []
 
     @property
     def n_pending(self) -> int:
@@ -150,22 +165,29 @@ class Sequence:
         """
         if self.first_token is None:
             self.first_token = time.perf_counter()
-        pieces: list[Piece] = []
-        scored = iter(logprobs)
-        for token, origin in zip(verdict.tokens, verdict.origins, strict=True):
-            text = self._take(token)
-            lost = rejected if origin is Origin.RECOVERED else ()
-            pieces.append(Piece(token, text, origin, proposer, next(scored, None), lost))
-            if self.done:
+        texts: list[str] = []
+        n_before = self.n_generated
+        for token in verdict.tokens:
+            self._take(token, texts)
+            if self.finish_reason is not None:
                 break
-        self._untold += pieces
-        return len(pieces)
+        n = self.n_generated - n_before
+        self._untold.append(_Taken(verdict, n, texts, n_before, proposer, logprobs, rejected))
+        return n
 
     def tell(self) -> None:
         """Send what was taken since the last time."""
         if self._untold:
-            pieces, self._untold = self._untold, []
-            self._send(pieces)
+            untold, self._untold = self._untold, []
+            self._send([piece for taken in untold for piece in self._pieces(taken)])
+
+    def _pieces(self, taken: _Taken) -> Iterator[Piece]:
+        scored = iter(taken.logprobs)
+        tokens = taken.verdict.tokens[: taken.n]
+        texts = taken.texts or [self._text_of(t, n) for n, t in enumerate(tokens, taken.n_before)]
+        for token, text, origin in zip(tokens, texts, taken.verdict.origins, strict=False):
+            lost = taken.rejected if origin is Origin.RECOVERED else ()
+            yield Piece(token, text, origin, taken.proposer, next(scored, None), lost)
 
     def _send(self, pieces: Seq[Piece]) -> None:
         try:
@@ -174,23 +196,30 @@ class Sequence:
             log.exception("the receiver of an answer failed; the answer is cancelled")
             self.cancelled = True
 
-    def _take(self, token: int) -> str:
+    def _take(self, token: int, texts: list[str]) -> None:
         self.tokens.append(token)
         self.n_generated += 1
-        if token in self._ends:
+        if self._reads:
+            texts.append(self._text_of(token, self.n_generated - 1))
+            self._follow(texts[-1])
+        if token in self._ends or self._stop.hit is not None:
             self.finish("stop")
+        elif self.n_remaining == 0:
+            self.finish("length")
+
+    def _text_of(self, token: int, n_before: int) -> str:
+        """What became certain with a token that so many were generated before; once for each."""
+        if token in self._ends:
             return self._rest()
         text = self._stop.push(self._text.push(token))
+        last = n_before + 1 == self.request.max_tokens and self._stop.hit is None
+        return text + self._rest() if last else text
+
+    def _follow(self, text: str) -> None:
         if self._reasoning is not None:
             self._reasoning.push(text)
             if self._reasoning.over:
                 self._reasoning = None
-        if self._stop.hit is not None:
-            self.finish("stop")
-        elif self.n_remaining == 0:
-            self.finish("length")
-            text += self._rest()
-        return text
 
     def _rest(self) -> str:
         """What the decoder and the stop rules still hold back, once no more will come."""
