@@ -103,6 +103,13 @@ class Market:
         """Rows of the pass if one sequence drafts so many tokens."""
         return max(self.floor, self.undrafted + window * self.step)
 
+    def rows_at(self, most: int) -> Sequence[int]:
+        """The same for every window up to the widest one."""
+        first = self.undrafted + self.step
+        if self.floor <= first:
+            return range(first, first + most * self.step, self.step)
+        return [self.at(window) for window in range(1, most + 1)]
+
     def share_s(self, n: int) -> list[float]:
         """Seconds that one sequence carries of a pass with so many tokens drafted, from none on."""
         steady, plain_s, n_sequences = self.steady, self.plain_s, self.n_sequences
@@ -121,11 +128,6 @@ class Market:
     def plainly(self) -> bool:
         """Whether the last pass had the shape of a plain one."""
         return self.full[self.rows] == self.steady[self.rows]
-
-    def change_s(self, rows: int) -> float:
-        """What a draft model's first pass costs beyond those that follow it in the same shape;
-        negative for a shape that is worth being in, which no window is chosen for."""
-        return self.prices[rows] - self.steady[rows]
 
     def widest(self, stake: Stake, gained: Sequence[float], n_certain: int = 0) -> int:
         """The widest window whose loss is allowed; the first tokens may be certain to be right."""
@@ -423,47 +425,80 @@ def _choose_window(
     plan: DraftPlan, market: Market, invested: float, foresight: Foresight | None
 ) -> None:
     """Set the window that saves most, among those whose loss is allowed."""
-    prices, each = market.prices, 1.0 / market.rate
     rows_at, gained = _together(plan.rates, market.rows)
     if market.step > 1 or market.n_sequences == 1:
         gained = gained[: market.most_window]
-        rows_at = [market.at(window) for window in range(1, len(gained) + 1)]
-    n_requests, undoing = len(plan.requests), market.undoing
-    n_allowed, most = len(rows_at), plan.allowance + market.plain_s - market.return_s
-    most -= plan.catch_up_s
-    while n_allowed and (
-        market.full[rows_at[n_allowed - 1]]
-        + plan.steps_s(n_allowed)
-        + n_requests * undoing.worst_s(n_allowed)
-        > most
-    ):
-        n_allowed -= 1
+        rows_at = market.rows_at(len(gained))
+    n_allowed = _n_allowed(plan, market, rows_at)
     if n_allowed == 0:
         return
-    windows = range(1, n_allowed + 1)
-    apart = [gain / n_requests for gain in gained]
-    step_s, n_given = plan.step_s, max(1, plan.n_ready)  # what is ready takes nothing
-    values = [
-        each * gain - prices[rows] - (step_s * (k - n_given) if k > n_given else 0.0)
-        for k, rows, gain in zip(windows, rows_at, gained, strict=False)
-    ]
-    if undoing.seconds:
-        values = [v - n_requests * undoing.expected_s(apart, k) for k, v in enumerate(values, 1)]
+    rows_at, gained = rows_at[:n_allowed], gained[:n_allowed]
     saved = [0.0] * n_allowed
     if foresight is not None:
-        saved = foresight.values(rows_at[:n_allowed], market.steady)
-        values = [v + s if s > 0.0 else v for v, s in zip(values, saved, strict=True)]
-    begin = [invested + market.change_s(rows) for rows in rows_at]
-    if any(begin):  # the rest of the answer pays it back, a part each round
-        n_left = plan.requests[0].view.n_remaining * _LIKELY
-        most = n_left if market.plainly else _STAYS
-        shares = [1.0 - 1.0 / max(1.0, min(most, n_left / (1.0 + gain))) for gain in apart]
-        values = [v + b * share for v, b, share in zip(values, begin, shares, strict=False)]
+        saved = foresight.values(rows_at, market.steady)
+    values = _values(plan, market, rows_at, gained, saved)
+    _spread(values, plan, market, invested, rows_at, gained)
     best = max(values)
     at = values.index(best)
     plan.window, plan.rows, plan.gain = at + 1, rows_at[at], gained[at]
-    plan.value = best + prices[market.rows] - plan.catch_up_s
+    plan.value = best + market.prices[market.rows] - plan.catch_up_s
     plan.ahead = saved[at] > 0.0
+
+
+def _n_allowed(plan: DraftPlan, market: Market, rows_at: Sequence[int]) -> int:
+    """The widest window that loses no more than is allowed if all of it is wrong."""
+    most = plan.allowance + market.plain_s - market.return_s - plan.catch_up_s
+    full, undoing, n_requests = market.full, market.undoing, len(plan.requests)
+    for n in range(len(rows_at), 0, -1):
+        if full[rows_at[n - 1]] + plan.steps_s(n) + n_requests * undoing.worst_s(n) <= most:
+            return n
+    return 0
+
+
+def _values(
+    plan: DraftPlan,
+    market: Market,
+    rows_at: Sequence[int],
+    gained: Sequence[float],
+    saved: Sequence[float],
+) -> list[float]:
+    """Seconds that each window saves, less those of its pass; `saved` by drafting ahead."""
+    prices, each, step_s = market.prices, 1.0 / market.rate, plan.step_s
+    values, drafting_s = [], -step_s * max(1, plan.n_ready)  # what is ready takes nothing
+    for rows, gain, ahead_s in zip(rows_at, gained, saved, strict=True):
+        drafting_s += step_s
+        value = each * gain - prices[rows]
+        if drafting_s > 0.0:
+            value -= drafting_s
+        values.append(value + ahead_s if ahead_s > 0.0 else value)
+    undoing, n = market.undoing, len(plan.requests)
+    if undoing.seconds:
+        apart = [gain / n for gain in gained]
+        values = [v - n * undoing.expected_s(apart, k) for k, v in enumerate(values, 1)]
+    return values
+
+
+def _spread(
+    values: list[float],
+    plan: DraftPlan,
+    market: Market,
+    invested: float,
+    rows_at: Sequence[int],
+    gained: Sequence[float],
+) -> None:
+    """What a window begins with is paid back by the rest of the answer, a part each round."""
+    prices, steady, n_requests = market.prices, market.steady, len(plan.requests)
+    if not invested and prices is steady:
+        return
+    n_left = plan.requests[0].view.n_remaining * _LIKELY
+    most = n_left if market.plainly else _STAYS
+    for i, rows in enumerate(rows_at):
+        # Negative for a shape that is worth being in, which no window is chosen for.
+        begin = invested + prices[rows] - steady[rows]
+        n_rounds = n_left / (1.0 + gained[i] / n_requests)
+        n_rounds = most if n_rounds > most else n_rounds
+        if begin and n_rounds > 1.0:
+            values[i] += begin * (1.0 - 1.0 / n_rounds)
 
 
 def _together(rates: Sequence[Sequence[float]], rows: int) -> tuple[Sequence[int], list[float]]:

@@ -84,5 +84,5 @@ class Stopping:
     def _value(self, gained: Sequence[float]) -> float:
         """Of verifying all of so many tokens."""
         n = len(gained)
-        undo_s = self._undoing.expected_s(gained, n)
-        return self._worth * gained[-1] - self._prices[n + 1] - undo_s
+        value = self._worth * gained[-1] - self._prices[n + 1]
+        return value - self._undoing.expected_s(gained, n) if self._undoing.seconds else value

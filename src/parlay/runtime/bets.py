@@ -303,7 +303,7 @@ class Bets:
             if name not in self._free and provides(proposer):
                 own = proposer.ready(seq.seq_id, seq.tokens)
                 if found is NOTHING_READY or own.n_tokens > found.n_tokens:
-                    found = replace(own, proposer=name)
+                    found = Ready(own.n_tokens, own.n_ahead, own.ahead_s, name)
         return found
 
     def _absence(self, seq: Sequence) -> Fallback:
@@ -356,7 +356,9 @@ class Bets:
         asked = [
             i
             for i, (view, choice) in enumerate(zip(views, choices, strict=True))
-            if choice.window and choice.proposer not in self._free | view.offers.keys()
+            if choice.window
+            and choice.proposer not in self._free
+            and choice.proposer not in view.offers
         ]
         for name in {choices[i].proposer for i in asked}:
             at = [i for i in asked if choices[i].proposer == name]

@@ -34,6 +34,8 @@ class Padding:
     def pad(self, spans: Sequence[Span]) -> Sequence[Span]:
         """The spans of a pass, which come in order of their ids, with the padding that pays; the
         very same where none does."""
+        if len(spans) == 1:
+            return spans
         rows = {span.seq_id: len(span.tokens) for span in spans}
         if is_whole(rows) or self.cutting.unified or self.cutting.recurrent:
             return spans  # and to take a token back out of a state is dear
