@@ -9,8 +9,9 @@ The reference is an engine without proposers, each prompt asked of a cold cache.
 no proposer, suffix, the draft model at each window of the class, the controller; alone and as one
 of four; cold, warm (asked again) and as a second turn; greedy and drawn with a seed. The speed is
 that of exact mode over faithful mode and over plain decoding, all in one engine, interleaved prompt
-by prompt. --seconds ends the matrix early: what was not run is named. --out holds what is known so
-far after every row. Ends with 1 if a text that says exact differs.
+by prompt. --seconds ends it early, and what is left is named. --out holds what is known after every
+answer: the same command again goes on from there, whatever ended the one before. Ends with 1 if a
+text that says exact differs.
 """
 
 from __future__ import annotations
@@ -44,8 +45,34 @@ COLD, WARM, SECOND = "cold", "warm", "second turn"
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """One answer beside the reference's."""
+
+    same: bool
+    exact: bool
+    drafted: int
+    accepted: int
+    seconds: float  # of those asked together
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the matrix: what is asked of every prompt."""
+
+    slots: int
+    what: str
+    turn: str
+    way: str
+    options: Options
+
+    @property
+    def name(self) -> str:
+        return f"{self.slots} x {self.what}, {self.turn}, {self.way}"
+
+
+@dataclass(frozen=True)
 class Line:
-    """One row of the matrix."""
+    """What came of a row so far."""
 
     slots: int
     what: str
@@ -58,6 +85,23 @@ class Line:
     drafted: int
     accepted: int
     seconds: float
+
+    @classmethod
+    def of(cls, row: Row, found: Sequence[Outcome]) -> Line:
+        different = [each for each in found if not each.same]
+        return cls(
+            row.slots,
+            row.what,
+            row.turn,
+            row.way,
+            texts=len(found),
+            differ=len(different),
+            differ_and_say_exact=sum(each.exact for each in different),
+            say_exact=sum(each.exact for each in found),
+            drafted=sum(each.drafted for each in found),
+            accepted=sum(each.accepted for each in found),
+            seconds=round(sum(each.seconds for each in found) / row.slots, 2),
+        )
 
     def __str__(self) -> str:
         return (
@@ -72,29 +116,64 @@ class Results:
     """What is known so far, kept on disk as it grows."""
 
     path: Path | None
-    deadline: float
+    asked: Options  # what the texts depend on; a file of another question is not gone on with
+    deadline: float = float("inf")
     facts: Options = field(default_factory=dict)
-    lines: list[Line] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
+    plain: dict[str, list[str]] = field(default_factory=dict)  # the reference's texts
+    outcomes: dict[str, list[Outcome]] = field(default_factory=dict)  # by row
+    rates: dict[str, list[float]] = field(default_factory=dict)  # by mode
+    rows: dict[str, Row] = field(default_factory=dict)  # those that this run knows of
+    left: dict[str, int] = field(default_factory=dict)  # answers of rows that are not all there
+
+    @classmethod
+    def of(cls, path: Path | None, asked: Options) -> Results:
+        """With what an earlier run left there."""
+        made = cls(path, asked)
+        if path is None or not path.exists():
+            return made
+        kept = json.loads(path.read_text("utf-8"))
+        if kept.get("asked") != asked:
+            sys.exit(f"{path} holds answers to {kept.get('asked')}, not {asked}: name another file")
+        made.facts = {key: kept[key] for key in kept if key.startswith("slots_")}
+        made.plain, made.rates = kept["plain"], kept["rates"]
+        for name, found in kept["outcomes"].items():
+            made.outcomes[name] = [Outcome(**each) for each in found]
+        say(f"{path}: {sum(map(len, made.outcomes.values()))} answers are there already")
+        return made
 
     @property
     def late(self) -> bool:
         return time.time() > self.deadline
 
     @property
-    def wrong(self) -> int:
-        return sum(line.differ_and_say_exact for line in self.lines)
+    def lines(self) -> list[Line]:
+        return [Line.of(row, self.outcomes[name]) for name, row in self.rows.items()]
 
-    def add(self, line: Line) -> None:
-        self.lines.append(line)
-        say(str(line))
-        self.save()
+    @property
+    def wrong(self) -> int:
+        every = (each for found in self.outcomes.values() for each in found)
+        return sum(each.exact and not each.same for each in every)
+
+    def class_of(self, slots: int) -> str | None:
+        """The class that an earlier run was in."""
+        return self.facts.get(f"slots_{slots}", {}).get("class")
 
     def save(self, **facts: Any) -> None:
         self.facts |= facts
-        whole = {**self.facts, "matrix": list(map(asdict, self.lines)), "left_out": self.left_out}
-        if self.path is not None:
-            self.path.write_text(json.dumps(whole, indent=1), "utf-8")
+        if self.path is None:
+            return
+        whole = {
+            **self.facts,
+            "asked": self.asked,
+            "matrix": [asdict(line) for line in self.lines],
+            "left": self.left,
+            "plain": self.plain,
+            "rates": self.rates,
+            "outcomes": {name: [asdict(o) for o in got] for name, got in self.outcomes.items()},
+        }
+        part = self.path.with_suffix(".part")  # whoever ends us here leaves the last whole file
+        part.write_text(json.dumps(whole, indent=1), "utf-8")
+        part.replace(self.path)
 
 
 def summary(lines: Sequence[Line]) -> Iterator[str]:
@@ -151,15 +230,6 @@ def ask(parlay: Parlay, texts: Sequence[Messages], together: int, options: Optio
     return found
 
 
-def cold(parlay: Parlay, texts: Sequence[Messages], options: Options) -> list[str]:
-    """Each alone, in an engine that has forgotten the others."""
-    found = []
-    for text in texts:
-        forget(parlay)
-        found += [answer.text for answer in ask(parlay, [text], 1, options)]
-    return found
-
-
 def second_turns(texts: Sequence[Messages], plain: Sequence[str]) -> list[Messages]:
     return [
         [*text, {"role": "assistant", "content": said}, NEXT]
@@ -167,21 +237,34 @@ def second_turns(texts: Sequence[Messages], plain: Sequence[str]) -> list[Messag
     ]
 
 
-Plain = dict[tuple[str, str], list[str]]  # the reference's texts, by way and turn
-
-
-def reference(args: argparse.Namespace, name: str, slots: int) -> Plain:
+def reference(args: argparse.Namespace, results: Results, name: str, slots: int) -> None:
     """Without proposers and alone, from cold caches; the second turn goes on from the first."""
-    found: Plain = {}
+    n = len(args.texts)
+    wanted = [f"{slots}, {way}, {turn}" for way in args.ways for turn in (COLD, SECOND)]
+    if all(len(results.plain.get(key, ())) == n for key in wanted):
+        return
     options: Options = {"mode": "exact", "exact_class": name, "prompt_cache_mb": 0}
     with opened(args, "none", slots, **options) as parlay:
         for way, how in args.ways.items():
             first = {**how, "draft": "none", "max_tokens": args.tokens}
-            found[way, COLD] = cold(parlay, args.texts, first)
-            turns = second_turns(args.texts, found[way, COLD])
+            said = _read_cold(parlay, results, f"{slots}, {way}, {COLD}", args.texts, first)
             second = {**first, "max_tokens": args.second_tokens}
-            found[way, SECOND] = cold(parlay, turns, second)
-    return found
+            turns = second_turns(args.texts[: len(said)], said)
+            _read_cold(parlay, results, f"{slots}, {way}, {SECOND}", turns, second)
+
+
+def _read_cold(
+    parlay: Parlay, results: Results, key: str, texts: Sequence[Messages], options: Options
+) -> list[str]:
+    """Each alone, in an engine that has forgotten the others; those that are missing."""
+    said = results.plain.setdefault(key, [])
+    for text in texts[len(said) :]:
+        if results.late:
+            break
+        forget(parlay)
+        said.append(ask(parlay, [text], 1, options)[0].text)
+        results.save()
+    return said
 
 
 # -- the texts ------------------------------------------------------------------------------------
@@ -189,29 +272,32 @@ def reference(args: argparse.Namespace, name: str, slots: int) -> Plain:
 
 def matrix(args: argparse.Namespace, results: Results, slots: int) -> str:
     """One number of slots through all of it; returns the class."""
-    with opened(args, args.draft, slots, mode="exact", exact_class=args.exact_class) as parlay:
+    pinned = args.exact_class or results.class_of(slots)
+    with opened(args, args.draft, slots, mode="exact", exact_class=pinned) as parlay:
         engine = parlay.engine
         name, cost = engine.exact.name, engine.chosen.cost
         say(f"{slots} slots: class {name}, estimated to cost {100 * (cost or 0):.1f} %")
-        began = time.time()
-        plain = reference(args, name, slots)
-        say(f"reference: {time.time() - began:.1f} s")
         found = {"class": name, "cost_percent": round(100 * (cost or 0), 2)}
         results.save(**{f"slots_{slots}": {**found, **engine.exact.to_dict()}})
-        for what, turn, options in rows(args, slots, max(engine.exact.widths) - 1):
-            for way, how in args.ways.items():
-                if results.late:
-                    results.left_out.append(f"{slots} x {what}, {turn}, {way}")
-                    continue
-                asked = {"max_tokens": args.tokens, **how, **options}
-                results.add(compared(parlay, args, slots, (what, turn, way), asked, plain))
+        began = time.time()
+        reference(args, results, name, slots)
+        say(f"reference: {time.time() - began:.1f} s")
+        warm = Warm(parlay, args, slots)
+        for row in rows(args, slots, max(engine.exact.widths) - 1):
+            warm.fill(row, results)
         results.save(**{f"slots_{slots}": {**found, **engine.exact.to_dict()}})
     return name
 
 
-def rows(args: argparse.Namespace, slots: int, widest: int) -> Iterator[tuple[str, str, Options]]:
-    """What is run, the likeliest to fail first; without proposers, alone and cold is the reference
-    itself."""
+def rows(args: argparse.Namespace, slots: int, widest: int) -> Iterator[Row]:
+    """What is run, the likeliest to fail first."""
+    for what, turn, options in _kinds(args, slots, widest):
+        for way, how in args.ways.items():
+            yield Row(slots, what, turn, way, {"max_tokens": args.tokens, **how, **options})
+
+
+def _kinds(args: argparse.Namespace, slots: int, widest: int) -> Iterator[tuple[str, str, Options]]:
+    """Without proposers, alone and cold is the reference itself."""
     for turn in (COLD, WARM, SECOND):
         yield "controller", turn, {}
     for window in range(1, min(widest, args.widest) + 1) if args.drafter is not None else ():
@@ -221,37 +307,61 @@ def rows(args: argparse.Namespace, slots: int, widest: int) -> Iterator[tuple[st
         yield "none", turn, {"draft": "none"}
 
 
-def compared(
-    parlay: Parlay,
-    args: argparse.Namespace,
-    slots: int,
-    row: tuple[str, str, str],
-    options: Options,
-    plain: Plain,
-) -> Line:
-    """All prompts of one row; a warm one and a second turn find what the row before it left."""
-    what, turn, way = row
-    began, texts, wanted = time.time(), args.texts, plain[way, COLD]
-    if turn == COLD:
-        forget(parlay)
-    if turn == SECOND:
-        texts, wanted = second_turns(texts, wanted), plain[way, SECOND]
-        options = {**options, "max_tokens": args.second_tokens}
-    answers = ask(parlay, texts, slots, options)
-    different = [a for a, b in zip(answers, wanted, strict=True) if a.text != b]
-    return Line(
-        slots,
-        what,
-        turn,
-        way,
-        texts=len(answers),
-        differ=len(different),
-        differ_and_say_exact=sum(a.exact for a in different),
-        say_exact=sum(a.exact for a in answers),
-        drafted=sum(a.speculation.n_drafted for a in answers),
-        accepted=sum(a.speculation.n_accepted for a in answers),
-        seconds=round(time.time() - began, 2),
-    )
+class Warm:
+    """An engine, and which prompts it has read: a warm one finds what an earlier row left."""
+
+    def __init__(self, parlay: Parlay, args: argparse.Namespace, slots: int) -> None:
+        self._parlay, self._args, self._slots = parlay, args, slots
+        self._read: set[int] = set()
+
+    def fill(self, row: Row, results: Results) -> None:
+        """Ask what the row lacks, as many at once as there are slots."""
+        found, wanted = results.outcomes.setdefault(row.name, []), self._wanted(row, results)
+        results.rows[row.name] = row
+        if row.turn == COLD:
+            forget(self._parlay)
+            self._read.clear()
+        before = len(found)
+        for first in range(before, len(wanted), self._slots):
+            if results.late:
+                break
+            found += self._compare(row, first, wanted[first : first + self._slots])
+            results.save()
+        n_left = len(self._args.texts) - len(found)
+        results.left |= {row.name: n_left} if n_left else {}
+        if len(found) > before:
+            say(str(Line.of(row, found)))
+
+    def _wanted(self, row: Row, results: Results) -> list[tuple[Messages, str]]:
+        """By prompt: what is asked, and what the reference said, as far as it came."""
+        said = results.plain.get(f"{row.slots}, {row.way}, {COLD}", [])
+        texts = self._args.texts[: len(said)]
+        if row.turn == SECOND:
+            texts = second_turns(texts, said)
+            said = results.plain.get(f"{row.slots}, {row.way}, {SECOND}", [])
+        return list(zip(texts, said, strict=False))
+
+    def _compare(
+        self, row: Row, first: int, wanted: Sequence[tuple[Messages, str]]
+    ) -> list[Outcome]:
+        places = range(first, first + len(wanted))
+        if row.turn != COLD and not self._read.issuperset(places):  # an earlier run has read them
+            ask(self._parlay, [self._args.texts[i] for i in places], self._slots, row.options)
+        self._read.update(places)
+        limit = self._args.second_tokens if row.turn == SECOND else self._args.tokens
+        began, options = time.time(), {**row.options, "max_tokens": limit}
+        answers = ask(self._parlay, [text for text, _ in wanted], self._slots, options)
+        seconds = round(time.time() - began, 3)
+        return [
+            Outcome(
+                answer.text == said,
+                answer.exact,
+                answer.speculation.n_drafted,
+                answer.speculation.n_accepted,
+                seconds,
+            )
+            for answer, (_, said) in zip(answers, wanted, strict=True)
+        ]
 
 
 # -- the speed ------------------------------------------------------------------------------------
@@ -263,21 +373,29 @@ MODES: dict[str, Options] = {
 }
 
 
-def speed(args: argparse.Namespace, name: str | None) -> Options:
+def speed(args: argparse.Namespace, results: Results, name: str | None) -> Options:
     """Each prompt in every mode, one after the other, in turns; the first two are a warm-up."""
-    rates: dict[str, list[float]] = {mode: [] for mode in MODES}
+    rates = {mode: results.rates.setdefault(mode, []) for mode in MODES}
+    done = min(map(len, rates.values()))
     with opened(args, args.draft, 1, mode="exact", exact_class=name) as parlay:
-        for i, text in enumerate((*args.texts[:2], *args.texts)):
+        for i, text in enumerate((*args.texts[:2], *args.texts[done:]), done - 2):
+            if results.late:
+                results.left["speed"] = len(args.texts) - max(i, 0)
+                break
             for mode in [*MODES, *MODES][i % 3 : i % 3 + 3]:
                 answer = parlay.generate(text, max_tokens=args.tokens, **MODES[mode])
-                rates[mode].append(answer.tokens_per_second)
+                if i >= done:
+                    rates[mode][i:] = [answer.tokens_per_second]
+            results.save()
         found = {"class": parlay.engine.exact.name, "four_rows": _four_rows(parlay)}
-    kept = {mode: values[2:] for mode, values in rates.items()}
+    n = min(map(len, rates.values()))
     pairs = (("exact", "faithful"), ("exact", "plain"), ("faithful", "plain"))
-    ratios = {f"{a} over {b}": ratio_of_prompts(kept[a], kept[b]) for a, b in pairs}
+    if n < 2:
+        return found
+    ratios = {f"{a} over {b}": ratio_of_prompts(rates[a][:n], rates[b][:n]) for a, b in pairs}
     for what, ratio in ratios.items():
         say(f"speed in class {found['class']}, {what}: {shown(ratio)}")
-    return {**found, "tokens_per_s": kept, **{w: recorded(r) for w, r in ratios.items()}}
+    return {**found, **{w: recorded(r) for w, r in ratios.items()}}
 
 
 def _four_rows(parlay: Parlay) -> float | None:
@@ -314,10 +432,10 @@ def parsed() -> argparse.Namespace:
     ap.add_argument("--second-tokens", type=int, default=48, help="of a second turn's answer")
     ap.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
     ap.add_argument("--widest", type=int, default=16, help="window of the draft model at most")
-    ap.add_argument("--slots", type=int, nargs="*", default=[4, 1])
+    ap.add_argument("--slots", type=int, nargs="*", default=[1, 4])
     ap.add_argument("--context", type=int, default=4096)
-    ap.add_argument("--seconds", type=float, default=float("inf"), help="for the texts, about")
-    ap.add_argument("--out", type=Path, help="write everything as JSON")
+    ap.add_argument("--seconds", type=float, default=float("inf"), help="for all of it, about")
+    ap.add_argument("--out", type=Path, help="everything as JSON; what is there is gone on with")
     args = ap.parse_args()
     if args.drafter in SHIPPED_DRAFTERS:
         args.drafter = str(SHIPPED_DRAFTERS[args.drafter])
@@ -328,9 +446,21 @@ def parsed() -> argparse.Namespace:
     return args
 
 
+def question(args: argparse.Namespace) -> Options:
+    """What the answers depend on, slots and class apart."""
+    drafter = None if args.drafter is None else Path(args.drafter).name
+    return {
+        "model": args.target.name,
+        "drafter": drafter,
+        "prompts": len(args.texts),
+        "tokens": [args.tokens, args.second_tokens],
+        "context": args.context,
+    }
+
+
 def main() -> None:
     args, started = parsed(), time.time()
-    results = Results(args.out, started, {"model": args.target.name})
+    results = Results.of(args.out, question(args))
     name = args.exact_class
     if args.classes:
         results.save(**show_classes(args))
@@ -340,13 +470,21 @@ def main() -> None:
             found = matrix(args, results, slots)
             name = found if slots == 1 else name
     if not (args.classes or args.only_texts):
-        results.save(speed=speed(args, name))
+        results.deadline = started + args.seconds
+        results.save(speed=speed(args, results, name))
     results.save(seconds=round(time.time() - started, 1))
     if not args.speed and not args.classes:
-        n, left = sum(line.texts for line in results.lines), len(results.left_out)
-        say(f"{results.wrong} of {n} texts differ that say exact; {left} rows left out")
-        print("\n".join(summary(results.lines)))
+        tell(results)
     sys.exit(1 if results.wrong else 0)
+
+
+def tell(results: Results) -> None:
+    """The table, and what is left of it."""
+    print("\n".join(summary(results.lines)))
+    for name, n in results.left.items():
+        say(f"left: {name}: {n}")
+    n = sum(line.texts for line in results.lines)
+    say(f"{results.wrong} of {n} texts differ that say exact; {sum(results.left.values())} left")
 
 
 if __name__ == "__main__":
