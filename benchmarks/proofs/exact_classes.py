@@ -156,7 +156,8 @@ class Results:
 
     def class_of(self, slots: int) -> str | None:
         """The class that an earlier run was in."""
-        return self.facts.get(f"slots_{slots}", {}).get("class")
+        name: str | None = self.facts.get(f"slots_{slots}", {}).get("class")
+        return name
 
     def save(self, **facts: Any) -> None:
         self.facts |= facts
