@@ -16,11 +16,13 @@ from parlay.control.crew_choice import CrewChoice, Look
 from parlay.decoding.round import Round, Timing
 from parlay.decoding.span import Span
 from parlay.llama.threads import Threads
+from parlay.runtime import worker
 from parlay.runtime.crews import Crews
 from parlay.runtime.exactness import Inexact
 from parlay.runtime.request import Request
 from parlay.runtime.thread_bits import ThreadBits
 from tests.runtime.rig import Rig
+from tests.serving import wait_for
 
 TWO, ONE = Crew(2), Crew(1)
 SPAN = [Span(0, 10, [1], 1)]
@@ -160,6 +162,16 @@ def test_without_following_the_rule_stays(tiny_llama: Path) -> None:
     with Parlay(tiny_llama, draft="none", context_size=128, follow_load=False) as parlay:
         parlay.generate("one", max_tokens=8)
         assert parlay.engine.crews.choice.now == parlay.engine.crews.choice.rule
+
+
+def test_an_engine_without_work_keeps_an_eye_on_the_machine(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_QUIET_S", "_REST_S"):
+        monkeypatch.setattr(worker, name, 0.001)
+    with Parlay(tiny_llama, draft="none", context_size=128) as parlay:
+        parlay.engine.crews.choice = choice = CrewChoice([TWO, ONE], lambda: Look(1.0, 0.5))
+        wait_for(lambda: choice.chosen == ONE)
 
 
 def test_what_was_found_of_a_crew_is_known_at_the_next_start(
