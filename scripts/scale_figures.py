@@ -15,9 +15,9 @@ from xml.sax.saxutils import escape
 
 from parlay.control.cost import load_costs
 from parlay.fleet.arrivals import poisson
-from parlay.fleet.machine import PassShape
 from parlay.fleet.odds import Odds, recorded_odds
 from parlay.fleet.prices import Prices
+from parlay.fleet.simulated_machine import PassShape
 from parlay.fleet.simulation import SimulationOutcome, Way, simulate
 from parlay.fleet.sizing import Goals
 from parlay.fleet.streams import best_windows, speedups

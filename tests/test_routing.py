@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from parlay.decoding.round import Fallback
-from parlay.routing import DEFAULT_RULES, Facts, Rule, When, first_match
+from parlay.routing import DEFAULT_RULES, RequestFacts, Rule, When, first_match
 
-CHAT = Facts(endpoint="chat", n_prompt=100, n_answer=200)
+CHAT = RequestFacts(endpoint="chat", n_prompt=100, n_answer=200)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ CHAT = Facts(endpoint="chat", n_prompt=100, n_answer=200)
         (replace(CHAT, memory_pressure=True, grammar=True), "memory", Fallback.MEMORY),
     ],
 )
-def test_the_decision_table(facts: Facts, name: str, reason: Fallback | None) -> None:
+def test_the_decision_table(facts: RequestFacts, name: str, reason: Fallback | None) -> None:
     rule = first_match(DEFAULT_RULES, facts)
     assert rule.name == name
     assert (rule.reason if rule.policy == "plain" else None) == reason
@@ -55,7 +55,7 @@ def test_only_missing_memory_cannot_be_overridden_by_a_controller_that_measures(
         (When(tools=False), replace(CHAT, tools=True), False),
     ],
 )
-def test_each_condition(when: When, facts: Facts, holds: bool) -> None:
+def test_each_condition(when: When, facts: RequestFacts, holds: bool) -> None:
     assert when.holds(facts) is holds
 
 

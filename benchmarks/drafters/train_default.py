@@ -41,8 +41,8 @@ from parlay.llama.facts import read_facts
 from parlay.training.corpus import Corpus
 from parlay.training.distill import export_all, train
 from parlay.training.prompts import Shares
-from parlay.training.shape import Shape, preset
 from parlay.training.start import Start, read_start
+from parlay.training.student_shape import StudentShape, preset
 from parlay.training.trainer import LEARNING_RATE, START_LEARNING_RATE, Recipe, TrainingProgress
 from parlay.training.writers import WritingJob, write
 from parlay.training.writing import WritingSettings
@@ -143,7 +143,7 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _configuration(args: argparse.Namespace) -> tuple[str, Shape, Recipe, Start | None]:
+def _configuration(args: argparse.Namespace) -> tuple[str, StudentShape, Recipe, Start | None]:
     name, base, given = trainings.split(args.config[0])
     begin = _begin(args, base)
     recipe = Recipe(

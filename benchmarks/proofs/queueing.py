@@ -27,9 +27,9 @@ from benchmarks.shared.served import parlay
 from parlay.bench.suite import load_suite
 from parlay.fleet.arrivals import Arrival
 from parlay.fleet.exact_rows import ExactRows
-from parlay.fleet.machine import PassShape
 from parlay.fleet.odds import Odds
 from parlay.fleet.prices import Prices
+from parlay.fleet.simulated_machine import PassShape
 from parlay.fleet.simulation import SimulationOutcome, Way, percentiles, simulate
 from parlay.hub.resolving import resolve_model
 from parlay.planning.requests import parse_line

@@ -21,9 +21,9 @@ from parlay.bench.samplefile import SampleFile
 from parlay.hub.resolving import resolve_model
 from parlay.tuning.candidate import candidates
 from parlay.tuning.outcome import outcome
+from parlay.tuning.race_prompts import Workload, from_suite
 from parlay.tuning.sitting import PLAIN, Opener, Sitting, sittings
 from parlay.tuning.tuner import Tuner
-from parlay.tuning.workload import Workload, from_suite
 
 
 def main() -> None:

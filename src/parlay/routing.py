@@ -19,7 +19,7 @@ Policy = Literal["speculate", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RequestFacts:
     """What the rules may look at."""
 
     endpoint: Endpoint
@@ -55,10 +55,10 @@ class When(BaseModel):
     header: dict[str, str] | None = None  # each name with its value or a pattern with *
     tag: str | None = None
 
-    def holds(self, facts: Facts) -> bool:
+    def holds(self, facts: RequestFacts) -> bool:
         return self._names_hold(facts) and self._sizes_hold(facts) and self._flags_hold(facts)
 
-    def _names_hold(self, facts: Facts) -> bool:
+    def _names_hold(self, facts: RequestFacts) -> bool:
         wanted = {k.lower(): v for k, v in (self.header or {}).items()}
         return (
             self.endpoint in (None, facts.endpoint)
@@ -67,7 +67,7 @@ class When(BaseModel):
             and all(fnmatchcase(facts.headers.get(k, ""), v) for k, v in wanted.items())
         )
 
-    def _sizes_hold(self, facts: Facts) -> bool:
+    def _sizes_hold(self, facts: RequestFacts) -> bool:
         return (
             (self.min_prompt_tokens or 0) <= facts.n_prompt
             and (self.max_prompt_tokens is None or facts.n_prompt <= self.max_prompt_tokens)
@@ -76,7 +76,7 @@ class When(BaseModel):
             and (self.min_prompt_to_answer or 0) <= facts.n_prompt / max(1, facts.n_answer)
         )
 
-    def _flags_hold(self, facts: Facts) -> bool:
+    def _flags_hold(self, facts: RequestFacts) -> bool:
         names = ("tools", "grammar", "reasoning", "code", "memory_pressure")
         return all(getattr(self, name) in (None, getattr(facts, name)) for name in names)
 
@@ -124,6 +124,6 @@ DEFAULT_RULES: tuple[Rule, ...] = (
 )
 
 
-def first_match(rules: Iterable[Rule], facts: Facts) -> Rule:
+def first_match(rules: Iterable[Rule], facts: RequestFacts) -> Rule:
     """The rule that applies; without any, the request speculates."""
     return next((rule for rule in rules if rule.when.holds(facts)), Rule(name="default"))

@@ -12,7 +12,7 @@ from parlay.deployment import load_deployment
 from parlay.errors import BadRequest
 from parlay.pairing.manifest import user_manifest
 from parlay.tuning.outcome import TOO_LATE, Outcome, Row
-from parlay.tuning.race import Race
+from parlay.tuning.race import TuningRace
 from parlay.tuning.sitting import SittingWay
 from tests import tiny_models
 from tests.cli.runner import call
@@ -90,7 +90,7 @@ def test_from_a_name_on_the_hub_to_a_deployment(
     for path in (target, sibling):
         path.unlink()
     wins = "Tiny-0.5B-Instruct-Q4_0"  # whatever it takes here: no random model surely drafts well
-    monkeypatch.setattr(Race, "winner", property(lambda _race: wins))
+    monkeypatch.setattr(TuningRace, "winner", property(lambda _race: wins))
     done = call(
         "tune", "acme/Tiny-7B-Instruct-GGUF:Q8_0", "--fetch", "--submit", "mine", "--minutes", 10,
         "--prompts", "mine.jsonl", "-n", 8, "-c", 512, "--json",

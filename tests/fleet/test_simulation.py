@@ -12,9 +12,9 @@ from parlay.control.cost import CostTable, Curve, DrafterCost, load_costs
 from parlay.errors import BadRequest
 from parlay.fleet.arrivals import Arrival, busiest, denser, from_log, poisson, rate_of
 from parlay.fleet.exact_rows import ExactRows
-from parlay.fleet.machine import PassShape, SimulatedJob, SimulatedMachine, equal_parts
 from parlay.fleet.odds import Draws, Odds, recorded_odds
 from parlay.fleet.prices import Prices
+from parlay.fleet.simulated_machine import PassShape, SimulatedJob, SimulatedMachine, equal_parts
 from parlay.fleet.simulation import Way, simulate
 from parlay.fleet.sizing import Goals, machines_needed
 from parlay.fleet.streams import _played, best_windows, crossing, speedups

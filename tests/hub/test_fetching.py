@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from parlay.errors import BadRequest, ModelUnavailable
-from parlay.hub.fitting import DRAFTER_SHARE, scaled
 from parlay.hub.resolving import resolve_model
+from parlay.hub.variant_fit import DRAFTER_SHARE, scaled
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.planning.devices import MemoryPool
 from parlay.planning.limits import plan_here

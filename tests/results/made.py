@@ -10,7 +10,7 @@ from typing import Any
 
 from parlay.bench.analysis import CostPoint, Costs
 from parlay.bench.inspection import inspect
-from parlay.bench.machine import Gpu, Machine
+from parlay.bench.machine_facts import Gpu, Machine
 from parlay.bench.runner import Runner, RunOptions, header
 from parlay.bench.samplefile import SampleFile
 from parlay.bench.subjects.subject import ArmInfo

@@ -22,22 +22,22 @@ from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.training.agreement import agreement
-from parlay.training.batches import Table
 from parlay.training.corpus import Corpus
 from parlay.training.distill import Trained, export_all, train
 from parlay.training.export import export
 from parlay.training.rounding import ROUNDING
-from parlay.training.shape import Shape
 from parlay.training.start import Start, read_start
 from parlay.training.student import Student
+from parlay.training.student_shape import StudentShape
+from parlay.training.text_batches import Table
 from parlay.training.trainer import Recipe, Trainer
 
-SHAPE = Shape(64, 2, 4, 2, 96, n_vocab=271, n_ctx=256, rope_base=20_000.0)
+SHAPE = StudentShape(64, 2, 4, 2, 96, n_vocab=271, n_ctx=256, rope_base=20_000.0)
 RECIPE = Recipe(steps=4, batch_tokens=1024, learning_rate=1e-3, looks=1)
 TOKENS = list(range(3, 63))
 
 
-def student(shape: Shape = SHAPE) -> Student:
+def student(shape: StudentShape = SHAPE) -> Student:
     """A drafter whose every weight matters."""
     made = Student(shape, seed=3)
     noise = torch.Generator().manual_seed(4)
@@ -142,7 +142,7 @@ def test_a_checkpoint_wins_over_the_file(written: Corpus, tiny_llama: Path, tmp_
 
 
 def test_the_preset_is_the_files_or_none(tiny_llama: Path, tmp_path: Path) -> None:
-    tiny = Student(Shape(32, 1, 1, 1, 64, n_vocab=271))
+    tiny = Student(StudentShape(32, 1, 1, 1, 64, n_vocab=271))
     begin = read_start(drafter(tmp_path / "d.gguf", tiny_llama, tiny), tiny_llama, 128)
     begin.check_preset("tiny")
     for name in ("small", "huge"):

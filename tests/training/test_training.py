@@ -24,15 +24,15 @@ from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.pairing.alignment import check_pair
 from parlay.training.agreement import replayed
-from parlay.training.batches import Table
 from parlay.training.corpus import Corpus
 from parlay.training.distill import Trained, export_all, train
 from parlay.training.embedding import projected_embedding
 from parlay.training.export import export
 from parlay.training.loss import divergence
 from parlay.training.rounding import ROUNDING
-from parlay.training.shape import PRESETS, Shape, preset
 from parlay.training.student import Student
+from parlay.training.student_shape import PRESETS, StudentShape, preset
+from parlay.training.text_batches import Table
 from parlay.training.trainer import Recipe, Trainer, TrainingProgress, in_time, scheduled
 
 RECIPE = Recipe(steps=60, batch_tokens=1024, learning_rate=5e-3, looks=3)
@@ -65,7 +65,7 @@ def test_the_loss_falls_and_agreement_rises(written: Corpus) -> None:
 def test_the_exported_file_computes_what_pytorch_computes(
     tiny_llama: Path, tmp_path: Path, file_type: str, tied: bool
 ) -> None:
-    shape = Shape(64, 2, 4, 2, 96, tied=tied, n_vocab=271, n_ctx=128)
+    shape = StudentShape(64, 2, 4, 2, 96, tied=tied, n_vocab=271, n_ctx=128)
     student = Student(shape, seed=3)
     with torch.no_grad():  # norms that do something
         for name, weights in student.named_parameters():

@@ -12,12 +12,12 @@ import pytest
 from parlay.bench.subjects.subject import ArmInfo, Subject, SubjectError
 from parlay.bench.suite import Prompt, Suite, suite_hash
 from parlay.deployment import Deployment, load_deployment
-from parlay.tuning import writing
+from parlay.tuning import race_files
 from parlay.tuning.candidate import Candidate
 from parlay.tuning.outcome import Outcome, outcome
+from parlay.tuning.race_prompts import Workload
 from parlay.tuning.sitting import PLAIN, Sitting, sittings
 from parlay.tuning.tuner import Tuner
-from parlay.tuning.workload import Workload
 from tests.bench.scripted import Clock, Scripted
 
 SMALL = Candidate("small", Path("/models/small.gguf"), "model", 30_000_000)
@@ -149,5 +149,5 @@ def test_any_number_of_prompts_will_do(tmp_path: Path, n: int) -> None:
 
 def written(folder: Path, found: Outcome) -> Deployment:
     path = folder / "deploy.yaml"
-    writing.write_deployment(path, "org/repo:Q4_K_M", found, "about")
+    race_files.write_deployment(path, "org/repo:Q4_K_M", found, "about")
     return load_deployment(path, environ={})

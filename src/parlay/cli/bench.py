@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from parlay import store
-from parlay.bench import machine as machines
+from parlay.bench import machine_facts
 from parlay.bench import window_costs as cost_table
 from parlay.bench.inspection import inspect
 from parlay.bench.readings import Sensors
@@ -223,7 +223,7 @@ def _run(
     if (folder / "result.json").exists():
         raise BadRequest(f"{folder} holds a finished result; choose another --out")
     file = SampleFile(folder / "samples.jsonl", top)
-    machine = machines.describe()
+    machine = machine_facts.describe()
     costs = cost_table.measure(lineup.runtime) if lineup.runtime is not None else None
     options = _in_time(options, began)
     with show_bench.Bar() as bar:

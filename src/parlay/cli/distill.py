@@ -281,8 +281,8 @@ def _say(bar: Any) -> Callable[[str], None]:
 def _shape(place: _Place, preset_name: str, n_ctx: int) -> tuple[Any, Any]:
     """The drafter's shape, and the drafter to start from where one is named."""
     from parlay.llama.facts import read_facts
-    from parlay.training.shape import preset
     from parlay.training.start import read_start
+    from parlay.training.student_shape import preset
 
     if place.start is None:
         return preset(preset_name or _PRESET, read_facts(place.target).n_vocab, n_ctx), None

@@ -14,7 +14,7 @@ from parlay.cli.doctor_checks import Finding, Status, run_check
 from parlay.cli.doctor_checks import room as _room
 from parlay.cli.doctor_checks import workload as _workload_of
 from parlay.deployment import Deployment, DeploymentError
-from parlay.gateway.checks import Look, look
+from parlay.gateway.checks import UpstreamLook, look
 from parlay.gateway.in_flight import left_behind
 from parlay.gateway.upstream import Fetched, key_headers
 from parlay.web.browsers import is_loopback
@@ -49,10 +49,10 @@ class SeenGateway:
     """The deployment, and what its servers showed; nothing where they could not be asked."""
 
     deployment: Deployment
-    looks: Sequence[Look]
+    looks: Sequence[UpstreamLook]
 
     @property
-    def well(self) -> list[Look]:
+    def well(self) -> list[UpstreamLook]:
         return [seen for seen in self.looks if seen.health.problem is None]
 
     @property
@@ -97,7 +97,7 @@ def _health(gateway: SeenGateway) -> Iterator[Finding]:
             yield Finding("upstreams", "ok", f"{name}: {_servers(len(states))} well")
 
 
-def _path(seen: Look) -> str:
+def _path(seen: UpstreamLook) -> str:
     return seen.pool.health if seen.health.status is not None else ""
 
 
@@ -105,7 +105,7 @@ def _said(page: Fetched) -> str:
     return f"is {page.problem} ({page.detail})" if page.problem == "unreachable" else page.detail
 
 
-def _cure(seen: Look) -> str:
+def _cure(seen: UpstreamLook) -> str:
     status = seen.health.status
     if status is None:
         return "start it, or correct upstreams[].urls; a firewall or https for http looks alike"
@@ -116,7 +116,7 @@ def _cure(seen: Look) -> str:
     return "look into its log: it is there and says that it is not well"
 
 
-def _key_cure(seen: Look) -> str:
+def _key_cure(seen: UpstreamLook) -> str:
     keyed = bool(key_headers(seen.pool))
     return (
         f"its key was refused: correct {seen.pool.name}'s api_key_file"
@@ -136,7 +136,7 @@ def _models(gateway: SeenGateway) -> Iterator[Finding]:
         yield _unasked("models")
 
 
-def _model_problem(seen: Look) -> Finding | None:
+def _model_problem(seen: UpstreamLook) -> Finding | None:
     where, wanted = f"{seen.pool.name}: {seen.url}", seen.pool.model
     if seen.listing.status in _REFUSED:
         found = f"{where}/v1/models answers {seen.listing.status}"
@@ -189,7 +189,7 @@ def _speculation(gateway: SeenGateway) -> Iterator[Finding]:
         yield _unasked("speculative mark")
 
 
-def _mark_problem(seen: Look) -> Finding | None:
+def _mark_problem(seen: UpstreamLook) -> Finding | None:
     page = seen.counters
     where = f"{seen.pool.name}: {seen.url}/metrics"
     if seen.pool.speculative and not page.speculates and seen.engine != "parlay":
@@ -208,7 +208,7 @@ def _mark_problem(seen: Look) -> Finding | None:
     return None
 
 
-def _counted(group: Sequence[Look]) -> str:
+def _counted(group: Sequence[UpstreamLook]) -> str:
     pages = [seen.counters for seen in group]
     if not group[0].pool.speculative:
         return "plain, and no drafts are counted"

@@ -39,10 +39,10 @@ from parlay.planning.limits import (
     proposals_for,
     usable_pools,
 )
-from parlay.planning.needs import Item, Load
+from parlay.planning.needs import Load, PlanItem
 from parlay.planning.plan import Plan
 from parlay.planning.proposals import Proposal
-from parlay.planning.snapshots import with_snapshots
+from parlay.planning.snapshot_needs import with_snapshots
 from parlay.runtime.class_calibration import exactness_told
 from parlay.runtime.loading import FREE_PROPOSERS
 
@@ -280,12 +280,12 @@ def items_table(made: Plan) -> Table:
     return table
 
 
-def _where(made: Plan, item: Item) -> str:
+def _where(made: Plan, item: PlanItem) -> str:
     several = item.place == "gpu" and len(made.gpus) > 1
     return f"GPU {item.device}" if several else item.place.upper()
 
 
-def _sides(made: Plan) -> list[tuple[str, list[Item], int]]:
+def _sides(made: Plan) -> list[tuple[str, list[PlanItem], int]]:
     """A name, what has to be held there and what is free there: RAM, and each GPU."""
     gpus = made.gpus
     sides = [("RAM", [item for item in made.items if item.place == "ram"], made.ram_free)]
@@ -297,7 +297,7 @@ def _sides(made: Plan) -> list[tuple[str, list[Item], int]]:
     return [*named, *sides]
 
 
-def bar(name: str, items: list[Item], free: int) -> Text:
+def bar(name: str, items: list[PlanItem], free: int) -> Text:
     """What is needed against what is free, coloured by item."""
     text = Text(f"{name} ")
     needed = sum(item.n_bytes for item in items)

@@ -20,9 +20,9 @@ from parlay.control.cost import CostTable, load_costs
 from parlay.errors import BadRequest
 from parlay.fleet.arrivals import Arrival, busiest, denser, from_log, rate_of
 from parlay.fleet.exact_rows import ExactRows
-from parlay.fleet.machine import PassShape
 from parlay.fleet.odds import Odds, recorded_odds
 from parlay.fleet.prices import Prices
+from parlay.fleet.simulated_machine import PassShape
 from parlay.fleet.simulation import SimulationOutcome, Way, simulate
 from parlay.fleet.sizing import Goals, Size, machines_needed
 from parlay.fleet.streams import Point, best_windows, crossing, speedups

@@ -29,13 +29,13 @@ from parlay.hub.resolving import resolve_model
 from parlay.results import community
 from parlay.results.record import dump
 from parlay.results.submission import build, refuse_leaks
-from parlay.tuning import writing
+from parlay.tuning import race_files
 from parlay.tuning.candidate import Candidate, candidates
 from parlay.tuning.outcome import TOO_LATE, Outcome, Row, outcome
 from parlay.tuning.published import published
+from parlay.tuning.race_prompts import Workload, from_log, from_suite
 from parlay.tuning.sitting import Opener, sittings
 from parlay.tuning.tuner import Tuner
-from parlay.tuning.workload import Workload, from_log, from_suite
 
 EXAMPLE = """
 Example: parlay tune default
@@ -130,7 +130,7 @@ def _check_out(out: Path) -> None:
     """Minutes later is too late to say so."""
     if not out.absolute().parent.is_dir():
         raise BadRequest(f"no folder {out.absolute().parent} for --out; make it first")
-    if out.exists() and not writing.is_ours(out):
+    if out.exists() and not race_files.is_ours(out):
         raise BadRequest(f"{out} was not written by parlay tune; choose another --out, or move it")
 
 
@@ -140,14 +140,14 @@ def _leave(
     """The deployment, the manifest's entry, and the submission if one is wanted."""
     target, out = options.target, options.out
     named = target if is_name(target) else str(path.absolute())
-    about = writing.about(target, work.suite.name, found)
-    writing.write_deployment(out, named, found, about)
+    about = race_files.about(target, work.suite.name, found)
+    race_files.write_deployment(out, named, found, about)
     files: dict[str, Any] = {"deployment": str(out), "pair": None, "submission": None}
     if found.winner is None:
         return files
     best = found.rows[0]
     notes = f"parlay tune: {best.ratio:.2f}x [{best.low:.2f}, {best.high:.2f}] on {work.suite.name}"
-    files["pair"] = writing.write_pair(path, found.winner, notes).name
+    files["pair"] = race_files.write_pair(path, found.winner, notes).name
     if options.submit is not None:
         files["submission"] = _submit(tuner, found, path, options.submit)
     return files
@@ -155,7 +155,7 @@ def _leave(
 
 def _submit(tuner: Tuner, found: Outcome, path: Path, name: str) -> str | None:
     assert found.winner is not None
-    record = writing.result(tuner, found.winner, path)
+    record = race_files.result(tuner, found.winner, path)
     if record is None:
         _say("no submission: not every prompt was asked; give more --minutes")
         return None

@@ -13,9 +13,9 @@ from random import Random
 from typing import Any
 
 from parlay.fleet.arrivals import Arrival
-from parlay.fleet.machine import PassShape, SimulatedJob, SimulatedMachine, Windows, plain
 from parlay.fleet.odds import Odds
 from parlay.fleet.prices import Prices
+from parlay.fleet.simulated_machine import PassShape, SimulatedJob, SimulatedMachine, Windows, plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from random import Random
 from typing import Any
 
 from parlay.fleet.arrivals import Arrival
-from parlay.fleet.machine import PassShape, SimulatedJob, SimulatedMachine
 from parlay.fleet.odds import Odds
 from parlay.fleet.prices import Prices
+from parlay.fleet.simulated_machine import PassShape, SimulatedJob, SimulatedMachine
 
 WINDOWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 _N_ROUNDS = 200

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from parlay.deployment import Deployment
 from parlay.errors import BadRequest
 from parlay.reading import answers
-from parlay.routing import Endpoint, Facts, Rule, first_match
+from parlay.routing import Endpoint, RequestFacts, Rule, first_match
 from parlay.web import failures
 from parlay.web.schema import SpeculationOptions
 
@@ -145,12 +145,12 @@ class Asking:
 
     def _facts(
         self, endpoint: Endpoint, body: Mapping[str, Any], headers: Mapping[str, str]
-    ) -> Facts:
+    ) -> RequestFacts:
         form = answers.mapping(body.get("response_format")).get("type")
         thinks = answers.mapping(body.get("chat_template_kwargs")).get("enable_thinking") is True
         answer = next((body[name] for name in _LENGTHS if body.get(name)), None)
         tag = headers.get("x-parlay-tag") or answers.mapping(body.get("metadata")).get("tag")
-        return Facts(
+        return RequestFacts(
             endpoint=endpoint,
             model=answers.string(body.get("model")) or "",
             n_prompt=self._ratio.tokens(_n_chars(body)),
@@ -163,7 +163,7 @@ class Asking:
             tag=answers.string(tag),
         )
 
-    def _rule(self, policy: str | None, facts: Facts) -> Rule:
+    def _rule(self, policy: str | None, facts: RequestFacts) -> Rule:
         rules = {rule.name: rule for rule in self._deployment.routes}
         if policy is None or policy == "auto":
             return first_match(self._deployment.routes, facts)

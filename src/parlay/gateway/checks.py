@@ -31,7 +31,7 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class UpstreamLook:
     """What one server showed."""
 
     pool: Pool
@@ -53,15 +53,15 @@ class Look:
         return next((m for m in self.models if wanted in (None, m.name)), None)
 
 
-def look(deployment: Deployment) -> list[Look]:
+def look(deployment: Deployment) -> list[UpstreamLook]:
     """At everyone, in the order of the file."""
     return asyncio.run(_look(deployment))
 
 
-async def _look(deployment: Deployment) -> list[Look]:
+async def _look(deployment: Deployment) -> list[UpstreamLook]:
     at_once = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(pool: Pool, url: str) -> Look:
+    async def one(pool: Pool, url: str) -> UpstreamLook:
         async with at_once:
             return await _at(Upstream(pool, url, deployment.gateway))
 
@@ -69,19 +69,19 @@ async def _look(deployment: Deployment) -> list[Look]:
     return await asyncio.gather(*(one(pool, url) for pool, url in wanted))
 
 
-async def _at(up: Upstream) -> Look:
+async def _at(up: Upstream) -> UpstreamLook:
     try:
         health = await up.fetch(up.pool.health)
         if health.status is None:
             # Nobody is there: asking again would only take the same time again.
-            return Look(up.pool, up.url, health, health, health)
+            return UpstreamLook(up.pool, up.url, health, health, health)
         listing, metrics = await up.fetch("/v1/models"), await up.fetch("/metrics")
     finally:
         await up.close()
     rows = answers.listed((answers.object_of(listing.text) or {}).get("data"))
     rows = [answers.mapping(row) for row in rows[:_MAX_MODELS]]
     owner = next((answers.string(row.get("owned_by")) for row in rows), None)
-    return Look(
+    return UpstreamLook(
         up.pool,
         up.url,
         health,

@@ -13,11 +13,11 @@ from parlay import models
 from parlay.errors import BadRequest, ModelUnavailable
 from parlay.hub import place
 from parlay.hub.fetching import Say, fetch
-from parlay.hub.fitting import choose
 from parlay.hub.name import DefaultName, FileName, HubName, OllamaName, ShortName, parse_name
 from parlay.hub.place import Entry
 from parlay.hub.repository import Repository, offline, read_repository
 from parlay.hub.variant import Variant, matching, split_of
+from parlay.hub.variant_fit import choose
 
 log = logging.getLogger("parlay.hub")
 _N_NEAREST = 3

@@ -34,7 +34,7 @@ _MARGIN, _MIXTURE_MARGIN = 1.2, 1.09
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class PlanItem:
     """One line of a plan."""
 
     model: str  # target or drafter
@@ -88,7 +88,7 @@ class LayerSplit:
 
 def needs(
     load: Load, *, gpus: Sequence[int] = (), repacked: frozenset[str] = frozenset()
-) -> list[Item]:
+) -> list[PlanItem]:
     """Every allocation of one model and its context. `gpus`: what is free of each."""
     on_gpu = gpu_layers(load, bool(gpus))
     split = LayerSplit(load.shape.n_layers, on_gpu, _shares(load.model, gpus))
@@ -96,7 +96,7 @@ def needs(
     copied = frozenset[str]() if gpus else repacked
     sizes = [*_weights(load, split, copied), *_cache(load, split), *_buffers(load, split)]
     spread = [part for size in sizes for part in _spread(size, load.model, split)]
-    return [Item(load.role, what, spot[0], n, spot[1]) for what, spot, n in spread if n]
+    return [PlanItem(load.role, what, spot[0], n, spot[1]) for what, spot, n in spread if n]
 
 
 def _shares(model: ModelSettings, gpus: Sequence[int]) -> tuple[float, ...]:

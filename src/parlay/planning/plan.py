@@ -13,7 +13,7 @@ from typing import Any, Literal
 from parlay.llama.placement import check_split
 from parlay.llama.settings import CPU
 from parlay.planning.devices import DRIVER_BYTES, GIB, MemoryPool
-from parlay.planning.needs import Item, Load, check_cache_types, needs
+from parlay.planning.needs import Load, PlanItem, check_cache_types, needs
 
 Verdict = Literal["fits", "spills", "does not fit"]
 
@@ -28,7 +28,7 @@ class Plan:
     what is free, so each of them has to hold its part."""
 
     loads: tuple[Load, ...]
-    items: tuple[Item, ...]
+    items: tuple[PlanItem, ...]
     pools: tuple[MemoryPool, ...]
     budget: int | None  # a hard limit for the GPU, or for RAM where there is none
 
@@ -122,7 +122,7 @@ def make_plan(
 ) -> Plan:
     """Lay out every model of `loads` over the pools. A GB of a budget is 2^30 bytes."""
     left = [pool.free for pool in pools if pool.kind != "ram"]
-    items: list[Item] = []
+    items: list[PlanItem] = []
     for load in loads:
         check_cache_types(load.shape, load.context)
         check_split(load.model, _gpus_of(load, pools))
@@ -138,14 +138,14 @@ def make_plan(
                 left[item.device] -= item.n_bytes
         items += found
     used = sorted({item.device for item in items if item.place == "gpu"})
-    items += [Item("both", "driver", "gpu", DRIVER_BYTES, device) for device in used]
+    items += [PlanItem("both", "driver", "gpu", DRIVER_BYTES, device) for device in used]
     budget = None if budget_gb is None else int(budget_gb * GIB)
     made = Plan(tuple(loads), tuple(items), tuple(pools), budget)
     wanted = loads[0].context.prompt_cache_bytes if loads else 0
     cache = min(wanted, max(0, made.ram_free - made.in_ram) // _CACHE_PART)
     if not cache:
         return made
-    return replace(made, items=(*items, Item("target", "prompt cache", "ram", cache)))
+    return replace(made, items=(*items, PlanItem("target", "prompt cache", "ram", cache)))
 
 
 def _chosen(load: Load, n_gpus: int) -> list[int]:

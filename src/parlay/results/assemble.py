@@ -15,7 +15,7 @@ from parlay import __version__
 from parlay.bench.alarms import warnings_of
 from parlay.bench.analysis import Costs, analyse
 from parlay.bench.comparison import Comparison, Difference, compare
-from parlay.bench.machine import Machine
+from parlay.bench.machine_facts import Machine
 from parlay.bench.runner import Run, RunOptions
 from parlay.bench.sample import Sample
 from parlay.bench.subjects.subject import ArmInfo

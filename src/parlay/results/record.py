@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from parlay.bench.alarms import Caution
 from parlay.bench.analysis import BreakEven, Costs
 from parlay.bench.comparison import Comparison
-from parlay.bench.machine import Bytes, Machine
+from parlay.bench.machine_facts import Bytes, Machine
 from parlay.bench.sample import Sample
 from parlay.bench.subjects.subject import ArmInfo
 from parlay.errors import ParlayError

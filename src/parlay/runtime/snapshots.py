@@ -15,7 +15,7 @@ from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan
 from parlay.planning.shape import read_shape
-from parlay.planning.snapshots import with_snapshots
+from parlay.planning.snapshot_needs import with_snapshots
 from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.loading import drafter_files
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from parlay.training.batches import Table, concatenated
 from parlay.training.student import Student
+from parlay.training.text_batches import Table, concatenated
 
 WINDOW = 4
 _BATCH = 32_768

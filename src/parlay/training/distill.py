@@ -15,13 +15,13 @@ import torch
 from parlay.errors import BadRequest
 from parlay.llama.facts import read_facts
 from parlay.training.agreement import Agreement, agreement
-from parlay.training.batches import Table
 from parlay.training.corpus import Corpus
 from parlay.training.embedding import Unreadable, projected_embedding
 from parlay.training.export import export
 from parlay.training.rounding import ROUNDING
-from parlay.training.shape import Shape
 from parlay.training.start import Start
+from parlay.training.student_shape import StudentShape
+from parlay.training.text_batches import Table
 from parlay.training.trainer import Recipe, Trainer, Watch, in_time
 from parlay.training.training_outcome import TrainingOutcome, export_paths
 
@@ -34,7 +34,7 @@ SEEN_TOKENS = 50_000
 class Trained(TrainingOutcome):
     """A small model of its own."""
 
-    shape: Shape
+    shape: StudentShape
     seen: Agreement  # on text it was trained on: the gap says whether more text would help
     start: str  # what the weights were before the first step
     before: Agreement | None = None  # of the drafter that was started from, on held-out text
@@ -55,7 +55,7 @@ class Trained(TrainingOutcome):
 def train(
     target: Path,
     corpus: Path,
-    shape: Shape,
+    shape: StudentShape,
     recipe: Recipe,
     device: str,
     checkpoint: Path,

@@ -20,7 +20,7 @@ from parlay import store
 from parlay.errors import BadRequest
 from parlay.llama.facts import read_facts
 from parlay.training.block.block_shape import BlockShape
-from parlay.training.shape import Shape
+from parlay.training.student_shape import StudentShape
 
 TYPES = {
     "f32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
@@ -37,7 +37,7 @@ Weights = Mapping[str, NDArray[np.float32]]
 def export(
     path: Path,
     target: Path,
-    shape: Shape,
+    shape: StudentShape,
     weights: Weights,
     file_type: str,
     facts: Mapping[str, str],
@@ -73,7 +73,7 @@ def written(
         writer.close()
 
 
-def add_shape(writer: Any, shape: Shape | BlockShape) -> None:
+def add_shape(writer: Any, shape: StudentShape | BlockShape) -> None:
     """What every kind of drafter says of its layers."""
     writer.add_block_count(shape.n_layers)
     writer.add_context_length(shape.n_ctx)

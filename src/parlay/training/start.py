@@ -19,7 +19,7 @@ from parlay.errors import BadRequest
 from parlay.llama.facts import Facts, read_facts
 from parlay.llama.header import Header, read_parts
 from parlay.pairing.tokenizer import read_tokenizer
-from parlay.training.shape import PRESETS, Shape
+from parlay.training.student_shape import PRESETS, StudentShape
 
 _HEAD = "output.weight"
 
@@ -29,7 +29,7 @@ class Start:
     """What a drafter's file holds."""
 
     path: Path
-    shape: Shape
+    shape: StudentShape
     weights: Mapping[str, NDArray[np.float32]]  # by their GGUF names
 
     def check_preset(self, name: str) -> None:
@@ -70,11 +70,11 @@ def _shown(dims: Sequence[int] | None) -> str:
     return "x".join(map(str, dims)) if dims else "absent"
 
 
-def _shape(header: Header, facts: Facts, tied: bool, n_ctx: int) -> Shape:
+def _shape(header: Header, facts: Facts, tied: bool, n_ctx: int) -> StudentShape:
     values = header.values
     if values.get("llama.rope.scaling.type", "none") != "none":
         _refuse(header.path, "its positions are scaled")
-    shape = Shape(
+    shape = StudentShape(
         n_embd=facts.n_embd,
         n_layers=facts.n_layers,
         n_heads=max(1, facts.n_heads),
@@ -96,7 +96,7 @@ def _number(value: Any, default: float) -> float:
     return float(value) if isinstance(value, int | float) else default
 
 
-def _tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _tensors(shape: StudentShape) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Every tensor of such a llama and its dimensions, the inner one first as GGUF has it."""
     width, n_kv = shape.n_embd, shape.n_kv_heads * shape.head_size
     yield "token_embd.weight", (width, shape.n_vocab)

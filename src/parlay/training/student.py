@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from parlay.training.shape import Shape
+from parlay.training.student_shape import StudentShape
 
 Rounding = Callable[[Any], Any]
 
@@ -20,7 +20,7 @@ Rounding = Callable[[Any], Any]
 class Student(nn.Module):  # type: ignore[misc]
     """Tokens in, hidden states out; the head is applied by whoever needs its rows."""
 
-    def __init__(self, shape: Shape, seed: int = 0) -> None:
+    def __init__(self, shape: StudentShape, seed: int = 0) -> None:
         super().__init__()
         self.shape = shape
         self.rounding: Rounding | None = None
@@ -72,7 +72,7 @@ class Student(nn.Module):  # type: ignore[misc]
 
 
 class _Layer(nn.Module):  # type: ignore[misc]
-    def __init__(self, shape: Shape, noise: Any) -> None:
+    def __init__(self, shape: StudentShape, noise: Any) -> None:
         super().__init__()
         self.shape = shape
         width, n_kv = shape.n_embd, shape.n_kv_heads * shape.head_size

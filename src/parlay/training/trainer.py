@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from parlay import store
 from parlay.errors import BadRequest
 from parlay.training.agreement import Agreement, agreement
-from parlay.training.batches import Table, sharpened
 from parlay.training.loss import divergence
 from parlay.training.rounding import ROUNDING
-from parlay.training.shape import Shape
 from parlay.training.student import Student
+from parlay.training.student_shape import StudentShape
+from parlay.training.text_batches import Table, sharpened
 
 LEARNING_RATE = 2e-3
 START_LEARNING_RATE = LEARNING_RATE / 4  # of a trained drafter: more would first undo what it knows
@@ -244,7 +244,7 @@ class Trainer(Training):
     student: Student
 
     def __init__(
-        self, shape: Shape, recipe: Recipe, train: Table, held_out: Table, device: str
+        self, shape: StudentShape, recipe: Recipe, train: Table, held_out: Table, device: str
     ) -> None:
         torch.manual_seed(recipe.seed)
         where = torch.device(device)

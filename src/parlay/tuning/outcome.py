@@ -12,7 +12,7 @@ from typing import Any
 from parlay.bench.comparison import acceptance
 from parlay.bench.sample import Sample
 from parlay.tuning.candidate import Candidate
-from parlay.tuning.race import Race
+from parlay.tuning.race import TuningRace
 from parlay.tuning.sitting import PLAIN, SittingWay
 from parlay.tuning.tuner import Tuner, TuningRecord, identical
 
@@ -97,7 +97,7 @@ def outcome(tuner: Tuner, unraced: Sequence[Candidate]) -> Outcome:
     )
 
 
-def _row(race: Race, record: TuningRecord, way: SittingWay) -> Row:
+def _row(race: TuningRace, record: TuningRecord, way: SittingWay) -> Row:
     n_bytes = 0 if way.drafter is None else way.drafter.n_bytes
     standing = race.standing(way.label)
     if standing is None:
@@ -119,7 +119,7 @@ def _row(race: Race, record: TuningRecord, way: SittingWay) -> Row:
     )
 
 
-def _state(race: Race, label: str) -> str:
+def _state(race: TuningRace, label: str) -> str:
     if label == race.winner:
         return "wins"
     if label in race.stopped:

@@ -12,10 +12,10 @@ from pathlib import Path
 from parlay.errors import ModelUnavailable
 from parlay.hub.card import CardFacts, could_draft, read_card
 from parlay.hub.fetching import Say, fetch
-from parlay.hub.fitting import laid_out
 from parlay.hub.place import Entry, hub_name
 from parlay.hub.repository import Repository, read_repository, search
 from parlay.hub.variant import Variant, quantisation_of, split_of
+from parlay.hub.variant_fit import laid_out
 
 _KINDS = ("eagle3", "dflash", "draft")
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BM])(?![A-Za-z0-9])", re.IGNORECASE)

@@ -35,7 +35,7 @@ SIMPLER = 0.02
 
 
 @dataclass(slots=True)
-class Race:
+class TuningRace:
     """Candidates by name; `free` ones need no memory."""
 
     names: tuple[str, ...]

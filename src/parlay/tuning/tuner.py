@@ -27,9 +27,9 @@ from parlay.bench.subjects.subject import (
 )
 from parlay.bench.suite import Prompt
 from parlay.errors import ParlayError
-from parlay.tuning.race import Race
+from parlay.tuning.race import TuningRace
+from parlay.tuning.race_prompts import Workload
 from parlay.tuning.sitting import PLAIN, Sitting
-from parlay.tuning.workload import Workload
 
 BLOCK = 3  # prompts of a heat
 MAX_LAPS = 5  # over all prompts
@@ -113,7 +113,7 @@ class Tuner:
     max_tokens: int | None = None  # None: what the time allows
     clock: Callable[[], float] = time.monotonic
     began: float | None = None  # by the clock, where the time began before
-    race: Race = field(init=False)
+    race: TuningRace = field(init=False)
     records: list[TuningRecord] = field(init=False)
     n_tokens: int = field(init=False)
     _answer_s: float = 0.0  # of one answer, on average
@@ -123,7 +123,7 @@ class Tuner:
         ways = [way for sitting in self.sittings for way in sitting.ways]
         free = frozenset(way.label for way in ways if way.free)
         n_looks = MAX_LAPS + 1
-        self.race = Race(tuple(way.label for way in ways), free, n_looks)
+        self.race = TuningRace(tuple(way.label for way in ways), free, n_looks)
         self.records = [
             TuningRecord(s, SampleFile(self.folder / f"{i}.jsonl", {"sitting": s.name}))
             for i, s in enumerate(self.sittings)
@@ -140,7 +140,7 @@ class Tuner:
     def left_s(self) -> float:
         return self.budget_s - self.spent_s
 
-    def run(self) -> Race:
+    def run(self) -> TuningRace:
         """A look at everybody, then who is left until it is decided or the time is up."""
         for i, record in enumerate(self.records):
             self._sit(record, self.left_s / (len(self.records) - i))

@@ -18,7 +18,7 @@ from parlay.server.api.guiding import Guiding, Wish
 from parlay.server.api.template_style import Style
 from parlay.server.api.tool_formats import FORMATS, ToolFormat
 from parlay.server.api.tool_text import ToolText
-from parlay.server.api.tools import Calls, Function
+from parlay.server.api.tools import Calls, ToolFunction
 
 SCHEMA = {
     "type": "object",
@@ -26,10 +26,10 @@ SCHEMA = {
     "required": ["n", "city"],
     "additionalProperties": False,
 }
-WEATHER = Function("and", SCHEMA)
+WEATHER = ToolFunction("and", SCHEMA)
 STRICT = replace(WEATHER, strict=True)
 # As programs write schemas: parts apart, by reference.
-REFERRING = Function(
+REFERRING = ToolFunction(
     "and",
     {
         "type": "object",
@@ -202,12 +202,12 @@ def test_a_forced_call_is_all_there_is(model: Model, grammars: Grammars, form: T
     assert name == "and" and isinstance(arguments, dict) and arguments["city"] in ("on", "he")
 
 
-@pytest.mark.parametrize("others", [(), (Function("a"),)], ids=["alone", "beside another"])
+@pytest.mark.parametrize("others", [(), (ToolFunction("a"),)], ids=["alone", "beside another"])
 @pytest.mark.parametrize(
     "form", [form for form in FORMS if form.kind != "quoted"], ids=lambda form: form.name
 )
 def test_references_of_a_schema_hold_wherever_it_is_put(
-    model: Model, grammars: Grammars, form: ToolFormat, others: tuple[Function, ...]
+    model: Model, grammars: Grammars, form: ToolFormat, others: tuple[ToolFunction, ...]
 ) -> None:
     wish = Wish(functions=(REFERRING, *others), forced=True, many=False, budget=0, thinking=True)
     writer = guided(model, grammars, form, wish)
@@ -219,7 +219,7 @@ def test_references_of_a_schema_hold_wherever_it_is_put(
 
 
 GEMMA = next(form for form in FORMATS if form.name == "gemma")
-PLACE = Function(
+PLACE = ToolFunction(
     "and",
     {
         "type": "object",

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from parlay.server.api.harmony import HarmonyText
 from parlay.server.api.tool_formats import FALLBACK, FORMATS, ToolFormat
 from parlay.server.api.tool_text import ToolText
-from parlay.server.api.tools import Calls, Function, Said
+from parlay.server.api.tools import Calls, Said, ToolFunction
 
 FUNCTIONS = (
-    Function("add", {"properties": {"a": {"type": "integer"}, "note": {"type": "string"}}}),
-    Function("now"),
+    ToolFunction("add", {"properties": {"a": {"type": "integer"}, "note": {"type": "string"}}}),
+    ToolFunction("now"),
 )
 INVOKE = ToolFormat(
     "invoke", "tagged", (), open='<invoke name="', middle='">', close="</invoke>",

@@ -24,7 +24,6 @@ from parlay.llama.facts import read_facts
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.llama.state_context import StateContext
-from parlay.training.batches import Table
 from parlay.training.block.block_batches import BlockTable, frequent
 from parlay.training.block.block_distill import (
     BlockSettings,
@@ -40,11 +39,12 @@ from parlay.training.block.block_shape import (
     shape_for,
     spread,
 )
+from parlay.training.block.block_states import capture
 from parlay.training.block.block_student import BlockStudent
 from parlay.training.block.block_trainer import walked
-from parlay.training.block.states import capture
 from parlay.training.corpus import Corpus
 from parlay.training.rounding import ROUNDING
+from parlay.training.text_batches import Table
 from parlay.training.trainer import Recipe
 from tests.tiny_drafters import MASK
 

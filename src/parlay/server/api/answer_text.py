@@ -12,7 +12,7 @@ from parlay.decoding.reasoning import Reasoning
 from parlay.server.api.harmony import HarmonyText
 from parlay.server.api.template_style import Style
 from parlay.server.api.tool_text import ToolText
-from parlay.server.api.tools import Function, Said
+from parlay.server.api.tools import Said, ToolFunction
 
 
 class AnswerText(Protocol):
@@ -28,7 +28,7 @@ class AnswerText(Protocol):
 
 
 def answer_text(
-    style: Style, functions: Sequence[Function], *, thinking: bool, split: bool
+    style: Style, functions: Sequence[ToolFunction], *, thinking: bool, split: bool
 ) -> AnswerText:
     """`thinking`: the prompt's end opened it. `split`: it is told apart."""
     if style.form.kind == "channels":

@@ -16,7 +16,7 @@ from parlay.server.api import tools
 from parlay.server.api.control_words import NO_WORDS, ControlWords, Part
 from parlay.server.api.infill import infill_tokens
 from parlay.server.api.template_style import style_of
-from parlay.server.api.tools import Function
+from parlay.server.api.tools import ToolFunction
 from parlay.web.schema import ChatRequest, InfillFile, Message, NamedTool, Tool
 from parlay.web.unknown import Told
 
@@ -153,11 +153,11 @@ def offered(body: ChatRequest) -> list[dict[str, Any]]:
     return found
 
 
-def functions_of(body: ChatRequest) -> tuple[Function, ...]:
+def functions_of(body: ChatRequest) -> tuple[ToolFunction, ...]:
     """The tools the model may call."""
     names = {tool["function"]["name"] for tool in offered(body)}
     return tuple(
-        Function(tool.function.name, tool.function.parameters or {}, bool(tool.function.strict))
+        ToolFunction(tool.function.name, tool.function.parameters or {}, bool(tool.function.strict))
         for tool in body.tools or ()
         if tool.function.name in names
     )

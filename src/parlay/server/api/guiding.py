@@ -15,7 +15,7 @@ from parlay.runtime.grammar import Grammars
 from parlay.runtime.guide import Guide, Rules
 from parlay.server.api.template_style import Style
 from parlay.server.api.tool_grammar import CallGrammar
-from parlay.server.api.tools import Function
+from parlay.server.api.tools import ToolFunction
 from parlay.web.unknown import Told
 
 _HARMONY_FAREWELL = "<|end|><|start|>assistant<|channel|>final<|message|>"
@@ -27,7 +27,7 @@ class Wish:
     """What an answer must keep to."""
 
     grammar: str | None = None  # of all that is said
-    functions: tuple[Function, ...] = ()
+    functions: tuple[ToolFunction, ...] = ()
     forced: bool = False  # a call, and nothing else
     many: bool = True  # several calls in one answer
     budget: int | None = None
@@ -43,8 +43,8 @@ class Guiding:
         self._grammars = grammars
 
     def usable(
-        self, functions: Sequence[Function], forced: bool
-    ) -> tuple[tuple[Function, ...], tuple[Told, ...]]:
+        self, functions: Sequence[ToolFunction], forced: bool
+    ) -> tuple[tuple[ToolFunction, ...], tuple[Told, ...]]:
         """Functions whose schemas can be followed; others are refused, or take any object."""
         if not forced and not self._grammars.available:
             return tuple(functions), ()
@@ -56,7 +56,7 @@ class Guiding:
             except BadRequest as error:
                 if forced or function.strict:
                     raise BadRequest(f"tools: {function.name}: {error.message}") from None
-                found.append(Function(function.name))
+                found.append(ToolFunction(function.name))
                 message = f"{function.name}: any arguments are allowed: {error.message}"
                 told.append(Told("tools", message[:300]))
         return tuple(found), tuple(told)

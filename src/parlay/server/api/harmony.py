@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from parlay.decoding.reasoning import held_back
-from parlay.server.api.tools import CallPart, Function, Said
+from parlay.server.api.tools import CallPart, Said, ToolFunction
 
 MARKS = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>")
 _BODY = "<|message|>"
@@ -22,7 +22,7 @@ _RECIPIENT = re.compile(r"to=functions\.([^\s<]+)")
 class HarmonyText:
     """One answer, read piece by piece; the prompt's end has said who speaks."""
 
-    def __init__(self, functions: Sequence[Function]) -> None:
+    def __init__(self, functions: Sequence[ToolFunction]) -> None:
         self._names = frozenset(function.name for function in functions)
         self._text = ""
         self._in_body = False

@@ -15,13 +15,13 @@ from parlay.decoding.round import Fallback
 from parlay.deployment import Deployment
 from parlay.errors import BadRequest, PromptTooLong
 from parlay.parlay import parse_draft
-from parlay.routing import Endpoint, Facts, Rule, first_match
+from parlay.routing import Endpoint, RequestFacts, Rule, first_match
 from parlay.runtime.grammar import Grammars
 from parlay.runtime.request import Mode, Request
 from parlay.server.api.conversation import Conversation, Prompt, functions_of
 from parlay.server.api.guiding import Guiding, Wish
 from parlay.server.api.template_style import Style
-from parlay.server.api.tools import Function
+from parlay.server.api.tools import ToolFunction
 from parlay.web.schema import (
     ChatRequest,
     CompletionRequest,
@@ -47,7 +47,7 @@ class Plan:
     seed: int
     mode: Mode
     thinking: bool = False
-    functions: tuple[Function, ...] = ()  # that the answer may call
+    functions: tuple[ToolFunction, ...] = ()  # that the answer may call
     style: Style = Style()  # noqa: RUF009 - frozen, so sharing it is safe
     told: tuple[Told, ...] = ()  # what of the request is not followed
 
@@ -171,8 +171,8 @@ class Planner:
         prompt: Prompt,
         headers: Mapping[str, str],
         grammar: str | None,
-    ) -> Facts:
-        return Facts(
+    ) -> RequestFacts:
+        return RequestFacts(
             endpoint=endpoint,
             model=body.model,
             n_prompt=len(prompt.tokens),
@@ -187,7 +187,7 @@ class Planner:
     def _plan(
         self,
         body: Options,
-        facts: Facts,
+        facts: RequestFacts,
         prompt: Prompt,
         constraint: Callable[[], Constraint | None],
         logprobs: int | None,
@@ -269,7 +269,7 @@ class Planner:
 
     # -- how to bet -----------------------------------------------------------
 
-    def _wager(self, asked: bool | SpeculationOptions | None, facts: Facts) -> Wager:
+    def _wager(self, asked: bool | SpeculationOptions | None, facts: RequestFacts) -> Wager:
         if asked is False:
             return Wager("request", proposers=(), fallback=Fallback.REQUEST)
         if asked is True:
@@ -283,7 +283,7 @@ class Planner:
         window = wager.window if asked.window is None else asked.window
         return replace(wager, proposers=proposers, window=window)
 
-    def _by_policy(self, asked: SpeculationOptions, facts: Facts) -> Wager:
+    def _by_policy(self, asked: SpeculationOptions, facts: RequestFacts) -> Wager:
         name = asked.policy
         if name is None and asked.draft is None and asked.window is None:
             return self._by_rule(first_match(self._deployment.routes, facts))

@@ -15,7 +15,7 @@ from parlay.runtime.grammar import bounded
 from parlay.server.api.quoted_grammar import QuotedGrammar
 from parlay.server.api.schema_place import moved
 from parlay.server.api.tool_formats import PYTHON_TAG, ToolFormat
-from parlay.server.api.tools import Function
+from parlay.server.api.tools import ToolFunction
 
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _WHOLE = "/$defs/arguments"  # where the schema of all arguments stands in that of one
@@ -26,7 +26,7 @@ class CallGrammar:
     """One form's grammars for some functions."""
 
     form: ToolFormat
-    functions: Sequence[Function]
+    functions: Sequence[ToolFunction]
     control: Mapping[str, int]  # texts that are one token each
     exact: bool  # schemas hold to the letter, all that is required is there
     many: bool  # lists of calls may hold several
@@ -79,7 +79,7 @@ class CallGrammar:
         calls = [self._call_schema(each, f"/anyOf/{i}") for i, each in enumerate(functions)]
         return {"anyOf": calls}
 
-    def _call_schema(self, function: Function, place: str) -> dict[str, Any]:
+    def _call_schema(self, function: ToolFunction, place: str) -> dict[str, Any]:
         key = self.form.arguments
         arguments = moved(self._schema(function), f"{place}/properties/{key}")
         return {
@@ -89,12 +89,12 @@ class CallGrammar:
             "additionalProperties": False,
         }
 
-    def _rest_of_bare(self, function: Function) -> str:
+    def _rest_of_bare(self, function: ToolFunction) -> str:
         """From the name in an object that stands for itself."""
         head = json.dumps(f'{function.name}", "{self.form.arguments}": ')
         return f'{head} {self._json(self._schema(function))} "}}"'
 
-    def _call(self, function: Function) -> str:
+    def _call(self, function: ToolFunction) -> str:
         form = self.form
         name = self._text(form.prefix + function.name) + (
             ' ":" /[0-9]{1,3}/' if form.counted else ""
@@ -117,7 +117,7 @@ class CallGrammar:
         quoted = self._rule("quoted", f"{self._text(mark)} {self._until(mark)}")
         return QuotedGrammar(self._rule, self._text, quoted, mark, self._define, exact=self.exact)
 
-    def _tagged(self, function: Function) -> str:
+    def _tagged(self, function: ToolFunction) -> str:
         properties = function.parameters.get("properties")
         known = properties if isinstance(properties, Mapping) else {}
         wanted = function.parameters.get("required")
@@ -129,7 +129,7 @@ class CallGrammar:
             return f"({' | '.join(rule for _, rule in found)})*"
         return " ".join(rule if key in required else f"{rule}?" for key, rule in found)
 
-    def _argument(self, function: Function, key: str, schema: Any) -> str:
+    def _argument(self, function: ToolFunction, key: str, schema: Any) -> str:
         form = self.form
         kind = str(function.takes_text(key)).lower()
         named = f'{key}" string="{kind}' if form.typed else key
@@ -146,10 +146,10 @@ class CallGrammar:
 
     # -- Lark ---------------------------------------------------------------------------
 
-    def _schema(self, function: Function) -> dict[str, Any]:
+    def _schema(self, function: ToolFunction) -> dict[str, Any]:
         return dict(function.parameters) or _ANY_OBJECT
 
-    def _alone(self, function: Function, schema: Any) -> dict[str, Any]:
+    def _alone(self, function: ToolFunction, schema: Any) -> dict[str, Any]:
         """An argument's schema, with the whole one that it may refer to."""
         if not isinstance(schema, dict):
             return {}

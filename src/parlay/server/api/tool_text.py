@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from parlay.decoding.reasoning import held_back
 from parlay.server.api.json_span import JsonSpan
 from parlay.server.api.tool_formats import PYTHON_TAG, ToolFormat
-from parlay.server.api.tools import CallPart, Function, Said
+from parlay.server.api.tools import CallPart, Said, ToolFunction
 
 MAX_NAME = 256  # characters between a mark and what must follow the name
 _OBJECT = re.compile(
@@ -29,7 +29,7 @@ Step = Callable[[], bool]  # goes on as far as the text lets it; False: more mus
 class ToolText:
     """One answer, read piece by piece."""
 
-    def __init__(self, form: ToolFormat, functions: Sequence[Function]) -> None:
+    def __init__(self, form: ToolFormat, functions: Sequence[ToolFunction]) -> None:
         self._form = form
         self._functions = {function.name: function for function in functions}
         self._text = ""  # not decided yet
@@ -39,7 +39,7 @@ class ToolText:
         self._opened = 0  # characters of `_text` that opened what may be a call
         self._close = ""
         self._span = JsonSpan()
-        self._function = Function("")
+        self._function = ToolFunction("")
         self._n_calls = 0
         self._n_arguments = 0
         self._in_list = False
@@ -346,7 +346,7 @@ def _loosely(mark: str) -> re.Pattern[str]:
     return re.compile(before + r"\s*".join(lines) + after)
 
 
-def _parsed(text: str, known: dict[str, Function]) -> list[tuple[str, str]]:
+def _parsed(text: str, known: dict[str, ToolFunction]) -> list[tuple[str, str]]:
     """Calls in a text of JSON, all of them or none; `;` may stand between objects."""
     decoder, found, at = json.JSONDecoder(), list[tuple[str, str]](), 0
     while at < len(text):

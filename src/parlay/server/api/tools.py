@@ -22,7 +22,7 @@ INSTRUCTION = (
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class ToolFunction:
     """A function the model may call."""
 
     name: str

@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from parlay.bench import machine as machines
+from parlay.bench import machine_facts
 from parlay.bench.analysis import Costs
-from parlay.bench.machine import Machine
+from parlay.bench.machine_facts import Machine
 from parlay.bench.readings import Sensors
 from parlay.bench.runner import Runner, RunOptions, header
 from parlay.bench.samplefile import SampleFile
@@ -226,7 +226,7 @@ class _Teller:
 @cache
 def _machine() -> Machine:
     """Once: it measures the memory for a second."""
-    return machines.describe()
+    return machine_facts.describe()
 
 
 def _result(record: Record) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from parlay.training.batches import Table
-from parlay.training.block.states import Captured
+from parlay.training.block.block_states import Captured
+from parlay.training.text_batches import Table
 
 
 @dataclass(frozen=True, slots=True)

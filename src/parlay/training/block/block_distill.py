@@ -23,15 +23,15 @@ from parlay.llama.header import read_parts
 from parlay.llama.model import Model
 from parlay.llama.settings import ModelSettings
 from parlay.training.agreement import Agreement
-from parlay.training.batches import Table
 from parlay.training.block.block_batches import BlockTable, frequent
 from parlay.training.block.block_shape import PRESETS, BlockPreset, BlockShape, shape_for
+from parlay.training.block.block_states import capture
 from parlay.training.block.block_student import BlockStudent
 from parlay.training.block.block_trainer import BlockTrainer, block_agreement
-from parlay.training.block.states import capture
 from parlay.training.corpus import Corpus
 from parlay.training.export import TYPES, add_shape, written
 from parlay.training.rounding import ROUNDING
+from parlay.training.text_batches import Table
 from parlay.training.trainer import Recipe, Watch, in_time
 from parlay.training.training_outcome import TrainingOutcome, export_paths
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from parlay import store
-from parlay.bench.machine import describe
+from parlay.bench.machine_facts import describe
 from parlay.bench.runner import Run, RunOptions
 from parlay.bench.sample import Sample
 from parlay.deployment import load_deployment

@@ -16,7 +16,7 @@ from typing import Any
 
 from parlay.bench.suite import Prompt, Suite, load_suite, suite_hash
 from parlay.errors import BadRequest
-from parlay.routing import DEFAULT_RULES, Facts, first_match
+from parlay.routing import DEFAULT_RULES, RequestFacts, first_match
 
 MAX_PROMPTS = 24
 _MAX_LINE = 1 << 24
@@ -96,7 +96,7 @@ def _spread(prompts: Iterable[Prompt], routes: Mapping[str, str], seed: int) -> 
 def route_of(prompt: Prompt) -> str:
     """The rule of a server's table that would apply."""
     texts = [str(message.get("content") or "") for message in prompt.messages]
-    facts = Facts(
+    facts = RequestFacts(
         endpoint="chat",
         n_prompt=max(1, sum(map(len, texts)) // _CHARACTERS),
         n_answer=prompt.max_tokens,

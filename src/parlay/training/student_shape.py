@@ -14,7 +14,7 @@ BITS = {"f16": 16.0, "q8_0": 8.5, "q4_0": 4.5}
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class StudentShape:
     """A llama of this size. Vocabulary and context are the target's affair."""
 
     n_embd: int
@@ -60,16 +60,16 @@ class Shape:
 
 
 PRESETS = {
-    "tiny": Shape(n_embd=32, n_layers=1, n_heads=1, n_kv_heads=1, n_ff=64),  # for tests
-    "small": Shape(n_embd=256, n_layers=4, n_heads=4, n_kv_heads=2, n_ff=704),
-    "deep": Shape(n_embd=256, n_layers=5, n_heads=4, n_kv_heads=2, n_ff=1408),
-    "base": Shape(n_embd=384, n_layers=6, n_heads=6, n_kv_heads=2, n_ff=1280),
-    "wide": Shape(n_embd=448, n_layers=4, n_heads=7, n_kv_heads=1, n_ff=1216),
-    "large": Shape(n_embd=512, n_layers=8, n_heads=8, n_kv_heads=4, n_ff=1408),
+    "tiny": StudentShape(n_embd=32, n_layers=1, n_heads=1, n_kv_heads=1, n_ff=64),  # for tests
+    "small": StudentShape(n_embd=256, n_layers=4, n_heads=4, n_kv_heads=2, n_ff=704),
+    "deep": StudentShape(n_embd=256, n_layers=5, n_heads=4, n_kv_heads=2, n_ff=1408),
+    "base": StudentShape(n_embd=384, n_layers=6, n_heads=6, n_kv_heads=2, n_ff=1280),
+    "wide": StudentShape(n_embd=448, n_layers=4, n_heads=7, n_kv_heads=1, n_ff=1216),
+    "large": StudentShape(n_embd=512, n_layers=8, n_heads=8, n_kv_heads=4, n_ff=1408),
 }
 
 
-def preset(name: str, n_vocab: int, n_ctx: int) -> Shape:
+def preset(name: str, n_vocab: int, n_ctx: int) -> StudentShape:
     """A preset for a target's vocabulary."""
     if name not in PRESETS:
         raise BadRequest(f"no preset {name!r}; use one of {', '.join(PRESETS)}")

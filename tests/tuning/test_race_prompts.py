@@ -9,7 +9,7 @@ import pytest
 
 from parlay.bench.suite import Prompt
 from parlay.errors import BadRequest
-from parlay.tuning.workload import MAX_PROMPTS, from_log, from_suite, route_of
+from parlay.tuning.race_prompts import MAX_PROMPTS, from_log, from_suite, route_of
 
 
 def test_neighbours_are_of_different_kinds() -> None:

@@ -6,7 +6,7 @@ import getpass
 import platform
 
 from parlay.bench.bandwidth import cache_bytes, read_bandwidth
-from parlay.bench.machine import describe
+from parlay.bench.machine_facts import describe
 from parlay.bench.readings import Sensors
 from parlay.results.privacy import leaks
 

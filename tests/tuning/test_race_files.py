@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parlay.bench.sample import Sample
-from parlay.tuning.writing import _whole_laps
+from parlay.tuning.race_files import _whole_laps
 
 
 def sample(repeat: int, prompt: str, arm: str) -> Sample:

@@ -18,7 +18,7 @@ from parlay.decoding.states import States
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.training.batches import Table
+from parlay.training.text_batches import Table
 
 _ROWS = 4096  # of one pass
 _TEXTS = 16  # in one pass
