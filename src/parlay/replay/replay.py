@@ -20,6 +20,7 @@ from parlay.decoding.draft import Draft, Ready
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.proposers.prediction import PREDICTION
 from parlay.replay.recording import Recording
+from parlay.replay.searching import Place, SearchCost, Searching
 
 MAX_WINDOW = 64
 FREE = frozenset({"ngram", "suffix", PREDICTION})
@@ -92,10 +93,15 @@ class Replay:
     _drafts: dict[int, dict[str, list[Draft]]] = field(default_factory=dict)
 
     def run(
-        self, controller: Controller, costs: CostTable, listeners: Sequence[Listener] = ()
+        self,
+        controller: Controller,
+        costs: CostTable,
+        listeners: Sequence[Listener] = (),
+        search: SearchCost | None = None,
     ) -> list[ReplayOutcome]:
-        """One answer after the other; the controller keeps what it learns."""
-        world = _World(costs, listeners)
+        """One answer after the other; the controller keeps what it learns. `search`: what looking
+        for free drafts takes; nothing, unless it is given."""
+        world = _World(costs, listeners, search=search)
         return [world.play(controller, [self._start(i, 0)], self.proposers) for i in self._order()]
 
     def run_together(
@@ -104,10 +110,12 @@ class Replay:
         costs: CostTable,
         n_slots: int,
         cutting: Cutting = APART,
+        search: SearchCost | None = None,
+        listeners: Sequence[Listener] = (),
     ) -> ReplayOutcome:
         """Several answers at a time in one pass; the next one starts when a slot is free."""
         waiting = self._order()
-        world = _World(costs, (), cutting, n_slots)
+        world = _World(costs, listeners, cutting, n_slots, search)
         slots = [self._start(i, slot) for slot, i in zip(range(n_slots), waiting, strict=False)]
         outcomes = []
         while slots:
@@ -145,8 +153,10 @@ class _World:
         listeners: Sequence[Listener] = (),
         cutting: Cutting = APART,
         n_sequences: int = 1,
+        search: SearchCost | None = None,
     ) -> None:
         self._costs = costs
+        self._searching = Searching(search)
         self._listeners = listeners
         self._cutting = cutting
         self._last = Part(n_sequences, n_sequences)
@@ -165,21 +175,24 @@ class _World:
         self, controller: Controller, slots: Sequence[_Sequence], proposers: tuple[str, ...]
     ) -> ReplayOutcome:
         """One round of every sequence, in one pass."""
-        choices = controller.choose([_view(seq, proposers) for seq in slots])
+        due = self._searching.due(controller)
+        choices = controller.choose([_view(seq, proposers, due) for seq in slots])
         bets = [_bet(seq, choice) for seq, choice in zip(slots, choices, strict=True)]
         made = {seq.seq_id: 1 + len(bet.confidence) for seq, bet in zip(slots, bets, strict=True)}
         n_context = max(seq.recording.n_prompt + seq.position for seq in slots)
         laid_out = self._laid_out(made, n_context)
         rows = sum(laid_out.values())
-        both, draft_s = self._beside(choices, bets), self._draft_s(slots, bets)
+        search_s = self._searching.seconds(len(slots), due)
+        both, draft_s = self._beside(choices, bets), search_s + self._draft_s(slots, bets)
         pass_s = self._pass_s(self._cutting.parts(laid_out), n_context)
         slowdown = 1.0 if both is None else both.slowdown[rows]
         timing = Timing(draft_s, pass_s * slowdown, self._undo_s(bets))
         shape = _Shape(len(slots), rows, rows - sum(made.values()), both is not None)
         rounds = [
-            _round(seq, choice, bet, timing, shape)
+            _round(seq, choice, bet, timing, shape, due)
             for seq, choice, bet in zip(slots, choices, bets, strict=True)
         ]
+        self._searching.glance(controller, [_place(seq) for seq in slots])
         for seq, bet, r in zip(slots, bets, rounds, strict=True):
             _look_ahead(seq, bet, r, self._costs.drafter, pass_s)
             _advance(seq, bet, r)
@@ -244,7 +257,13 @@ def _n_steps(seq: _Sequence, bet: _Bet) -> int:
     return bet.n_made - bet.n_ready - bool(seq.wait_s)
 
 
-def _view(seq: _Sequence, proposers: tuple[str, ...]) -> View:
+def _place(seq: _Sequence) -> Place:
+    offers = seq.recording.offers
+    right = any(offers[name][seq.position].n_accepted for name in seq.drafts)
+    return Place(seq.seq_id, seq.position + 1, right)
+
+
+def _view(seq: _Sequence, proposers: tuple[str, ...], searched: bool) -> View:
     most = seq.max_window
     offers = {name: _first(drafts[seq.position], most) for name, drafts in seq.drafts.items()}
     return View(
@@ -254,8 +273,9 @@ def _view(seq: _Sequence, proposers: tuple[str, ...]) -> View:
         n_generated=seq.position + 1,
         max_window=most,
         proposers=proposers,
-        offers=offers if most else {},
+        offers=offers if most and searched else {},
         n_remaining=seq.n_left,
+        searched=searched,
         ready=Ready(seq.n_ready, seq.n_ahead, seq.ahead_s),
     )
 
@@ -294,7 +314,9 @@ class _Shape:
     beside: bool
 
 
-def _round(seq: _Sequence, choice: Choice, bet: _Bet, timing: Timing, shape: _Shape) -> Round:
+def _round(
+    seq: _Sequence, choice: Choice, bet: _Bet, timing: Timing, shape: _Shape, searched: bool
+) -> Round:
     n = len(bet.confidence)
     n_generated = min(bet.n_accepted + 1, seq.n_left)
     return Round(
@@ -317,7 +339,7 @@ def _round(seq: _Sequence, choice: Choice, bet: _Bet, timing: Timing, shape: _Sh
         drafted_ahead_s=seq.ahead_s,
         n_ahead=min(n, bet.n_ready),
         beside=shape.beside,
-        agreed=_agreed(seq, n_generated),
+        agreed=_agreed(seq, n_generated) if searched else {},
         expected_gain=choice.expected_gain,
         reason=choice.reason,
         position=seq.position + 1,

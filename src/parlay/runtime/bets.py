@@ -28,7 +28,7 @@ from parlay.proposers.proposer import (
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.runtime.composition import ANY_SHAPE, Frame
 from parlay.runtime.faults import Faults
-from parlay.runtime.glances import Glances
+from parlay.proposers.glances import Glances
 from parlay.runtime.sequence import Sequence
 
 Watch = Callable[[Seq[Sequence]], None]  # told of the sequences of a pass before it is made

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from parlay.runtime.glances import Glances
+from parlay.proposers.glances import Glances
 
 
 def seen(text: str, guesses: str) -> list[bool]:
