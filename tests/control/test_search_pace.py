@@ -76,8 +76,9 @@ def searched_while_right(pace: SearchPace, n: int) -> int:
 
 def test_a_text_whose_offers_prove_right_is_looked_at_until_somebody_may_bet() -> None:
     """A bet wants evidence, and evidence wants looks: a fast model's text that repeated itself from
-    its third token on was looked at eleven times in 48 rounds, and never bet on."""
-    assert searched_while_right(SearchPace(), 15) == 15
+    its third token on was looked at eleven times in 48 rounds, and never bet on. More than five
+    tokens that were right are evidence."""
+    assert searched_while_right(SearchPace(), 7) == 7
 
 
 def test_a_text_that_is_noticed_is_looked_at_for_as_long_as_offers_prove_right() -> None:
@@ -86,16 +87,15 @@ def test_a_text_that_is_noticed_is_looked_at_for_as_long_as_offers_prove_right()
     while not pace.rests:
         searches(pace, 1, SEARCH)
     pace.notice()
-    assert searched_while_right(pace, 12) == 12
-    assert pace.interval == 1
-    searches(pace, 1, SEARCH)
+    assert searched_while_right(pace, 5) == 5
+    searches(pace, 2, SEARCH)
     assert pace.rests
 
 
 def test_offers_that_prove_right_and_are_never_bet_on_take_little_in_the_end() -> None:
     pace = SearchPace()
     searched_while_right(pace, 200)
-    assert searched_while_right(pace, 2000) * SEARCH <= 0.012 * 2000 * FAST
+    assert searched_while_right(pace, 2000) * SEARCH <= 0.006 * 2000 * FAST
 
 
 def test_looks_never_stop() -> None:
@@ -109,7 +109,7 @@ def test_after_a_bet_every_round_is_looked_at_for_a_while() -> None:
     searches(pace, 100, SEARCH)
     pace.observe(SEARCH, FAST, found=True)
     pace.due()
-    assert searches(pace, 3, SEARCH) == 3
+    assert searches(pace, 2, SEARCH) == 2
 
 
 def test_one_slow_look_does_not_make_looks_rare() -> None:
@@ -194,5 +194,5 @@ def test_a_dear_search_is_given_up_sooner_than_a_cheap_one() -> None:
             pace.observe(search_s, 1e-3, found=False)
             n += 1
         n_searched.append(n)
-    assert 8 < n_searched[0] <= 16
+    assert 4 < n_searched[0] <= 8
     assert 1 <= n_searched[1] <= 3

@@ -17,6 +17,10 @@ A proposer that drafts from what came with one request has no record beyond it: 
 good texts says nothing of this one. Its stake is 2 % of half of what the request may still
 generate, until the text itself has shown something.
 
+A pass is shared, and whoever is in it waits for its end: what each of them won or lost in its own
+time is booked, too. A text without drafts loses by every bet of its neighbours, and that must stay
+within the same bound.
+
 A first bet that is lost must not keep a text out that repeats itself from there on: drafts that are
 refused and turn out right make up for part of a loss, where the proposer has a record to lose.
 """
@@ -27,6 +31,7 @@ from collections.abc import Mapping
 
 _SHARE = 0.02  # of the plain time of the tokens generated in the request
 _STAKE = 0.5  # plain passes, for a proposer nothing is known of
+_CERTAIN = 0.5  # of a bound that is spent where the loss is no risk, but certain
 _LIKELY = 0.5  # of what a request may generate, it does
 # What refused drafts may make up for: so many plain passes, and never more than the bonus.
 _REGAINED = 1.5
@@ -45,6 +50,7 @@ class Account:
         self._balance: dict[int, float] = {}
         self._booked: dict[int, set[str]] = {}  # the proposers bet on in each request
         self._spent: dict[int, float] = {}  # on searching and indexing, bet or not
+        self._waited: dict[int, float] = {}  # in its own time: lost, if negative
         self._regained: dict[int, float] = {}  # by refused drafts that were right
         self._share: dict[int, float] = {}  # seconds that each request may lose by its length
         self._left = 0.0  # what requests that have ended left of theirs
@@ -55,7 +61,7 @@ class Account:
         lost = min(0.0, self._balance.get(seq_id, 0.0) - self._spent.get(seq_id, 0.0))
         self._left = max(0.0, self._left + self._share.pop(seq_id, 0.0) + lost)
         self._balance[seq_id] = self._spent[seq_id] = self._regained[seq_id] = 0.0
-        self._booked[seq_id] = set()
+        self._booked[seq_id], self._waited[seq_id] = set(), 0.0
         for proposer, won in self._record.items():  # one that lost gets another chance, one day
             if won < 0:
                 self._record[proposer] = _FORGIVEN * won
@@ -66,6 +72,10 @@ class Account:
         kept = 1.0 if proposer in self._booked[seq_id] else _KEPT
         self._booked[seq_id].add(proposer)
         self._record[proposer] = kept * self._record.get(proposer, 0.0) + seconds
+
+    def wait(self, seq_id: int, seconds: float) -> None:
+        """A pass with bets, whosever, saved this request so many seconds, or took them."""
+        self._waited[seq_id] += seconds
 
     def spend(self, seq_id: int, seconds: float) -> None:
         """So much was spent that plain decoding would not have spent, and no bet was made of it."""
@@ -96,6 +106,12 @@ class Account:
         if balance < 0:
             balance = min(0.0, balance + min(bonus, _REGAINED * plain_s, self._regained[seq_id]))
         return balance + max(_STAKE * plain_s + bonus, self._share[seq_id])
+
+    def patience(self, seq_id: int, n_generated: int, plain_s: float, *, sure: bool) -> float:
+        """Seconds that the coming pass may make this request wait for the bets of all in it;
+        `sure`: it has none of its own, and loses them whatever comes."""
+        part = _CERTAIN if sure else 1.0
+        return self._waited[seq_id] + part * max(_STAKE, _SHARE * n_generated) * plain_s
 
     def at_risk(self, seq_id: int, plain_s: float) -> float:
         """Seconds the coming round may lose on average, whatever the proposer's record is.

@@ -7,8 +7,9 @@ window of a draft model; the controller compares them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, zip_longest
 from operator import mul
 
@@ -98,6 +99,7 @@ class Market:
     floor: int = 0  # rows that a pass has at least, drafted or padded
     level: bool = False  # nothing is padded, and only drafts of equal length are not cut in parts
     undoing: Undoing = FOR_NOTHING
+    crowded: bool = False  # others wait for a slot
 
     def at(self, window: int) -> int:
         """Rows of the pass if one sequence drafts so many tokens."""
@@ -282,12 +284,52 @@ def _value_windows(offer: Offer, market: Market) -> Offer:
     return offer
 
 
-def share_rows(offers: Sequence[Offer], market: Market) -> float:
+def share_rows(offers: Mapping[int, Offer], market: Market, account: Account) -> float:
     """Set the windows of several sequences that share a pass; their value in seconds."""
-    return _share_any(offers, market) if market.step == 1 else _share_level(offers, market)
+    limit = Limit(offers, market, account)
+    shared = list(offers.values())
+    if market.step == 1:
+        return _share_any(shared, market, limit)
+    return _share_level(shared, market, limit)
 
 
-def _share_level(offers: Sequence[Offer], market: Market) -> float:
+class Limit:
+    """How long the bets of a pass may make its sequences wait.
+
+    All wait for its end. Who has no draft loses for sure what the pass takes longer; who has one
+    may risk it as if alone. While others wait for a slot it is the average that counts: whoever
+    ends sooner makes room for them.
+    """
+
+    def __init__(self, offers: Mapping[int, Offer], market: Market, account: Account) -> None:
+        plain_s = self._plain_s = market.plain_s
+        views = [request.view for request in market.requests]
+        patience = {
+            v.seq_id: account.patience(
+                v.seq_id, v.n_generated, plain_s, sure=v.seq_id not in offers
+            )
+            for v in views
+        }
+        self._least = self._allowed = sum([max(0.0, o.stake.allowance) for o in offers.values()])
+        self._staking: list[tuple[Stake, list[float]]] = []
+        if market.crowded:
+            self._least = sum(patience.values()) / len(patience)
+            return
+        self._least = min([s for i, s in patience.items() if i not in offers], default=math.inf)
+        for seq_id, offer in offers.items():
+            stake = replace(offer.stake, allowance=patience[seq_id])
+            self._staking.append((stake, offer.gained))
+
+    def allows(self, loss_s: float, window: int) -> bool:
+        """Whether so much may be lost, where the longest drafts have so many tokens."""
+        if loss_s > min(self._allowed, self._least):
+            return False
+        return all(
+            stake.allows(loss_s, self._plain_s, gained[:window]) for stake, gained in self._staking
+        )
+
+
+def _share_level(offers: Sequence[Offer], market: Market, limit: Limit) -> float:
     """One width for all: a token more for one of them takes a row of each.
 
     Where nothing is padded, all have to draft as much, or nobody does.
@@ -296,11 +338,10 @@ def _share_level(offers: Sequence[Offer], market: Market) -> float:
     if market.level:
         everyone = len(offers) == market.n_sequences
         most = min([most, *(len(offer.gained) for offer in offers)]) if everyone else 0
-    allowance = sum(max(0.0, offer.stake.allowance) for offer in offers)
     best, width = 0.0, 0
     for window in range(1, most + 1):
         rows = market.at(window)
-        if market.loss(rows) > allowance:
+        if not limit.allows(market.loss(rows), window):
             break
         own = [(o, min(window, len(o.gained))) for o in offers]
         saved = sum([o.worth * o.gained[n - 1] for o, n in own])
@@ -313,7 +354,7 @@ def _share_level(offers: Sequence[Offer], market: Market) -> float:
     return best
 
 
-def _share_any(offers: Sequence[Offer], market: Market) -> float:
+def _share_any(offers: Sequence[Offer], market: Market, limit: Limit) -> float:
     """Give the rows of one pass to the tokens that save most, whosever they are.
 
     The tokens of one draft save less and less, so taking the best of all takes the first of each.
@@ -324,11 +365,11 @@ def _share_any(offers: Sequence[Offer], market: Market) -> float:
         for before, gain in zip((0.0, *offer.gained), offer.gained, strict=False)
     ]
     tokens.sort(reverse=True)
-    allowance = sum(max(0.0, offer.stake.allowance) for offer in offers)
+    widest = max(len(offer.gained) for offer in offers)
     saved, best, n_best = 0.0, 0.0, 0
     for n, (seconds, _) in enumerate(tokens, start=1):
         rows = market.rows + n
-        if market.loss(rows) > allowance:
+        if not limit.allows(market.loss(rows), widest):
             break
         saved += seconds
         value = saved - market.prices[rows] + market.prices[market.rows]

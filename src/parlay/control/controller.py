@@ -33,6 +33,7 @@ class View:
     n_remaining: int = 256  # tokens the request may still generate
     searched: bool = True  # whether the free proposers were asked at all
     ready: Ready = NOTHING_READY  # what its draft model has drafted already
+    crowded: bool = False  # others wait for a slot, and gain by whoever ends sooner
     floor: int = 1  # rows of each sequence that the pass is padded to at least
 
 

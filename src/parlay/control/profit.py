@@ -187,6 +187,7 @@ class ProfitController:
             n_shape * floor,
             level=step > 1 and self.cutting.recurrent,
             undoing=self.costs.undoing,
+            crowded=views[0].crowded,
         )
 
     def _bet(self, market: Market) -> dict[int, Choice]:
@@ -215,8 +216,8 @@ class ProfitController:
         }
         if not offers:
             return offers, 0.0
-        if len(offers) > 1:
-            saved = share_rows(list(offers.values()), market)
+        if market.n_sequences > 1:
+            saved = share_rows(offers, market, self.account)
         else:
             saved = next(iter(offers.values())).value
         if saved <= self._margin * market.plain_s:
@@ -524,11 +525,13 @@ class ProfitController:
             if request is None:
                 continue
             if betting:
-                won = (plain_s * r.n_generated - seconds) / n
-                self.account.book(r.seq_id, request.asked, won)
+                won = plain_s * r.n_generated - seconds
+                self.account.book(r.seq_id, request.asked, won / n)
+                self.account.wait(r.seq_id, won)
                 self._last_proposer = request.asked
             elif return_s > 0:
                 self.account.book(r.seq_id, self._last_proposer, -return_s / n)
+                self.account.wait(r.seq_id, -return_s)
 
 
 def _was_right(rounds: Sequence[Round]) -> bool:

@@ -10,12 +10,13 @@ import math
 from collections import deque
 
 # Up to this share of a pass is searched without a thought; beyond it, so much is aimed at.
-_HARMLESS, _AIM = 0.01, 0.005
+_HARMLESS, _AIM = 0.01, 0.004
 _LONGEST = 32  # rounds from one search to the next
 # Searches in a row whose offers proved right, though nobody bet on them: the text repeats itself,
-# and a bet wants evidence. What such searches may take, in passes; it comes back slowly.
-_ROW, _PATIENCE = 3, 1.5
-_N_FRUITLESS = 32  # harmless searches in a row that find nothing, before a round goes without one
+# and a bet wants evidence. What such searches may take, in passes; a bet gives it back, and time
+# does slowly: where prices forbid every bet, all that is right is of no use.
+_ROW, _PATIENCE, _PATIENCE_BACK = 3, 0.5, 0.0005
+_N_FRUITLESS = 16  # harmless searches in a row that find nothing, before a round goes without one
 _KEPT = 0.9  # the times of passes are averaged over about ten rounds
 # Of searches the middle one of so many counts, once there are a few: the first one of a grammar
 # takes as long as ten others, and an average would take it for what all of them cost.
@@ -83,11 +84,11 @@ class SearchPace:
         what was offered proved right without it."""
         most = _N_FRUITLESS * _HARMLESS
         if found:
-            self._fruitless, self._spare = 0.0, most
+            self._fruitless, self._spare, self._patience = 0.0, most, _PATIENCE
             return
         self._pass_s = _averaged(self._pass_s, pass_s)
         self._spare = min(most, self._spare + _AIM)
-        self._patience = min(_PATIENCE, self._patience + _AIM)
+        self._patience = min(_PATIENCE, self._patience + _PATIENCE_BACK)
         if not self._searched:
             self._idle_s = _averaged(self._idle_s, search_s)
         else:

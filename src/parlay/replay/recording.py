@@ -80,6 +80,13 @@ def shipped_recordings() -> list[Path]:
 
 
 @cache
+def burst(text: str) -> list[Recording]:
+    """Eight answers that are asked for at once (chat, edit or extract), of 96 tokens each."""
+    folder = Path(str(resources.files("parlay.replay"))) / "data" / "bursts"
+    return load_recordings(folder / f"{text}.jsonl.gz")
+
+
+@cache
 def mixed_workload() -> list[Recording]:
     """Everything that comes with the package, one answer of each category in turn."""
     turns = zip_longest(*(load_recordings(path) for path in shipped_recordings()))

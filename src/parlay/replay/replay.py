@@ -7,7 +7,8 @@ not taken back for nothing, the drafter's catching up, its early stops.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -114,17 +115,21 @@ class Replay:
         listeners: Sequence[Listener] = (),
     ) -> ReplayOutcome:
         """Several answers at a time in one pass; the next one starts when a slot is free."""
-        waiting = self._order()
+        waiting = deque(self._order())
         world = _World(costs, listeners, cutting, n_slots, search)
-        slots = [self._start(i, slot) for slot, i in zip(range(n_slots), waiting, strict=False)]
+        slots = self._fill(range(n_slots), waiting)
         outcomes = []
         while slots:
-            outcomes.append(world.step(controller, slots, self.proposers))
+            crowded = len(slots) == n_slots and bool(waiting)
+            outcomes.append(world.step(controller, slots, self.proposers, crowded))
             freed = [seq.seq_id for seq in slots if not seq.n_left]
             slots = [seq for seq in slots if seq.n_left]
-            slots += [self._start(i, slot) for slot, i in zip(freed, waiting, strict=False)]
+            slots += self._fill(freed, waiting)
             slots.sort(key=lambda seq: seq.seq_id)
         return total(outcomes)
+
+    def _fill(self, free: Iterable[int], waiting: deque[int]) -> list[_Sequence]:
+        return [self._start(waiting.popleft(), slot) for slot in free if waiting]
 
     def _order(self) -> Iterator[int]:
         return iter(range(len(self.recordings)))
@@ -172,11 +177,15 @@ class _World:
         return total(outcomes)
 
     def step(
-        self, controller: Controller, slots: Sequence[_Sequence], proposers: tuple[str, ...]
+        self,
+        controller: Controller,
+        slots: Sequence[_Sequence],
+        proposers: tuple[str, ...],
+        crowded: bool = False,
     ) -> ReplayOutcome:
         """One round of every sequence, in one pass."""
         due = self._searching.due(controller)
-        choices = controller.choose([_view(seq, proposers, due) for seq in slots])
+        choices = controller.choose([_view(seq, proposers, due, crowded) for seq in slots])
         bets = [_bet(seq, choice) for seq, choice in zip(slots, choices, strict=True)]
         made = {seq.seq_id: 1 + len(bet.confidence) for seq, bet in zip(slots, bets, strict=True)}
         n_context = max(seq.recording.n_prompt + seq.position for seq in slots)
@@ -263,7 +272,7 @@ def _place(seq: _Sequence) -> Place:
     return Place(seq.seq_id, seq.position + 1, right)
 
 
-def _view(seq: _Sequence, proposers: tuple[str, ...], searched: bool) -> View:
+def _view(seq: _Sequence, proposers: tuple[str, ...], searched: bool, crowded: bool) -> View:
     most = seq.max_window
     offers = {name: _first(drafts[seq.position], most) for name, drafts in seq.drafts.items()}
     return View(
@@ -276,6 +285,7 @@ def _view(seq: _Sequence, proposers: tuple[str, ...], searched: bool) -> View:
         offers=offers if most and searched else {},
         n_remaining=seq.n_left,
         searched=searched,
+        crowded=crowded,
         ready=Ready(seq.n_ready, seq.n_ahead, seq.ahead_s),
     )
 

@@ -14,6 +14,7 @@ from parlay.control.controller import Choice, Controller, Listener, View, plain
 from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Ready
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.span import common_prefix
+from parlay.proposers.glances import Glances
 from parlay.proposers.prediction import PREDICTION
 from parlay.proposers.proposer import (
     Ask,
@@ -28,7 +29,6 @@ from parlay.proposers.proposer import (
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.runtime.composition import ANY_SHAPE, Frame
 from parlay.runtime.faults import Faults
-from parlay.proposers.glances import Glances
 from parlay.runtime.sequence import Sequence
 
 Watch = Callable[[Seq[Sequence]], None]  # told of the sequences of a pass before it is made
@@ -94,6 +94,7 @@ class Bets:
         self.watches: list[Watch] = []  # are told what every pass is for
         self.proposers = dict(proposers)
         self.absent: dict[str, Fallback] = {}  # proposers that are not there now, and why
+        self.crowded = False  # whether others wait for a slot
         self._free = free  # proposers that cost nothing, so that they are asked before choosing
         self._context_size = context_size
         self._max_window = max_window
@@ -292,6 +293,7 @@ class Bets:
             n_remaining=seq.n_remaining,
             searched=searched,
             ready=self._ready(proposers, seq),
+            crowded=self.crowded,
             floor=frame.floor,
         )
 

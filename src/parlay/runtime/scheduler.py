@@ -179,6 +179,7 @@ class Scheduler:
         """One round for every sequence that decodes, and one chunk of one prompt."""
         self._drop_cancelled()
         self._admit()
+        self.bets.crowded = bool(self._waiting)
         self._make_room()
         for sequences in self._passes():
             self._run(sequences)
