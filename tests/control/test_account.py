@@ -131,6 +131,14 @@ def test_drafts_that_were_refused_and_right_make_up_for_part_of_a_loss_on_averag
     account.open(0)
     allowance(account)
     account.book(0, "ngram", -3.0)
-    assert account.at_risk(0, PLAIN_S) == pytest.approx(-2.5)
+    assert account.at_risk(0, 0, PLAIN_S, 50) == pytest.approx(-2.5)
     account.regain(0, 10.0)
-    assert account.at_risk(0, PLAIN_S) == pytest.approx(-1.0)  # no more than that
+    assert account.at_risk(0, 0, PLAIN_S, 50) == pytest.approx(-1.0)  # no more than that
+
+
+def test_a_text_may_risk_early_what_its_whole_length_allows_but_no_more_than_a_pass() -> None:
+    account = Account()
+    account.open(0)
+    allowance(account)
+    risks = [account.at_risk(0, 8, PLAIN_S, n_remaining) for n_remaining in (20, 72, 2000)]
+    assert risks == pytest.approx([0.5, 0.8, 1.0])

@@ -33,6 +33,7 @@ _SHARE = 0.02  # of the plain time of the tokens generated in the request
 _STAKE = 0.5  # plain passes, for a proposer nothing is known of
 _CERTAIN = 0.5  # of a bound that is spent where the loss is no risk, but certain
 _LIKELY = 0.5  # of what a request may generate, it does
+_RISK = 1.0  # plain passes that a text which has shown something may lose on average
 # What refused drafts may make up for: so many plain passes, and never more than the bonus.
 _REGAINED = 1.5
 # The bonus is this part of what a proposer has won of late; each request it is bet in forgets a
@@ -113,16 +114,19 @@ class Account:
         part = _CERTAIN if sure else 1.0
         return self._waited[seq_id] + part * max(_STAKE, _SHARE * n_generated) * plain_s
 
-    def at_risk(self, seq_id: int, plain_s: float) -> float:
+    def at_risk(self, seq_id: int, n_generated: int, plain_s: float, n_remaining: int) -> float:
         """Seconds the coming round may lose on average, whatever the proposer's record is.
 
-        What searching took is not held against what it found, and a loss is made up for by drafts
-        that were refused and right.
+        A text that has shown something may risk early what its whole length allows. What searching
+        took is not held against what it found, and a loss is made up for by drafts that were
+        refused and right.
         """
         balance = self._balance[seq_id]
         if balance < 0:
             balance = min(0.0, balance + min(_REGAINED * plain_s, self._regained[seq_id]))
-        return balance + max(_STAKE * plain_s, self._share[seq_id])
+        whole = _SHARE * _LIKELY * (n_generated + n_remaining)
+        stake = max(_STAKE, min(_RISK, whole)) * plain_s
+        return balance + max(stake, self._share[seq_id])
 
     def savings(self, proposer: str, limit_s: float) -> float:
         """Seconds that earlier requests left, less what this proposer has lost of them."""

@@ -112,13 +112,19 @@ class Market:
             return range(first, first + most * self.step, self.step)
         return [self.at(window) for window in range(1, most + 1)]
 
-    def share_s(self, n: int) -> list[float]:
-        """Seconds that one sequence carries of a pass with so many tokens drafted, from none on."""
+    def share_s(self, gained: Sequence[float]) -> list[float]:
+        """Seconds that one sequence carries of a pass with so many tokens drafted, from none on,
+        and of taking them back; `gained`: tokens expected to hold."""
         steady, plain_s, n_sequences = self.steady, self.plain_s, self.n_sequences
+        n = len(gained)
         if self.step > 1:  # all have as many rows
-            return [steady[self.at(k)] / n_sequences for k in range(n)]
-        others_s = plain_s - plain_s / n_sequences
-        return [steady[self.at(k)] - others_s for k in range(n)]
+            passes = [steady[self.at(k)] / n_sequences for k in range(n)]
+        else:
+            others_s = plain_s - plain_s / n_sequences
+            passes = [steady[self.at(k)] - others_s for k in range(n)]
+        if not self.undoing.seconds:
+            return passes
+        return [s + self.undoing.expected_s(gained, k) for k, s in enumerate(passes)]
 
     @property
     def to_and_fro_s(self) -> float:
@@ -160,24 +166,25 @@ class Stake:
     evidence: Evidence
 
     def allows(self, loss_s: float, plain_s: float, gained: Sequence[float]) -> bool:
-        """Whether a loss of so much may be risked.
-
-        It is lost unless as many tokens are right as make up for it: how likely that is tell both
-        the confidences and what the text has shown.
-        """
+        """Whether a loss of so much, should all of a draft be wrong, may be risked."""
         if loss_s <= self.allowance:
             return True
         if self.at_risk <= 0.0 or loss_s > _LARGEST_LOSS * plain_s:
             return False
-        n_needed = int(loss_s / plain_s) + 1
-        if n_needed > len(gained):
+        n_needed = int(loss_s / plain_s) + 1  # right tokens that make up for it
+        if n_needed > len(gained) or not self.evidence.tells:
             return False
-        shown = self.evidence.holds(n_needed)
-        if shown == 0.0:
-            return False
-        survives = gained[n_needed - 1] - (gained[n_needed - 2] if n_needed > 1 else 0.0)
-        chance = 1.0 - min(survives, shown)
-        return chance * loss_s <= self.at_risk
+        return self._on_average(loss_s, plain_s, gained[:n_needed]) <= self.at_risk
+
+    def _on_average(self, loss_s: float, plain_s: float, gained: Sequence[float]) -> float:
+        """Each right token makes up for a pass of it. How likely they are tell both the confidences
+        and what the text has shown: the less of the two counts."""
+        shown, before, lost_s = self.evidence.chances(len(gained)), 0.0, loss_s
+        for gain, chance in zip(gained, shown, strict=True):
+            lost_s -= min(plain_s, loss_s) * min(chance, gain - before)
+            loss_s -= plain_s
+            before = gain
+        return lost_s
 
 
 @dataclass(slots=True)
@@ -216,12 +223,12 @@ def best_offer(
         rates = survival.of(proposer, view.greedy, view.thinking).by_confidence
         gained = gains(draft.confidence, rates.odds, request.difficulty(proposer).factor)
         allowance = _free_allowance(proposer, view, market.plain_s, limit_s, account)
-        at_risk = account.at_risk(view.seq_id, market.plain_s)
+        at_risk = account.at_risk(view.seq_id, view.n_generated, market.plain_s, view.n_remaining)
         stake = Stake(allowance, at_risk, request.evidence(proposer))
         n_allowed = market.widest(stake, gained, _n_certain(draft.confidence))
         # What a draft that holds saves is what the windows save that are allowed.
         allowed = gained[: max(1, n_allowed)]
-        each = worth(allowed, market.rate, market.share_s(len(allowed)))
+        each = worth(allowed, market.rate, market.share_s(allowed))
         offer = _value_windows(Offer(proposer, gained, each, stake, n_allowed), market)
         if best is None or offer.value > best.value:
             best = offer

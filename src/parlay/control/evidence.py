@@ -27,15 +27,19 @@ class Evidence:
             self.n_right *= _KEPT
             self.n_wrong = _KEPT * self.n_wrong + 1.0
 
-    def holds(self, n: int) -> float:
-        """The chance that the next `n` tokens are all right, if nothing else were known.
+    @property
+    def tells(self) -> bool:
+        """Whether enough was right to tell anything."""
+        return self.n_right > _N_CHANCE
+
+    def chances(self, n: int) -> list[float]:
+        """That the next token is right, the next two are, and so on, if nothing else were known.
 
         Laplace's rule of succession: whatever chance a token may have, all were equally likely
-        before the first one was seen. Nil where too few were seen to tell.
+        before the first one was seen.
         """
-        if self.n_right <= _N_CHANCE:
-            return 0.0
-        likely, tried = 1.0, self.n_right + self.n_wrong
+        found, likely, tried = [], 1.0, self.n_right + self.n_wrong
         for i in range(n):
             likely *= (self.n_right + 1.0 + i) / (tried + 2.0 + i)
-        return likely
+            found.append(likely)
+        return found

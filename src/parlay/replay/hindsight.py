@@ -25,12 +25,15 @@ class Path:
     passes: tuple[tuple[int, bool, int], ...]  # rows, whether the shape changed, how often
     n_settling: int  # second passes of a new shape
     drafts: tuple[tuple[int, int, int], ...]  # drafted by a model, tokens it lacked, how often
+    rejections: tuple[tuple[int, int, int], ...]  # drafted, accepted, how often
 
     def seconds(self, costs: CostTable, n_context: int) -> float:
         """What these rounds cost."""
         curve, drafter = costs.curve(n_context, 1), costs.drafter
         seconds = sum(n * curve.of(rows, changed) for rows, changed, n in self.passes)
         seconds += self.n_settling * curve.settling_s
+        undone = sum(n for k, held, n in self.rejections if costs.undoing.is_paid(k, held))
+        seconds += undone * costs.undoing.seconds
         if drafter is not None:
             seconds += sum(n * drafter.draft_s(k, missing) for k, missing, n in self.drafts)
         return seconds
@@ -64,6 +67,7 @@ def _path_of(key: _Key, proposer: str, window: int) -> Path:
     recording = key.recording
     passes: Counter[tuple[int, bool]] = Counter()
     drafts: Counter[tuple[int, int]] = Counter()
+    rejections: Counter[tuple[int, int]] = Counter()
     i, last, missing = 0, 1, recording.n_prompt + 1
     n_settling, settled = 0, True
     while i < recording.n_tokens:
@@ -76,6 +80,7 @@ def _path_of(key: _Key, proposer: str, window: int) -> Path:
         else:
             drafts[k, missing] += 1
             missing = 2 if accepted == k else 1
+        rejections[k, accepted] += accepted < k
         changed = k + 1 != last
         passes[k + 1, changed] += 1
         n_settling += not changed and not settled
@@ -85,6 +90,7 @@ def _path_of(key: _Key, proposer: str, window: int) -> Path:
         tuple((rows, changed, n) for (rows, changed), n in passes.items()),
         n_settling,
         tuple((k, lacking, n) for (k, lacking), n in drafts.items()),
+        tuple((k, held, n) for (k, held), n in rejections.items() if n),
     )
 
 
