@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from parlay.control.both import Both
@@ -257,6 +258,36 @@ def test_with_drafts_ahead_the_controller_beats_every_fixed_window_ahead(
 
     taken = seconds(ProfitController(costs.copy()), "suffix", "model")
     assert min(seconds(FixedWindow(k), "model") for k in windows) > gain * taken
+
+
+def holding(seed: int, rate: float) -> Recording:
+    """A text most of whose drafts hold, and a drafter that knows how sure it is."""
+    rng = np.random.default_rng(seed)
+    sure = np.clip(rng.beta(2.5 * rate, 2.5 * (1.0 - rate), 160), 0.02, 0.999)
+    right = (rng.random(160) < sure).tolist()
+    offers = [
+        RecordedOffer(
+            [*right[at : at + 16], False].index(False),
+            tuple(np.maximum(sure[at : at + 16], 0.5).tolist()),
+        )
+        for at in range(128)
+    ]
+    return recording(*offers, proposer="model", n_prompt=150)
+
+
+def test_drafting_ahead_the_controller_keeps_up_with_the_best_window_where_drafts_hold() -> None:
+    """Tokens that are waited for cannot be hidden beside the pass: a draft that is sure of itself
+    went on far beyond the window that is best, and lost a twentieth."""
+    costs = as_measured("gpu-27b-q5_0-settling", 0.0036)
+    texts = [holding(i, (0.75, 0.8, 0.87, 0.9, 0.95, 0.98)[i % 6]) for i in range(24)]
+    learned = ProfitController(costs.copy())
+    Replay(texts[:6], ("model",)).run(learned, costs)
+
+    def seconds(controller: Controller) -> float:
+        return total(Replay(texts[6:], ("model",)).run(controller, costs)).seconds
+
+    taken = seconds(ProfitController(costs.copy(), learned.to_dict()))
+    assert 0.985 * taken < min(seconds(FixedWindow(k)) for k in (2, 3, 5))
 
 
 def test_a_copied_passage_is_taken_from_the_text_although_the_model_has_drafted_ahead() -> None:

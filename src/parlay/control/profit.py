@@ -284,7 +284,9 @@ class ProfitController:
         request.asked = proposer
         known = self.survival.of(proposer, view.greedy, view.thinking)
         most = len(plan.rates[plan.requests.index(request)])
-        window = plan.most(market, most)
+        # Drafting ahead, nobody waits for tokens that are worth less than the pass they delay: they
+        # are drafted beside it.
+        window = plan.window if plan.ahead else plan.most(market, most)
         # The change of shape it begins with was decided upon: here it is the same for every window.
         prices = market.steady if market.plainly else _changed_to(plan.rows, market)
         if market.step == 1:
