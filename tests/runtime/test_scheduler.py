@@ -585,7 +585,8 @@ def test_where_nothing_is_bet_a_token_is_told_while_a_gpu_computes_the_next_one(
     seq = telling(rig, Request((1, 2, 3), max_tokens=4), said)
     rig.finish()
     text = plain(Request((1, 2, 3), max_tokens=4))
-    assert said == ["pass", "pass", text[0], "pass", text[1], "pass", text[2], text[3]]
+    # The first one is waited for, and told before anything else is begun.
+    assert said == ["pass", text[0], "pass", "pass", text[1], "pass", text[2], text[3]]
     assert seq.counts.n_generated == 4
     assert [r.position for r in seq.rounds] == [1, 2, 3]
     assert seq.retired
@@ -622,7 +623,7 @@ def test_before_a_bet_the_last_round_is_learned_from_and_told_while_a_gpu_comput
     rig.finish()
     text = plain(Request((1, 2, 3), max_tokens=4))
     assert said == [
-        *("pass", "pass", text[0], "learned 1"),
+        *("pass", text[0], "pass", "learned 1"),
         *("pass", text[1], "learned 2", "pass", text[2], "learned 3", text[3]),
     ]
 
@@ -635,7 +636,7 @@ def test_where_nothing_is_searched_for_rounds_are_learned_from_while_a_gpu_compu
     rig.finish()
     text = plain(Request((1, 2, 3), max_tokens=4))
     assert said == [
-        *("pass", "pass", text[0], "pass", "learned 1", text[1]),
+        *("pass", text[0], "pass", "pass", "learned 1", text[1]),
         *("pass", "learned 2", text[2], "learned 3", text[3]),
     ]
 

@@ -28,9 +28,12 @@ class SlotTexts:
         """A sequence begins: keep what it shares with the last one, up to what the cache kept."""
         self._ended.pop(seq_id, None)
         text = self._texts.get(seq_id)
-        if text is None or n_kept == 0:
-            text = self._texts[seq_id] = Occurrences(self._sizes)
-        text.cut(_shared(text.text, tokens, n_kept))
+        n_shared = 0 if text is None else _shared(text.text, tokens, n_kept)
+        # To take back takes as long as to read: where little stays, that little is read again.
+        if text is None or 2 * n_shared < len(text):
+            self._texts[seq_id] = Occurrences(self._sizes)
+        else:
+            text.cut(n_shared)
 
     def of(self, seq_id: int, tokens: Sequence[int]) -> Occurrences:
         """The index of a sequence, brought up to its last token."""

@@ -27,11 +27,8 @@ class Grammars:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-
-    @property
-    def available(self) -> bool:
-        """Whether the extra that follows grammars is installed."""
-        return find_spec("llguidance") is not None
+        # Whether the extra that follows grammars is installed; to look takes long on every request.
+        self.available = find_spec("llguidance") is not None
 
     def json_schema(self, schema: dict[str, Any]) -> str:
         """Any JSON that the schema allows. Small models love to indent for ever: not here."""

@@ -303,7 +303,8 @@ class Scheduler:
         )
         unready = self.spoiled or self._unready
         self._unlearned = _Outcome(made, rounds, timing, unready, self._beside)
-        if not self.target.steady:
+        # A first token is waited for: the next pass has a new shape, and takes long to be launched.
+        if made.reads_prompt or not self.target.steady:
             self._catch_up()
 
     def _learn_before(self, sequences: Seq[Sequence], betting: bool) -> None:

@@ -161,6 +161,8 @@ class Planner:
 
     def unknown(self, names: Seq[str], kind: type[Options] = ChatRequest) -> tuple[Told, ...]:
         """What is said about unknown fields, where they are not refused."""
+        if not names:
+            return ()
         refuse = self._deployment.server.unknown_fields == "refuse"
         return tell(names, sorted(kind.model_fields), refuse=refuse)
 
