@@ -33,6 +33,7 @@ from parlay.bench.suite import Prompt, load_suite
 from parlay.control.cost import CostTable, load_costs, shipped_costs
 from parlay.control.cutting import Cutting
 from parlay.control.profit import ProfitController
+from parlay.decoding.draft import Draft
 from parlay.decoding.round import Round
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
@@ -138,9 +139,10 @@ class Searching(Bets):
     clock: Clock
     search_s: float
 
-    def _weigh(self, *args: Any) -> Any:
-        self.clock.spend(self.search_s)
-        return super()._weigh(*args)
+    def _offers(self, names: Sequence[str], *args: Any) -> Mapping[str, Draft]:
+        if names:
+            self.clock.spend(self.search_s)
+        return super()._offers(names, *args)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,8 @@ from parlay.control.controller import Choice, Controller, NeverRests, View
 from parlay.control.cost import CostTable, Curve
 from parlay.control.cutting import Cutting
 from parlay.control.profit import ProfitController
-from parlay.decoding.round import Fallback, Round, Timing
+from parlay.decoding.draft import NO_DRAFT, Draft
+from parlay.decoding.round import WAITS, Fallback, Round, Timing
 from parlay.replay.recording import RecordedOffer, Recording, mixed_workload
 from parlay.replay.replay import Replay
 from tests.control.synthetic import draft, finished, table, view
@@ -526,3 +527,52 @@ def test_of_several_draft_models_the_one_that_holds_is_found(good: str) -> None:
     replay.run(ProfitController(costs.copy()), costs, [Watch()])
     late = drafted[len(drafted) // 2 :]
     assert late.count(good) > 0.9 * len(late) > 20
+
+
+# -- padding ---------------------------------------------------------------------------------
+
+
+def flat() -> CostTable:
+    """As an F16 model on a GPU."""
+    steady = {1: 0.8, 2: 1.1, 8: 1.2, 16: 1.3, 17: 1.1, 32: 1.2}
+    changed = {rows: seconds + 0.5 for rows, seconds in steady.items()}
+    return CostTable({(1, 1): Curve(steady, changed)})
+
+
+def padding(offers: dict[str, Draft] | None = None, n_generated: int = 1) -> View:
+    return replace(view(offers or {"ngram": NO_DRAFT}, n_generated=n_generated), pads=True)
+
+
+def test_a_draft_is_padded_where_that_is_cheaper_and_its_pass_may_be() -> None:
+    sure = {"ngram": draft("ngram", *(0.97,) * 6)}
+    may = choose(proven(flat(), "ngram"), padding(sure))[0]
+    assert may.window == 6 and may.width(7) == 17
+    must_not = choose(proven(flat(), "ngram"), view(sure))[0]
+    assert must_not.window == 6 and must_not.width(7) == 7
+
+
+def test_a_plain_round_waits_in_the_shape_of_drafts_as_long_as_they_are_near() -> None:
+    controller, curve, last = proven(flat(), "ngram"), flat().curve(50, 1), 1
+    sure, waited = {"ngram": draft("ngram", *(0.97,) * 6)}, []
+    for i in range(60):
+        offers = sure if i < 30 and i % 3 else None
+        chosen = choose(controller, padding(offers, n_generated=1 + 8 * i))[0]
+        rows = chosen.width(1 + chosen.window)
+        seconds, last = curve.of(rows, rows != last), rows
+        made = finished("ngram", 6, 6, seconds) if chosen.window else finished(seconds=seconds)
+        waited += [i] * (chosen.reason == WAITS)
+        padded = rows - made.n_rows
+        controller.observe(
+            [replace(made, n_pass_rows=rows, n_padding=padded, reason=chosen.reason)]
+        )
+    assert len([i for i in waited if i < 30]) >= 5
+    assert 30 <= max(waited) < 45
+
+
+def test_what_waiting_costs_is_booked_as_lost() -> None:
+    controller = proven(flat(), "ngram")
+    choose(controller, padding())
+    before = controller.account.left(0)
+    made = replace(finished(seconds=1.1), n_pass_rows=17, n_padding=16, reason=WAITS)
+    controller.observe([made])
+    assert controller.account.left(0) == pytest.approx(before - 0.3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -77,3 +78,28 @@ def test_prompts_are_padded_where_the_reading_of_rows_is_cheaper_than_another_pa
     padding = Padding(target, Slots(target, 3), Cutting(), lambda: costs)
     spans = padding.pad([Span(i, 0, [1] * n, 1) for i, n in enumerate((4, 6, 5))])
     assert sum(len(span.tokens) for span in spans) == n_rows
+
+
+class Wide(FixedWindow):
+    """Wants eight rows for what needs fewer."""
+
+    def choose(self, views: Sequence[View]) -> list[Choice]:
+        widths = (0, *[8] * 8)
+        return [replace(choice, widths=widths) for choice in super().choose(views)]
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_one_sequence_is_padded_as_the_controller_wants_and_says_the_same(window: int) -> None:
+    rig = Rig(mode="faithful", controller=Wide(window), script=[True, False] * 20)
+    request = Request((1, 2), max_tokens=24)
+    (answer,) = rig.run(request)
+    assert rig.text(answer) == plain(request)
+    assert set(rig.target.shapes[1:]) == {(8,)}
+    assert {r.n_pass_rows for r in answer.rounds} == {8}
+    assert all(r.n_rows + r.n_padding == 8 for r in answer.rounds)
+
+
+def test_in_exact_mode_the_class_decides_and_no_price() -> None:
+    rig = Rig(mode="exact", controller=Wide(3))
+    (answer,) = rig.run(Request((1, 2), max_tokens=12))
+    assert {r.n_padding for r in answer.rounds} == {0}

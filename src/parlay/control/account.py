@@ -128,6 +128,10 @@ class Account:
         stake = max(_STAKE, min(_RISK, whole)) * plain_s
         return balance + max(stake, self._share[seq_id])
 
+    def left(self, seq_id: int) -> float:
+        """Seconds that were won in this request, with those that it may lose by its length."""
+        return self._balance[seq_id] + self._share.get(seq_id, 0.0)
+
     def savings(self, proposer: str, limit_s: float) -> float:
         """Seconds that earlier requests left, less what this proposer has lost of them."""
         self._left = min(self._left, limit_s)

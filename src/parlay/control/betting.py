@@ -100,6 +100,7 @@ class Market:
     level: bool = False  # nothing is padded, and only drafts of equal length are not cut in parts
     undoing: Undoing = FOR_NOTHING
     crowded: bool = False  # others wait for a slot
+    widths: Sequence[int] = ()  # by rows, what a pass is padded to: these are its prices
 
     def at(self, window: int) -> int:
         """Rows of the pass if one sequence drafts so many tokens."""

@@ -35,6 +35,7 @@ class View:
     ready: Ready = NOTHING_READY  # what its draft model has drafted already
     crowded: bool = False  # others wait for a slot, and gain by whoever ends sooner
     floor: int = 1  # rows of each sequence that the pass is padded to at least
+    pads: bool = False  # whether its pass may be padded to any shape
 
 
 # Given the confidences of a finished draft: how many of its tokens are worth a row in the pass?
@@ -53,6 +54,11 @@ class Choice:
     expected_gain: float | None = None  # predicted tokens per second over plain decoding's
     reason: str = ""
     ahead: bool = True  # whether its drafter, if it can, goes on while the target verifies
+    widths: Sequence[int] = ()  # by its rows, those to pad the pass to; none: as it is
+
+    def width(self, rows: int) -> int:
+        """The rows of a pass that needs so many."""
+        return self.widths[rows] if rows < len(self.widths) else rows
 
 
 class Controller(Protocol):

@@ -33,7 +33,7 @@ from parlay.control.search_pace import SearchPace
 from parlay.control.shapes import Shapes
 from parlay.control.stopping import Stopping
 from parlay.control.survival import Survival
-from parlay.decoding.round import Fallback, Round
+from parlay.decoding.round import WAITS, Fallback, Round
 
 # A bet must save at least this part of a plain pass; more if the prices are not to be relied on.
 _MARGIN, _UNSTABLE_MARGIN = 0.02, 0.10
@@ -171,13 +171,16 @@ class ProfitController:
         if self._tokens > rate * self._seconds:
             rate = min(self._tokens / self._seconds, _attainable(curve.steady, rows, most))
         full, prices = self._shapes.prices(curve, most)
+        steady, widths = curve.steady, self._widths(requests, n_sequences, curve, full)
+        if widths:
+            steady, full, prices = ([each[n] for n in widths] for each in (steady, full, prices))
         return_s = curve.changed[rows] - plain_s
         return Market(
             requests,
             n_sequences,
             rows,
             undrafted,
-            curve.steady,
+            steady,
             full if len(full) <= most + 1 else full[: most + 1],
             prices,
             return_s,
@@ -188,7 +191,23 @@ class ProfitController:
             level=step > 1 and self.cutting.recurrent,
             undoing=self.costs.undoing,
             crowded=views[0].crowded,
+            widths=widths,
         )
+
+    def _widths(
+        self, requests: Sequence[Request], n_sequences: int, curve: Curve, full: Sequence[float]
+    ) -> Sequence[int]:
+        """What a pass over one sequence is padded to, by its rows; none: it may not be, or a draft
+        model is at hand, whose windows are chosen to stay in one shape."""
+        view, gpu = requests[0].view, curve.prices_change
+        alone = n_sequences == 1 and view.offers.keys() >= set(view.proposers)
+        if not (view.pads and alone and gpu) or self.cutting.recurrent:
+            return ()
+        found = self._shapes.widths(curve, full)
+        lost_s = full[found[1]] - curve.steady[1]
+        if found[1] > 1 and lost_s > self.account.left(view.seq_id):
+            found[1] = 1  # what was won in this text may be spent on waiting, no stake
+        return found
 
     def _bet(self, market: Market) -> dict[int, Choice]:
         """The best of: no draft at all, what the free proposers offer, a draft model."""
@@ -205,7 +224,7 @@ class ProfitController:
                 choices[seq_id] = _take(request, offers[seq_id], market)
             else:
                 choices[seq_id] = _decline(request.view)
-        return choices
+        return {key: _shaped(choice, market.widths) for key, choice in choices.items()}
 
     def _free_bets(self, market: Market) -> tuple[_Offers, float]:
         """The free offers worth taking, and the seconds they save."""
@@ -336,7 +355,7 @@ class ProfitController:
             request = self._requests.get(r.seq_id)
             if request is not None:
                 self._learn(r, request)
-        self._shapes.observe(rounds[0].n_pass_rows)
+        self._shapes.observe(rounds[0].n_pass_rows, drafted=_is_bet(rounds))
         if self._n_undone(rounds):  # what held was read again, in a shape of its own
             self._shapes.leave()
 
@@ -414,7 +433,10 @@ class ProfitController:
         seconds = min(all_s / pace, _LARGEST_EXCESS * expected) + first.timing.draft_s / pace
         n_plain = n_shape * self._floor(first)
         plain_s = curve.steady[n_plain]
-        self._book(rounds, seconds, plain_s, curve.of(n_plain, changed) + settling_s - plain_s)
+        return_s = curve.of(n_plain, changed) + settling_s - plain_s
+        if first.reason == WAITS:
+            return_s = seconds - plain_s
+        self._book(rounds, seconds, plain_s, return_s)
         self._n_without_plain = 0 if rows == n_plain else self._n_without_plain + 1
         if settling_s:
             self.costs.observe_settling(rows, n_context, n_shape, pass_s)
@@ -516,7 +538,8 @@ class ProfitController:
     ) -> None:
         """What was won over plain decoding, shared by the sequences of the pass.
 
-        A plain pass in another shape than the last one pays for the bet before it.
+        A plain pass in another shape than the last one pays for the bet before it, and one that
+        waits in the shape of drafts for the next.
         """
         n = len(rounds)
         self._tokens = _RATE_KEPT * self._tokens + sum([r.n_generated for r in rounds])
@@ -557,6 +580,14 @@ def _attainable(steady: Sequence[float], rows: int, most: int) -> float:
 def _decline(view: View) -> Choice:
     drafts = (view.offers[s].tokens if s in view.offers else True for s in view.proposers)
     return plain(Fallback.UNPROFITABLE if any(drafts) else Fallback.NO_DRAFT)
+
+
+def _shaped(choice: Choice, widths: Sequence[int]) -> Choice:
+    """With the padding of its pass."""
+    if not widths:
+        return choice
+    waits = choice.window == 0 and widths[1] > 1
+    return replace(choice, widths=widths, reason=WAITS if waits else choice.reason)
 
 
 def _take(request: Request, offer: Offer, market: Market) -> Choice:

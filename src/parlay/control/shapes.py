@@ -4,6 +4,9 @@ Knows rows and prices only. On a GPU a pass of another shape than the last one c
 second one of the new shape even more: there it records what it repeats from then on. Whoever
 leaves a shape that has settled will pay for settling once, here or elsewhere, so that is charged on
 leaving. A shape that is used often is worth being in: the next pass will likely have it too.
+
+So a pass may be cheaper with rows that nobody reads: in the last shape, or in one whose kernels are
+faster. A plain pass stays in the shape of drafts where the next draft is near.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from parlay.control.cost import Curve
 _KEPT = 0.9  # of a shape's share of the passes, per pass
 _WORTH = 0.9  # part of the change that a shape in constant use is expected to save
 _RARE = 0.01
+# Padding must save so much of a pass; a draft is waited for if one comes in so many passes.
+_SAVES, _SELDOM = 0.02, 20.0
 
 
 class Shapes:
@@ -24,6 +29,8 @@ class Shapes:
         self.last = 1
         self.settled = True  # whether the last shape had at least two passes in a row
         self._share: dict[int, float] = {1: 1.0}
+        self._drafting = 0.0  # the share of the latest passes that had a draft
+        self._drafts: dict[int, float] = {}  # and of those, the share of each shape
 
     def prices(self, curve: Curve, most_rows: int) -> tuple[Sequence[float], Sequence[float]]:
         """Seconds of the coming pass by its rows; and less what its shape is worth afterwards."""
@@ -40,14 +47,53 @@ class Shapes:
                 prices[rows] -= _WORTH * share * (changed[rows] - steady[rows])
         return full, prices
 
+    def widths(self, curve: Curve, full: Sequence[float]) -> list[int]:
+        """By rows, how many a pass over one sequence is cheapest with; `full`: its prices."""
+        found, best, full = list(range(len(full))), len(full) - 1, [*full]
+        if self.last < len(full):
+            full[self.last] += self._settling_s(curve)
+        for rows in range(len(full) - 1, 1, -1):
+            if full[rows] <= full[best] * (1.0 + _SAVES):
+                best = rows
+            if best == self.last or curve.steady[best] < curve.steady[rows]:
+                found[rows] = best
+        if 1 < self.last < len(full) and self._waits(curve):
+            found[1] = self.last
+        return found
+
+    def _waits(self, curve: Curve) -> bool:
+        """Whether to stay in the shape of the last draft until the next one comes costs less than
+        to leave it and to come back."""
+        steady, changed = curve.steady, curve.changed
+        n_plain = 1.0 / max(self._drafting, 1.0 / _SELDOM)
+        there_s = changed[1] - steady[1] + (1.0 - 1.0 / n_plain) * curve.settling_s
+        back_s = self._drafts.get(self.last, 0.0) * (changed[self.last] - steady[self.last])
+        stay_s = n_plain * (steady[self.last] - steady[1]) + self._settling_s(curve)
+        return stay_s < there_s + back_s
+
+    def _settling_s(self, curve: Curve) -> float:
+        """What staying in the last shape takes more now, as far as that is not paid sooner or later
+        for a shape that drafts come back to."""
+        if self.settled or self.last == 1:
+            return 0.0
+        return (1.0 - self._drafts.get(self.last, 0.0)) * curve.settling_s
+
     def leave(self) -> None:
         """Something else was computed since: whatever comes next is another shape."""
         self.last, self.settled = 0, False
 
-    def observe(self, rows: int) -> None:
+    def observe(self, rows: int, *, drafted: bool = False) -> None:
         """A pass was made."""
+        self._drafting = _KEPT * self._drafting + (1.0 - _KEPT) * drafted
         self.settled = rows == self.last
         self.last = rows
-        kept = {b: _KEPT * share for b, share in self._share.items() if share > _RARE}
-        kept[rows] = kept.get(rows, 0.0) + 1.0 - _KEPT
-        self._share = kept
+        self._share = _moved(self._share, rows)
+        if drafted:
+            self._drafts = _moved(self._drafts, rows)
+
+
+def _moved(shares: dict[int, float], rows: int) -> dict[int, float]:
+    """After one more pass of this shape."""
+    kept = {b: _KEPT * share for b, share in shares.items() if share > _RARE}
+    kept[rows] = kept.get(rows, 0.0) + 1.0 - _KEPT
+    return kept

@@ -41,6 +41,9 @@ class Timing:
         return self.draft_s + self.verify_s + self.overhead_s
 
 
+WAITS = "waits"  # a plain round in the shape of drafts: the next one is near
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """One finished round of one sequence."""
@@ -63,7 +66,7 @@ class Round:
     agreed: Mapping[str, int] = field(default_factory=dict)
     exact: bool = True  # whether the pass kept to shapes that equal single passes bit for bit
     expected_gain: float | None = None  # what the controller expected of it, over plain decoding
-    reason: str = ""  # why it chose so, in its own words
+    reason: str = ""  # why it chose so, in its own words; WAITS where padding made it slower
     position: int = 0  # tokens generated before it
     n_padding: int = 0  # rows of the pass that only gave it its shape
     outside_s: float = 0.0  # what its proposers took outside rounds since its last one

@@ -190,6 +190,8 @@ class _World:
         made = {seq.seq_id: 1 + len(bet.confidence) for seq, bet in zip(slots, bets, strict=True)}
         n_context = max(seq.recording.n_prompt + seq.position for seq in slots)
         laid_out = self._laid_out(made, n_context)
+        if len(slots) == 1:
+            laid_out = {seq_id: choices[0].width(n) for seq_id, n in laid_out.items()}
         rows = sum(laid_out.values())
         search_s = self._searching.seconds(len(slots), due)
         both, draft_s = self._beside(choices, bets), search_s + self._draft_s(slots, bets)
@@ -287,6 +289,7 @@ def _view(seq: _Sequence, proposers: tuple[str, ...], searched: bool, crowded: b
         searched=searched,
         crowded=crowded,
         ready=Ready(seq.n_ready, seq.n_ahead, seq.ahead_s),
+        pads=True,
     )
 
 

@@ -295,6 +295,7 @@ class Bets:
             ready=self._ready(proposers, seq),
             crowded=self.crowded,
             floor=frame.floor,
+            pads=frame is ANY_SHAPE,
         )
 
     def _ready(self, names: Seq[str], seq: Sequence) -> Ready:
@@ -414,7 +415,7 @@ def _bet(choice: Choice, draft: Draft, view: View) -> Bet:
         return Bet(choice, draft, 0, offers, ready)
     n_made, n = len(draft.tokens), choice.verify(draft.confidence)
     if n == 0:
-        unprofitable = replace(choice, fallback=Fallback.UNPROFITABLE)
+        unprofitable = replace(choice, fallback=Fallback.UNPROFITABLE, widths=())
         return Bet(unprofitable, NO_DRAFT, n_made, offers, ready)
     return Bet(choice, draft.first(n), n_made - n, offers, ready)
 

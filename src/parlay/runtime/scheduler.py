@@ -412,7 +412,10 @@ class Scheduler:
         return _Pass.of(rows, [row.span for row in rows])
 
     def _padded(self, rows: Seq[_Row]) -> _Pass:
-        """With rows that nobody reads, where the pass would be cut into dearer parts without."""
+        """With rows that nobody reads, where the pass would be dearer or cut in parts without."""
+        if len(rows) == 1 and rows[0].decodes:
+            row = rows[0].padded(rows[0].bet.choice.width(len(rows[0].span.tokens)))
+            return _Pass.of([row], [row.span])
         given = [row.span for row in rows]
         spans = self._padding.pad(given)
         if spans is not given:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from parlay.decoding.counts import Counts
-from parlay.decoding.round import Fallback, Round, Timing
+from parlay.decoding.round import WAITS, Fallback, Round, Timing
 from parlay.server.api.answer_statistics import merged
 from parlay.server.figures.observer import Observer
 from parlay.server.figures.plain_speed import PlainSpeed
@@ -60,6 +62,13 @@ def test_one_slow_pass_does_not_spoil_the_baseline() -> None:
         baseline.observe([a_round(0, 0, 0.010)])
     baseline.observe([a_round(0, 0, 10.0)])
     assert baseline.of(1) == pytest.approx(0.010, rel=0.15)
+
+
+def test_a_plain_round_that_waits_in_the_shape_of_drafts_is_no_measure_of_plain_ones() -> None:
+    baseline = PlainSpeed()
+    baseline.observe([a_round(0, 0, 0.010)])
+    baseline.observe([replace(a_round(0, 0, 0.015), n_pass_rows=17, n_padding=16, reason=WAITS)])
+    assert baseline.of(1) == pytest.approx(0.010)
 
 
 def test_the_nearest_number_of_sequences_stands_in() -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from parlay.decoding.counts import Counts
-from parlay.decoding.round import Round
+from parlay.decoding.round import WAITS, Round
 
 _WEIGHT = 0.05  # of one pass in the running mean
 _CLAMP = 3.0  # a pass this many times off counts as this much off: another job had the cores
@@ -36,7 +36,8 @@ class PlainSpeed:
         n = len(rounds)
         spent = rounds[0].timing.total_s
         first = rounds[0]
-        if all(r.n_rows == 1 for r in rounds) and first.n_pass_rows - first.n_padding == n:
+        plain = all(r.n_rows == 1 for r in rounds) and first.n_pass_rows - first.n_padding == n
+        if plain and first.reason != WAITS:
             self._refresh(n, spent)
         usual = self.of(n)
         if usual:
