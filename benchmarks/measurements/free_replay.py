@@ -95,6 +95,7 @@ class Charges:
     """Seconds of a round outside its pass."""
 
     search_s: float
+    forced_s: float  # more, where a grammar forces something
     rest_s: float
 
 
@@ -137,12 +138,14 @@ class Searching(Bets):
     """Bets whose search takes a given time, where there is one."""
 
     clock: Clock
-    search_s: float
+    charges: Charges
 
     def _offers(self, names: Sequence[str], *args: Any) -> Mapping[str, Draft]:
+        found = super()._offers(names, *args)
         if names:
-            self.clock.spend(self.search_s)
-        return super()._offers(names, *args)
+            forced = SKELETON in found and found[SKELETON].tokens
+            self.clock.spend(self.charges.search_s + (self.charges.forced_s if forced else 0.0))
+        return found
 
 
 @dataclass(slots=True)
@@ -186,7 +189,7 @@ class Rig:
             "suffix": SuffixProposer(),
         }
         bets = Searching(self.controller, proposers, FREE, CONTEXT, WIDEST, MOST_ROWS)
-        bets.clock, bets.search_s = self.clock, charges.search_s
+        bets.clock, bets.charges = self.clock, charges
         slots = Slots(self._target, 1)
         self._scheduler = Scheduler(
             self._target,
@@ -274,7 +277,7 @@ def replay(
     vocabulary: Vocabulary, costs: CostTable, texts: Sequence[Said], args: argparse.Namespace
 ) -> dict[str, Any]:
     """All texts of every arm under one table."""
-    charges, found = Charges(args.search_us / 1e6, args.rest_us / 1e6), {}
+    charges, found = Charges(*(us / 1e6 for us in args.outside_us)), {}
     for suite in SUITES:
         arms = [a for a in args.arms if a != "wrong" or suite == "edits-16"]
         rigs = {arm: Rig(vocabulary, costs, charges) for arm in ("plain", *arms)}
@@ -375,8 +378,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=192, help="of each answer, at most")
     parser.add_argument("--prices", nargs="+", default=["gpu-27b-q5_0", "gpu-14b-f16"])
     parser.add_argument("--arms", nargs="+", choices=ARMS[1:], default=["all"])
-    parser.add_argument("--search-us", type=float, default=500.0, help="a search takes")
-    parser.add_argument("--rest-us", type=float, default=300.0, help="the rest of a round takes")
+    parser.add_argument(
+        "--outside-us",
+        type=float,
+        nargs=3,
+        default=(500.0, 900.0, 420.0),
+        metavar=("SEARCH", "FORCED", "REST"),
+        help="of a round: to search, more where a grammar forces something, all the rest",
+    )
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
