@@ -106,10 +106,29 @@ def test_crews_that_are_equal_stay() -> None:
 
 
 def test_a_text_that_begins_on_a_busy_machine_leaves_others_their_cores() -> None:
-    for load, threads in [(0.2, 16), (2.0, 12), (10.0, 4), (30.0, 1)]:
+    for load, threads in [(0.2, 16), (2.0, 12), (10.0, 4)]:
         choice = CrewChoice(crews(16, can_sleep=True), lambda load=load: Look(load, 0.5))  # type: ignore[misc]
         choice.look()
         assert choice.now == Crew(threads)
+
+
+def test_where_others_leave_no_core_all_threads_sleep_and_each_gets_its_share() -> None:
+    for can_sleep, crew in ((True, Crew(16, sleeps=True)), (False, ONE)):
+        choice = CrewChoice(crews(16, can_sleep=can_sleep), lambda: Look(16.0, 0.5))
+        choice.look()
+        assert choice.now == crew
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_slow_pass_among_many_does_not_hide_who_is_twice_as_fast(seed: int) -> None:
+    choice, dice = (
+        CrewChoice(crews(2, can_sleep=True), lambda: Look(1.0, 0.25)),
+        random.Random(seed),
+    )
+    for _ in range(1500):
+        seconds = {TWO: 0.8, SLEEPING: 0.035, ONE: 0.07}[choice.now]
+        choice.observe(choice.now, "one", seconds * (6.0 if dice.random() < 0.1 else 1.0))
+    assert choice.chosen == SLEEPING
 
 
 def test_a_race_against_one_that_takes_for_ever_ends_with_its_first_pass() -> None:

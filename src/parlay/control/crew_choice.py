@@ -2,8 +2,9 @@
 
 Knows seconds and the load of others, neither llama.cpp nor clocks: time is what passes took. While
 others leave the cores alone the rule makes every pass. Where they do not, a thread for each core
-that they leave is the first guess, and other crews race the chosen one. Races may cost a share of
-the time and no more. Who won is kept for each number of cores that others want.
+that they leave is the first guess, and all of them asleep where they leave none: then every thread
+gets its share. Other crews race the chosen one; races may cost a share of the time and no more. Who
+won is kept for each number of cores that others want.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from parlay.control.crew_race import N_PASSES, Race
 # What races may cost, in passes of the chosen crew: a share of all of them, so many in advance
 # under a new load, and so many saved up.
 _SHARE, _ADVANCE, _MOST_SAVED = 0.02, 10.0, 30.0
-# A challenger's passes in a short race, and how many times slower than usual one ends it at once.
+# A challenger's passes in a short race, and how many times slower than usual one pass of threads
+# that spin for taken cores may be.
 _N_CHALLENGED, _HOPELESS = 3 * N_PASSES, 4.0
 # A crew that has not raced under this load, over the chosen one's time: threads that spin for a
 # core that is taken are mostly ruinous, so they come last.
@@ -105,8 +107,8 @@ class CrewChoice:
         if self.chosen == crew != self.rule:
             self._race = None
             self._lost[crew, self.level] = _Lost(1.0, self._now)
-            asleep = Crew(self.rule.threads, sleeps=self.level > 0)
-            self._take(asleep if asleep in self._candidates else self.rule)
+            sleeps = self.level > 0 and self._asleep in self._candidates
+            self._take(self._asleep if sleeps else self.rule)
 
     def look(self) -> None:
         """Before a text is read, and now and then while there is none: what others want by now."""
@@ -157,10 +159,16 @@ class CrewChoice:
         return self.rule.threads - self.level * self._per_level
 
     def _first(self) -> Crew:
-        """Where nobody has raced yet: a thread for each core that others leave."""
+        """Where nobody has raced yet."""
         spinning = [crew for crew in self._candidates if not crew.sleeps]
         fitting = [crew for crew in spinning if crew.threads <= self._free]
-        return max(fitting, key=_threads, default=min(spinning, key=_threads))
+        if fitting:
+            return max(fitting, key=_threads)
+        return self._asleep if self._asleep in self._candidates else min(spinning, key=_threads)
+
+    @property
+    def _asleep(self) -> Crew:
+        return Crew(self.rule.threads, sleeps=True)
 
     def _take(self, crew: Crew) -> None:
         if crew != self.chosen:
@@ -223,7 +231,8 @@ class CrewChoice:
             self._learn(shape, seconds)
         else:
             self._earn(1.0 - slowness)
-            if slowness > _HOPELESS or self._credit < 0:
+            hopeless = slowness > _HOPELESS and self._is_crowded(race.challenger)
+            if hopeless or self._credit < 0:
                 self._lose(race.challenger, race.over or min(slowness, _HOPELESS))
                 return
         if race.is_over:
