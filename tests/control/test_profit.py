@@ -318,6 +318,15 @@ def test_tokens_that_take_the_place_of_padding_cost_nothing() -> None:
     assert choose(ProfitController(table(2.0)), replace(weak, floor=4))[0].window == 3
 
 
+def test_who_has_lost_too_much_to_bet_still_bets_on_rows_that_would_be_padding() -> None:
+    controller = ProfitController(table(0.01, change=0.5))
+    sure = view({"ngram": draft("ngram", *(0.9,) * 3)})
+    choose(controller, sure)
+    controller.account.book(sure.seq_id, "ngram", -100.0)
+    assert choose(controller, replace(sure, n_generated=2))[0].window == 0
+    assert choose(controller, replace(sure, n_generated=3, floor=3))[0].window == 2
+
+
 def test_a_pass_that_was_cut_teaches_no_price_but_what_it_lost_is_booked() -> None:
     controller = proven(table(0.05), "ngram", unified=False)
     sent = _eight(4)

@@ -154,8 +154,13 @@ class Market:
     def loss(self, rows: int) -> float:
         """What a pass of so many rows loses if all of its drafts are wrong."""
         window = (rows - self.undrafted) // self.step
-        undo_s = self.step * self.undoing.worst_s(window)
-        return self.full[rows] - self.plain_s + self.return_s + undo_s
+        return self.pass_loss(rows) + self.step * self.undoing.worst_s(window)
+
+    def pass_loss(self, rows: int) -> float:
+        """The same, but for taking the drafts back: nothing for rows that would be padding."""
+        if rows == self.rows:
+            return 0.0
+        return self.full[rows] - self.plain_s + self.return_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +173,7 @@ class Stake:
 
     def allows(self, loss_s: float, plain_s: float, gained: Sequence[float]) -> bool:
         """Whether a loss of so much, should all of a draft be wrong, may be risked."""
-        if loss_s <= self.allowance:
+        if loss_s <= max(0.0, self.allowance):  # who has lost may still bet for nothing
             return True
         if self.at_risk <= 0.0 or loss_s > _LARGEST_LOSS * plain_s:
             return False
@@ -496,10 +501,10 @@ def _choose_window(
 
 def _n_allowed(plan: DraftPlan, market: Market, rows_at: Sequence[int]) -> int:
     """The widest window that loses no more than is allowed if all of it is wrong."""
-    most = plan.allowance + market.plain_s - market.return_s - plan.catch_up_s
-    full, undoing, n_requests = market.full, market.undoing, len(plan.requests)
+    undoing, n_requests = market.undoing, len(plan.requests)
     for n in range(len(rows_at), 0, -1):
-        if full[rows_at[n - 1]] + plan.steps_s(n) + n_requests * undoing.worst_s(n) <= most:
+        lost_s = market.pass_loss(rows_at[n - 1]) + plan.catch_up_s + plan.steps_s(n)
+        if lost_s + n_requests * undoing.worst_s(n) <= plan.allowance:
             return n
     return 0
 
