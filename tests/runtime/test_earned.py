@@ -24,7 +24,7 @@ from parlay.runtime.engine import Engine
 from parlay.runtime.exactness import Inexact
 from parlay.runtime.request import Request
 from tests import tiny_models
-from tests.runtime.rig import Rig, exact_class, plain
+from tests.runtime.rig import Rig, exact_class, plain, whole_class
 from tests.runtime.test_engine import PROBE, Waiting, run, settings
 
 pytestmark = pytest.mark.usefixtures("own_cache_folder")
@@ -311,3 +311,46 @@ def test_of_an_earlier_turn_only_whole_chunks_of_its_prompt_are_reused() -> None
     (first,) = rig.run(Request(TEXT, max_tokens=20))
     (second,) = rig.run(Request((*first.tokens, 1), max_tokens=2))
     assert (second.n_reused, second.exact) == (16, True)
+
+
+WHOLE = whole_class(64)  # prompts' chunks agree with it, whatever their size
+
+
+def test_a_prompt_read_in_a_pass_wider_than_any_chunk_is_not_reused() -> None:
+    """Alone in faithful mode a prompt is read at once; only chunks were ever tried."""
+    for n_tokens, n_reused in ((17, 0), (8, 7)):
+        rig = Rig(exact=WHOLE, mode="faithful", chunk=8)
+        rig.run(Request(TEXT[:n_tokens], max_tokens=2))
+        (again,) = rig.run(Request(TEXT[:n_tokens], max_tokens=2, mode="exact"))
+        assert (again.n_reused, again.exact) == (n_reused, True)
+
+
+def test_prompts_that_were_joined_in_one_pass_are_not_reused() -> None:
+    rig = Rig(exact=WHOLE, mode="faithful", slots=2, chunk=8)
+    rig.run(Request(TEXT[:6], max_tokens=2), Request(TEXT[6:12], max_tokens=2))
+    assert (6, 6) in rig.target.shapes  # one pass for both
+    for text in (TEXT[:6], TEXT[6:12]):
+        (again,) = rig.run(Request(text, max_tokens=2, mode="exact"))
+        assert (again.n_reused, again.exact) == (0, True)
+
+
+def test_an_answer_that_is_told_while_the_next_pass_runs_knows_what_its_last_one_was() -> None:
+    """On a GPU a pass is counted during the next one; the last one of an answer has none."""
+    rig = Rig(exact=exact_class(1), window=0)
+    rig.target.steady = True
+    seq = rig.add(Request(TEXT, max_tokens=3))
+    while seq.n_generated < 2:
+        rig.scheduler.step()
+    assert seq.exact
+    rig.scheduler.spoiled = Inexact.STATES
+    rig.scheduler.step()
+    assert seq.retired and seq.inexact is Inexact.STATES
+
+
+def test_what_is_counted_a_pass_later_is_firm_as_far_as_it_is_at_once() -> None:
+    for steady in (False, True):
+        rig = Rig(exact=exact_class(1, 2, 3), chunk=8)
+        rig.target.steady = steady
+        (first,) = rig.run(Request(TEXT, max_tokens=20))
+        (second,) = rig.run(Request((*first.tokens, 1), max_tokens=2))
+        assert (second.n_reused, second.exact) == (16, True)

@@ -515,11 +515,12 @@ class Scheduler:
 
     def _firm_up(self, row: _Row, *, exact: bool) -> None:
         """What the cache holds of a text is firm if it would hold the same whoever had read it:
-        whole chunks of prompts; where chunks agree with the class, everything."""
-        seq, start = row.seq, row.span.start
-        whole = not row.decodes and start % self._chunk == 0
-        whole = whole and len(row.span.tokens) == self._chunk
-        if exact and seq.n_firm == start and (whole or self.composition.found.prompts):
+        whole chunks of prompts; where chunks agree with the class, everything but what was read in
+        a pass wider than a chunk, which nobody tried."""
+        seq, start, n = row.seq, row.span.start, len(row.span.tokens)
+        whole = not row.decodes and start % self._chunk == 0 and n == self._chunk
+        agrees = self.composition.found.prompts and n <= self._chunk
+        if exact and seq.n_firm == start and (whole or agrees):
             seq.n_firm = seq.n_cached
         seq.n_firm = min(seq.n_firm, seq.n_cached)
 
