@@ -35,11 +35,12 @@ class Occurrences:
     Memory: 4 bytes per token, and 12 to 20 more per token and size it has room for.
     """
 
-    __slots__ = ("_room", "_runs", "text")
+    __slots__ = ("_room", "_runs", "_upwards", "text")
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.text = array("i")
         self._runs = tuple(_Runs(size) for size in sorted(sizes, reverse=True))
+        self._upwards = self._runs[::-1]
         self._room = 0  # tokens there is room for
 
     def __len__(self) -> int:
@@ -70,19 +71,28 @@ class Occurrences:
     def match(self) -> tuple[int, list[int]]:
         """Length of the longest end of the text that occurred before, and where, latest first."""
         end = len(self.text)
+        if not self._begun(end):
+            return 0, []
         tail = self.text[max(0, end - _MAX_MATCH) :]
         for runs in self._runs:
-            if runs.size < end:
+            if runs.size < end and runs.earlier[end]:
                 found = self._search(runs, runs.earlier[end], tail)
                 if found[1]:
                     return found
         return 0, []
 
+    def _begun(self, end: int) -> bool:
+        """Whether the shortest run was there before: else no longer one was, either."""
+        shortest = self._runs[-1]
+        return shortest.size < end and shortest.earlier[end] > 0
+
     def latest(self) -> tuple[int, int] | None:
         """Size and earlier end of the longest run that also ends the text; of equals the latest."""
         n = len(self.text)
+        if not self._begun(n):
+            return None
         for runs in self._runs:
-            if runs.size < n:
+            if runs.size < n and runs.earlier[n]:
                 end = self._latest_in(runs, n)
                 if end:
                     return runs.size, end
@@ -121,14 +131,16 @@ class Occurrences:
         return length, ends
 
     def _add(self, end: int) -> None:
-        text, total, at = self.text, 0, 0
-        for runs in reversed(self._runs):  # shorter runs are the beginnings of longer sums
-            if end < runs.size:
+        total, at, last = 0, 0, self.text[max(0, end - _MAX_SIZE) : end]
+        last.reverse()
+        for runs in self._upwards:  # shorter runs are the beginnings of longer sums
+            size = runs.size
+            if end < size:
                 runs.earlier[end] = 0
                 continue
-            while at < runs.size:
-                total += text[end - 1 - at] * _FACTORS[at]
-                at += 1
+            for i in range(at, size):
+                total += last[i] * _FACTORS[i]
+            at = size
             runs.add(end, total)
 
     def _add_all(self, n: int) -> None:
