@@ -12,6 +12,7 @@ python -m benchmarks.measurements.round_cost --sequences 1 16 --kinds plain suff
   --prices gpu-8b-q5_0-streams --wait --repeats 5
 
 The last one says what the controller costs where nothing can be won: its rounds over plain ones.
+--always: every round is searched, which tells what a search takes.
 """
 
 from __future__ import annotations
@@ -146,6 +147,17 @@ class Rows(ScriptedModel):
         return text.tokens[at] + (self._drafts and text.wrong[at])
 
 
+class Searching(ProfitController):
+    """Lets no round go without a search."""
+
+    def due(self) -> bool:
+        super().due()
+        return True
+
+    def rests(self) -> bool:
+        return False
+
+
 class Words:
     """Every token is a word."""
 
@@ -160,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = _arguments(argv)
     found = []
     for mode, n, _, kind in product(args.modes, args.sequences, range(args.repeats), args.kinds):
-        script = Script(args.text, args.prices, args.tokens, args.wait)
+        script = Script(args.text, args.prices, args.tokens, args.wait, args.always)
         cost = measure(kind, mode, n, script, profile=args.profile)
         found.append(cost)
         print(
@@ -198,6 +210,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prices", help="a shipped table; absent: one that fits the sequences")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=160, help="of each answer")
+    parser.add_argument("--always", action="store_true", help="search in every round")
     parser.add_argument("--wait", action="store_true", help="passes take their time")
     parser.add_argument("--profile", action="store_true", help="which functions take it")
     parser.add_argument("--json", help="file for the figures")
@@ -212,6 +225,7 @@ class Script:
     prices: str | None
     n_tokens: int
     wait: bool
+    always: bool = False
 
 
 def measure(kind: str, mode: Mode, n: int, script: Script, *, profile: bool = False) -> Cost:
@@ -230,7 +244,8 @@ def measure(kind: str, mode: Mode, n: int, script: Script, *, profile: bool = Fa
     if kind in ("drafter", "ahead"):
         model = DraftModel(drafter, frozenset(), N_VOCAB, 512)
         proposers["model"] = DraftAhead(model) if ahead else model
-    scheduler = _scheduler(target, proposers, ProfitController(costs.copy()), mode, n)
+    controller = (Searching if script.always else ProfitController)(costs.copy())
+    scheduler = _scheduler(target, proposers, controller, mode, n)
     answers = [_start(scheduler, text, script.n_tokens) for text in texts]
     while any(answer.n_generated < 2 for answer in answers):
         scheduler.step()
