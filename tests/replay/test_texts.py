@@ -22,7 +22,7 @@ from parlay.replay.texts import copying, misleading, predicted, repeating, turni
 
 FREE = ("ngram", "suffix")
 _NOTHING = RecordedOffer(0, ())
-SEARCH = SearchCost(0.25e-3, 0.03e-3, beside=True)  # as on an H200
+SEARCH_ALONE = SearchCost(0.25e-3, 0.03e-3, beside=True)  # as on an H200
 N_AT_FIRST = 32  # tokens from the first right draft on
 
 
@@ -108,7 +108,7 @@ def test_searches_that_take_part_of_a_fast_pass_do_not_keep_a_text_from_being_be
     for name in ("gpu-30b-a3b-q4_0", "gpu-8b-q5_0", "gpu-14b-f16", "gpu-hybrid-27b-q4_0"):
         (costs,) = (c for c in tables() if c.name == name)
         watched = Watched(ProfitController(costs.copy()))
-        Replay([made], FREE).run(watched, costs, search=SEARCH)
+        Replay([made], FREE).run(watched, costs, search=SEARCH_ALONE)
         steps = pairwise(at for at, _ in watched.rounds)
         bet = next(at for at, following in steps if following > at + 1)
         assert bet - first <= 16, name
@@ -119,7 +119,7 @@ def test_a_hybrid_is_bet_on_from_nothing_although_taking_back_is_dear() -> None:
     again. In the first answer of 128 tokens it came after 54 of them."""
     (costs,) = (c for c in tables() if c.name == "gpu-hybrid-27b-q4_0")
     made = repeating(128, 4)
-    (found,) = Replay([made], FREE).run(ProfitController(costs.copy()), costs, search=SEARCH)
+    (found,) = Replay([made], FREE).run(ProfitController(costs.copy()), costs, search=SEARCH_ALONE)
     assert plain_seconds(made, costs) / found.seconds >= 4.0
 
 
