@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from parlay import Parlay
+from parlay.control.controller import Choice, NeverRests, View, plain
+from parlay.decoding.draft import Draft, Look
 from parlay.decoding.round import Fallback, Round, Timing
+from parlay.decoding.span import common_prefix
 from parlay.proposers.follower import Follower
+from parlay.proposers.proposer import Ask
 from parlay.runtime.drafter_pause import DrafterPause, bits_stay
 from tests import tiny_drafters, tiny_models
 
@@ -131,3 +135,49 @@ def test_a_drafter_is_dropped_while_it_rests(tmp_path: Path) -> None:
         assert engine.bets.absent == {"model": Fallback.MEMORY}
         assert engine.target.captured == ()
         assert isinstance(watch._drafter, Follower)
+
+
+class Looking(NeverRests):
+    """Asks for a look whenever the last one is known, and bets on nothing."""
+
+    def __init__(self) -> None:
+        self.seen: list[Look] = []
+        self._pending = False
+
+    def choose(self, views: Sequence[View]) -> list[Choice]:
+        (view,) = views
+        if view.look is not None:
+            self.seen.append(view.look)
+            self._pending = False
+        if self._pending or view.max_window < 3:
+            return [plain(Fallback.UNPROFITABLE)]
+        self._pending = True
+        return [Choice("model", 3, Fallback.UNPROFITABLE, lambda _: True, look=True)]
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """It learns nothing."""
+
+
+def test_a_block_that_is_only_looked_at_is_compared_with_the_text_that_comes(
+    parlay: Parlay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bets, looking = parlay.engine.bets, Looking()
+    drafter, drafts = bets.proposers["model"], list[tuple[int, ...]]()
+    made_by = drafter.propose
+
+    def propose(asks: Sequence[Ask]) -> list[Draft]:
+        found = made_by(asks)
+        drafts.extend((*ask.tokens, *d.tokens) for ask, d in zip(asks, found, strict=True))
+        return found
+
+    monkeypatch.setattr(drafter, "propose", propose)
+    plainly = parlay.generate("abc def", max_tokens=40, raw=True, window=0)
+    monkeypatch.setattr(bets, "controller", looking)
+    answer = parlay.generate("abc def", max_tokens=40, raw=True)
+    assert answer.text == plainly.text
+    assert answer.speculation.n_drafted == 0
+    text = (*drafts[0][: answer.n_prompt], *answer.tokens)
+    expected = [common_prefix(draft, text) - (len(draft) - 3) for draft in drafts]
+    assert len(looking.seen) >= 10
+    assert [look.n_right for look in looking.seen] == expected[: len(looking.seen)]
+    assert all(look.proposer == "model" and len(look.confidence) == 3 for look in looking.seen)

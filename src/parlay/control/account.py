@@ -132,6 +132,16 @@ class Account:
         """Seconds that were won in this request, with those that it may lose by its length."""
         return self._balance[seq_id] + self._share.get(seq_id, 0.0)
 
+    def vouch(self, proposer: str, seconds: float) -> None:
+        """It was seen to be right without a bet: losses of earlier bets weigh so much less."""
+        lost = self._record.get(proposer, 0.0)
+        if lost < 0:
+            self._record[proposer] = min(0.0, lost + seconds)
+
+    def vouched(self, proposer: str, limit_s: float) -> float:
+        """Seconds that one may stake which this text has shown to be right, less what it lost."""
+        return max(0.0, limit_s + min(0.0, self._record.get(proposer, 0.0)))
+
     def savings(self, proposer: str, limit_s: float) -> float:
         """Seconds that earlier requests left, less what this proposer has lost of them."""
         self._left = min(self._left, limit_s)

@@ -46,7 +46,7 @@ _STAYS = 8.0
 class Request:
     """One request in a slot, as far as a controller follows it."""
 
-    __slots__ = ("_difficulties", "_evidence", "_n_read", "asked", "refused", "view")
+    __slots__ = ("_difficulties", "_evidence", "_n_read", "asked", "looking", "refused", "view")
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -55,6 +55,7 @@ class Request:
         self.refused: Refusal | None = None
         self._difficulties: dict[tuple[str, bool], Difficulty] = {}
         self._evidence: dict[str, Evidence] = {}
+        self.looking = False  # a draft is being compared with the text
 
     def n_missing(self, proposer: str) -> int:
         """Tokens that a draft model has not read."""
@@ -448,11 +449,13 @@ def draft_plan(
     drafter: DrafterCost,
     *,
     beside: bool = False,
+    vouched: bool = False,
 ) -> DraftPlan:
     """The best window of a draft model that drafts for these sequences.
 
     Its time is shared: every step is one pass over all of them. `beside`: it was at work beside the
-    last pass, and unless that was of use, the token under way is waited for.
+    last pass, and unless that was of use, the token under way is waited for. `vouched`: drafts that
+    were only looked at came true.
     """
     n, n_ready = len(requests), min([r.view.ready.of(proposer) for r in requests])
     n_missing = 0 if n_ready else sum([r.n_missing(proposer) for r in requests])
@@ -460,7 +463,7 @@ def draft_plan(
         proposer,
         requests,
         [rates_of(proposer, request, survival, drafter.longest) for request in requests],
-        _allowance(proposer, requests, market, account),
+        _allowance(proposer, requests, market, account, vouched),
         (drafter.catch_up_s(n_missing, n) + beside * drafter.under_way_s(n)) if n_missing else 0.0,
         drafter.step_s(n),
         n_ready,
@@ -566,7 +569,7 @@ def _together(rates: Sequence[Sequence[float]], rows: int) -> tuple[Sequence[int
 
 
 def _allowance(
-    proposer: str, requests: Sequence[Request], market: Market, account: Account
+    proposer: str, requests: Sequence[Request], market: Market, account: Account, vouched: bool
 ) -> float:
     plain_s = market.plain_s
     allowances = [
@@ -575,9 +578,10 @@ def _allowance(
     ]
     # Savings are for the first bets of a proposer whose record says nothing yet.
     first = _STAKE_WITH_SAVINGS * plain_s
-    return sum(allowances) + min(
-        account.savings(proposer, first), max(0.0, first - sum(allowances))
-    )
+    stake = account.savings(proposer, first)
+    if vouched:
+        stake = max(stake, account.vouched(proposer, first))
+    return sum(allowances) + min(stake, max(0.0, first - sum(allowances)))
 
 
 def rates_of(

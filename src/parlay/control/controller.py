@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from parlay.control.cost import CostTable
-from parlay.decoding.draft import NOTHING_READY, Draft, Ready
+from parlay.decoding.draft import NOTHING_READY, Draft, Look, Ready
 from parlay.decoding.round import Fallback, Round
 from parlay.proposers.proposer import KeepGoing
 
@@ -36,6 +36,7 @@ class View:
     crowded: bool = False  # others wait for a slot, and gain by whoever ends sooner
     floor: int = 1  # rows of each sequence that the pass is padded to at least
     pads: bool = False  # whether its pass may be padded to any shape
+    look: Look | None = None  # what came of the last one that was asked for, told once
 
 
 # Given the confidences of a finished draft: how many of its tokens are worth a row in the pass?
@@ -54,6 +55,7 @@ class Choice:
     expected_gain: float | None = None  # predicted tokens per second over plain decoding's
     reason: str = ""
     ahead: bool = True  # whether its drafter, if it can, goes on while the target verifies
+    look: bool = False  # the draft is kept out of the pass, and compared with the text as it comes
     widths: Sequence[int] = ()  # by its rows, those to pad the pass to; none: as it is
 
     def width(self, rows: int) -> int:

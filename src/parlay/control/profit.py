@@ -28,11 +28,13 @@ from parlay.control.cost import MAX_ROWS, CostTable, Curve, DrafterCost
 from parlay.control.cutting import APART, Cutting
 from parlay.control.cutting import seconds as seconds_of
 from parlay.control.foresight import Foresight
+from parlay.control.looks import Looks
 from parlay.control.probing import Probing
 from parlay.control.search_pace import SearchPace
 from parlay.control.shapes import Shapes
 from parlay.control.stopping import Stopping
 from parlay.control.survival import Survival
+from parlay.decoding.draft import Look
 from parlay.decoding.round import WAITS, Fallback, Round
 
 # A bet must save at least this part of a plain pass; more if the prices are not to be relied on.
@@ -45,6 +47,8 @@ _LARGEST_EXCESS = 2.0
 _N_WITHOUT_PLAIN = 512
 _WIDTHS = (0, 1, 3, 7, 15, 31)  # rows more than without a draft, as far as prices have steps
 
+# A token that was only looked at and came makes up for so much of a pass that bets lost before.
+_VOUCHED = 0.25
 _SEARCH_SHARE = 0.05  # of a pass that searching may take, while it is done at all
 _NOT_SEARCHED = replace(plain(Fallback.UNPROFITABLE), reason="not_searched")
 
@@ -70,6 +74,7 @@ class ProfitController:
         self._shapes = Shapes()
         self._requests: dict[int, Request] = {}
         self._probing: dict[str, Probing] = {}
+        self._looks: dict[str, Looks] = {}
         self._search_pace = SearchPace()
         self._n_without_plain = 0
         self._beside = False  # whether a drafter was at work beside the last pass
@@ -124,6 +129,8 @@ class ProfitController:
             if n_sequences == 1:  # how fast the last text was says nothing about this one
                 self._tokens = self._seconds = 0.0
         request.view = view
+        if view.look is not None:
+            self._saw(request, view.look)
         request.asked, request.refused = "none", None
         return request
 
@@ -223,8 +230,42 @@ class ProfitController:
             elif seq_id in offers:
                 choices[seq_id] = _take(request, offers[seq_id], market)
             else:
-                choices[seq_id] = _decline(request.view)
+                choices[seq_id] = self._look(request, market) or _decline(request.view)
         return {key: _shaped(choice, market.widths) for key, choice in choices.items()}
+
+    def _look(self, request: Request, market: Market) -> Choice | None:
+        """Nothing pays: a block may be filled in all the same, to see whether the text follows."""
+        if market.n_sequences > 1 or request.view.max_window <= 1 or request.looking:
+            return None
+        for proposer in _models_of(market):
+            cost = self.costs.cost_of(proposer)
+            if cost is None or cost.block is None:
+                continue
+            looks = self._looks.setdefault(proposer, Looks())
+            if looks.due() and self._may_look(proposer, request, cost, market.plain_s):
+                looks.asked()
+                request.asked, request.looking = proposer, True
+                window = min(request.view.max_window, cost.longest or request.view.max_window)
+                return _looking(proposer, window)
+        return None
+
+    def _may_look(self, proposer: str, request: Request, cost: DrafterCost, plain_s: float) -> bool:
+        """It is lost time, and comes out of what may be lost."""
+        view, limit_s = request.view, plain_s
+        seconds = cost.draft_s(cost.longest or view.max_window, request.n_missing(proposer))
+        allowed = self.account.allowance(view.seq_id, proposer, view.n_generated, plain_s, limit_s)
+        return seconds <= max(allowed, self.account.savings(proposer, limit_s))
+
+    def _saw(self, request: Request, look: Look) -> None:
+        """What was drafted without a bet, and how much of it came."""
+        view, name = request.view, look.proposer
+        request.looking = False
+        self._looks.setdefault(name, Looks()).saw(look.n_right)
+        known, n = self.survival.of(name, view.greedy, view.thinking), len(look.confidence)
+        known.observe_confidence(look.confidence, look.n_right, request.difficulty(name))
+        known.observe_position(n, look.n_right, request.difficulty(name, True))
+        plain_s = self.costs.curve(view.n_context, 1).steady[1]
+        self.account.vouch(name, _VOUCHED * max(0, look.n_right - 1) * plain_s)
 
     def _free_bets(self, market: Market) -> tuple[_Offers, float]:
         """The free offers worth taking, and the seconds they save."""
@@ -294,8 +335,11 @@ class ProfitController:
     def _plan(self, proposer: str, requests: list[Request], market: Market) -> DraftPlan:
         cost = self.costs.cost_of(proposer)
         assert cost is not None
-        known = self.survival, self.account
-        return draft_plan(proposer, requests, market, *known, cost, beside=self._beside)
+        known, looks = (self.survival, self.account), self._looks.get(proposer)
+        vouched = looks is not None and looks.vouch
+        return draft_plan(
+            proposer, requests, market, *known, cost, beside=self._beside, vouched=vouched
+        )
 
     def _draft(self, request: Request, plan: DraftPlan, market: Market) -> Choice:
         """Let the drafter go on as long as its confidences make it worth while."""
@@ -557,6 +601,19 @@ class ProfitController:
             elif return_s > 0:
                 self.account.book(r.seq_id, self._last_proposer, -return_s / n)
                 self.account.wait(r.seq_id, -return_s)
+
+
+def _looking(proposer: str, window: int) -> Choice:
+    """A whole block, confidences included, and none of it in the pass."""
+    return Choice(
+        proposer,
+        window,
+        Fallback.UNPROFITABLE,
+        keep_going=lambda _drafted: True,
+        reason="look",
+        ahead=False,
+        look=True,
+    )
 
 
 def _was_right(rounds: Sequence[Round]) -> bool:

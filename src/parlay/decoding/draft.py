@@ -66,5 +66,14 @@ class Ready:
         return self.n_tokens if self.proposer in ("", proposer) else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A draft that was made to be compared with the text, not to be verified; the text is there."""
+
+    proposer: str
+    n_right: int  # leading tokens that came
+    confidence: tuple[float, ...]  # of all that were drafted
+
+
 NO_DRAFT = Draft((), "none")
 NOTHING_READY = Ready()

@@ -17,7 +17,7 @@ from parlay.control.controller import Choice, Controller, Listener, View
 from parlay.control.cost import CostTable, DrafterCost
 from parlay.control.cutting import APART, Cutting, Part, seconds
 from parlay.control.packing import padded
-from parlay.decoding.draft import Draft, Ready
+from parlay.decoding.draft import Draft, Look, Ready
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.proposers.prediction import PREDICTION
 from parlay.replay.recording import Recording
@@ -62,10 +62,19 @@ class _Sequence:
     n_ahead: int = 0  # tokens drafted beside the last pass, of use or not
     ahead_s: float = 0.0  # what those took
     wait_s: float = 0.0  # until the drafter's pass under way has ended
+    look: Look | None = None  # a draft that is compared with the text,
+    look_ends: int = 0  # and the position at which that is known
 
     @property
     def n_left(self) -> int:
         return self.recording.n_tokens - self.position
+
+    def seen(self) -> Look | None:
+        """What came of the last look, told once."""
+        if self.look is None or self.position < self.look_ends:
+            return None
+        found, self.look = self.look, None
+        return found
 
     @property
     def max_window(self) -> int:
@@ -83,6 +92,7 @@ class _Bet:
     n_accepted: int
     n_made: int = 0  # tokens a draft model made, those not verified included
     n_ready: int = 0  # of them, those that were there before
+    look: bool = False  # none of them goes into the pass, now or later
 
 
 @dataclass(slots=True)
@@ -290,6 +300,7 @@ def _view(seq: _Sequence, proposers: tuple[str, ...], searched: bool, crowded: b
         crowded=crowded,
         ready=Ready(seq.n_ready, seq.n_ahead, seq.ahead_s),
         pads=True,
+        look=seq.seen(),
     )
 
 
@@ -307,6 +318,11 @@ def _bet(seq: _Sequence, choice: Choice) -> _Bet:
     drafted = offer.confidence[: choice.window]
     if choice.proposer in FREE:
         return _Bet(choice.proposer, drafted, min(len(drafted), offer.n_accepted))
+    if choice.look:
+        n_right = min(len(drafted), offer.n_accepted)
+        seq.look = Look(choice.proposer, n_right, drafted)
+        seq.look_ends = seq.position + min(n_right + 1, len(drafted))
+        return _Bet(choice.proposer, (), 0, len(drafted), look=True)
     n_ready = min(seq.n_ready, len(drafted))
     n_made = max(1, n_ready)
     while n_made < len(drafted) and (
@@ -381,7 +397,7 @@ def _look_ahead(
         seq.ahead_s = seq.n_ahead * both.token_s[r.n_pass_rows]
         if n_beside < most:
             seq.wait_s = (1.0 - n_beside % 1.0) * drafter.step_s()
-    if bet.n_made and r.n_accepted == n:
+    if bet.n_made and r.n_accepted == n and not bet.look:
         n_right = seq.recording.offers[bet.proposer][seq.position].n_accepted
         seq.n_ready = max(0, bet.n_made - n + seq.n_ahead - 1) if n_right > n else 0
 

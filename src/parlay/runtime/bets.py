@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from parlay.control.controller import Choice, Controller, Listener, View, plain
-from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Ready
+from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Look, Ready
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.span import common_prefix
 from parlay.proposers.glances import Glances
@@ -101,6 +101,7 @@ class Bets:
         self._most_rows = most_rows
         self._quiet: _Quiet | None = None
         self._glances = Glances()
+        self._looks: dict[int, tuple[int, Draft]] = {}  # by sequence: its tokens then, the draft
         self._faults = Faults()
 
     @property
@@ -169,6 +170,9 @@ class Bets:
             )
         ]
         drafts = self._drafts(sequences, views, choices)
+        for seq, choice, draft in zip(sequences, choices, drafts, strict=True):
+            if choice.look and draft.tokens:
+                self._looks[seq.seq_id] = len(seq.tokens), draft
         return [
             _bet(choice, draft, view)
             for choice, draft, view in zip(choices, drafts, views, strict=True)
@@ -234,6 +238,7 @@ class Bets:
         """A sequence has got its slot: those who index texts keep what it shares with the slot's
         last one, the others forget that."""
         started = perf_counter()
+        self._looks.pop(seq.seq_id, None)
         self._tell_all("begin", lambda proposer: _begin(proposer, seq))
         seq.outside_s += perf_counter() - started
 
@@ -296,7 +301,19 @@ class Bets:
             crowded=self.crowded,
             floor=frame.floor,
             pads=frame is ANY_SHAPE,
+            look=self._look(seq) if self._looks else None,
         )
+
+    def _look(self, seq: Sequence) -> Look | None:
+        """What came of a draft that was only looked at, once the text has left it or reached its
+        end."""
+        at, draft = self._looks.get(seq.seq_id, (0, NO_DRAFT))
+        said = seq.tokens[at : at + len(draft.tokens)]
+        n_right = common_prefix(draft.tokens, said)
+        if not draft.tokens or (n_right == len(said) < len(draft.tokens)):
+            return None
+        del self._looks[seq.seq_id]
+        return Look(draft.proposer, n_right, draft.confidence)
 
     def _ready(self, names: Seq[str], seq: Sequence) -> Ready:
         """What a draft model has for this text already: of several, the one that has most."""
@@ -411,6 +428,8 @@ class Bets:
 def _bet(choice: Choice, draft: Draft, view: View) -> Bet:
     """The draft as far as the controller wants it verified, now that its confidences are known."""
     offers, ready = view.offers, view.ready
+    if choice.look:
+        return Bet(choice, NO_DRAFT, len(draft.tokens), offers, ready)
     if choice.verify is None or not draft.confidence:
         return Bet(choice, draft, 0, offers, ready)
     n_made, n = len(draft.tokens), choice.verify(draft.confidence)

@@ -1,0 +1,32 @@
+"""Drafts that are only looked at: when, and what they vouch for."""
+
+from __future__ import annotations
+
+from parlay.control.looks import Looks
+
+
+def test_looks_follow_each_other_while_they_show_something() -> None:
+    looks = Looks()
+    for _ in range(4):
+        assert looks.due()
+        looks.asked()
+        looks.saw(4)
+
+
+def test_a_drafter_that_shows_little_is_looked_at_ever_more_seldom() -> None:
+    looks, at = Looks(), []
+    for i in range(600):
+        if looks.due():
+            at.append(i)
+            looks.asked()
+            looks.saw(0)
+    assert at[:4] == [0, 4, 14, 36]
+    assert len(at) < 10
+
+
+def test_more_than_eight_tokens_that_came_vouch_for_a_drafter_and_a_bad_look_takes_half() -> None:
+    looks, vouched = Looks(), []
+    for n_right in (8, 4, 0):
+        looks.saw(n_right)
+        vouched.append(looks.vouch)
+    assert vouched == [False, True, False]
