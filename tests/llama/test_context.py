@@ -331,13 +331,19 @@ def test_taking_back_one_sequences_draft_leaves_the_others_state_and_logits(
         np.testing.assert_allclose(feed(context, i, [77])[0], expected, atol=NEAR)
 
 
+def drafted(open_context: Open, architecture: str) -> Context:
+    """Ten tokens of a text, and a draft of four after them."""
+    context = open_context(architecture)
+    feed(context, 0, TEXTS[0][:10])
+    feed(context, 0, TEXTS[0][10:14], n_logits=4)
+    return context
+
+
 @pytest.mark.parametrize("architecture", RECURRENT)
 def test_a_recurrent_cache_refuses_to_go_back_further_than_its_checkpoint(
     architecture: str, open_context: Open
 ) -> None:
-    context = open_context(architecture)
-    feed(context, 0, TEXTS[0][:10])
-    feed(context, 0, TEXTS[0][10:14], n_logits=4)
+    context = drafted(open_context, architecture)
     with pytest.raises(DecodeError, match="no checkpoint"):
         context.truncate(0, 5)
     context.clear(0)
@@ -350,9 +356,7 @@ def test_a_recurrent_cache_refuses_to_go_back_further_than_its_checkpoint(
 def test_a_checkpoint_is_not_used_for_tokens_it_has_not_seen(
     architecture: str, open_context: Open
 ) -> None:
-    context = open_context(architecture)
-    feed(context, 0, TEXTS[0][:10])
-    feed(context, 0, TEXTS[0][10:14], n_logits=4)
+    context = drafted(open_context, architecture)
     context.truncate(0, 12)
     feed(context, 0, [77])  # not what the draft had there
     with pytest.raises(DecodeError, match="no checkpoint"):
@@ -521,9 +525,7 @@ def test_more_logits_than_were_planned_for_are_refused_before_llama_cpp_aborts(
 def test_a_state_that_cannot_be_restored_raises(
     architecture: str, open_context: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = open_context(architecture)
-    feed(context, 0, TEXTS[0][:10])
-    feed(context, 0, TEXTS[0][10:14], n_logits=4)
+    context = drafted(open_context, architecture)
     monkeypatch.setattr(C, "llama_state_seq_set_data_ext", lambda *_: 0)
     with pytest.raises(DecodeError, match="could not be restored"):
         context.truncate(0, 12)

@@ -20,17 +20,17 @@ from parlay.web.speculation_metrics import gauges, shares, totals
 class Gauges:
     """What the server is like at this moment."""
 
-    slots: int = 0
-    slots_busy: int = 0
-    queue_length: int = 0
-    cache_tokens: int = 0
-    cache_capacity: int = 1
-    cache_holes: int = 0
-    drafter_ready: bool = False
-    memory_used_pct: float = 0.0
-    process_bytes: int = 0
-    alerts: tuple[tuple[str, int], ...] = ()
-    compactions: int = 0
+    slots: int
+    slots_busy: int
+    queue_length: int
+    cache_tokens: int
+    cache_capacity: int
+    cache_holes: int
+    drafter_ready: bool
+    memory_used_pct: float
+    process_bytes: int
+    alerts: tuple[tuple[str, int], ...]
+    compactions: int
 
 
 class Metrics(RequestMetrics):
