@@ -16,7 +16,7 @@ from openai import OpenAI
 from parlay.web.hosting import Host, Ready, Served
 
 # Far more than anything here takes, even on a busy machine: who waits that long, has hung.
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 # An answer that goes on until somebody ends it.
 ENDLESS: dict[str, Any] = {
     "prompt": "hello",

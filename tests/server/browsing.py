@@ -39,7 +39,7 @@ def tab(
     context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
     found = Tab(context.new_page())
     page = found.page
-    page.set_default_timeout(90_000)
+    page.set_default_timeout(300_000)
     page.on("console", lambda m: found.complaints.append(m.text) if m.type != "log" else None)
     page.on("pageerror", lambda e: found.complaints.append(str(e)))
     page.on("dialog", found.on_dialog)

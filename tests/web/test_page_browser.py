@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from parlay.cli.demo import PROMPT as DEMO
 from tests.server.browsing import DESK, PHONE, WANTED, browser, check_access, picture, tab
 from tests.server.running import Running, running
 from tests.serving import wait_for
@@ -19,6 +18,18 @@ LIST = (
     "Repeat this list and add a line: 1. Boil the water. 2. Add the salt. 3. Add the rice."
     " 4. Stir the rice. 5. Serve the rice."
 )
+CODE = """Add a docstring to this class and give the whole code back:
+
+class Purse:
+    def __init__(self, owner, content=0):
+        self.owner = owner
+        self.content = content
+
+    def put(self, amount):
+        if amount <= 0:
+            raise ValueError("the amount must be positive")
+        self.content += amount
+        return self.content"""
 REPEATING = "Write ten times: The quick brown fox jumps over the lazy dog."
 
 
@@ -65,7 +76,6 @@ def test_a_newcomer_sees_what_speculation_did(smol: Running, chromium: Any) -> N
         page.check("#show-rejected")
         page.wait_for_selector(".text .rejected >> nth=0")
         check_access(page)
-        picture(page, "chat-light")
         # The switch: the same without a guess.
         send(page, "Say it once more.", "without")
         page.wait_for_selector(".exchange:nth-child(2) .figures")
@@ -85,8 +95,8 @@ def test_a_newcomer_sees_what_speculation_did(smol: Running, chromium: Any) -> N
 
 
 @pytest.mark.weights
-@pytest.mark.skipif(not WANTED, reason="the picture of the README is not wanted")
-def test_the_readme_shows_a_server_that_nobody_has_set_up(smollm2: Path, chromium: Any) -> None:
+@pytest.mark.skipif(not WANTED, reason="the pictures of the docs are not wanted")
+def test_the_docs_show_a_server_that_nobody_has_set_up(smollm2: Path, chromium: Any) -> None:
     """As `parlay serve` comes: whether and how far it bets is chosen by measured time."""
     usual = {"runtime__controller": "auto", "runtime__speculative_window": None}
     with running(smollm2, runtime__context_size=4096, **usual) as server:
@@ -98,10 +108,32 @@ def test_the_readme_shows_a_server_that_nobody_has_set_up(smollm2: Path, chromiu
             page.reload()
             page.wait_for_selector("body[data-ready=yes]")
             page.check("#show-rejected")
-            send(page, DEMO, "both")
+            send(page, CODE, "both")
             page.wait_for_selector(".race")
             assert "identical" in page.inner_text(".race .mark")
             picture(page, "sides-light", 1110)
+            page.reload()
+            page.wait_for_selector("body[data-ready=yes]")
+            page.check("#show-rejected")
+            send(page, LIST)
+            page.wait_for_selector(".figures")
+            picture(page, "chat-light", 860)
+        with tab(chromium, f"{server.url}/#bench") as found:
+            page = found.page
+            page.select_option("#bench-pairs", "1")
+            page.select_option("#bench-tokens", "16")
+            page.click("#bench-start")
+            page.wait_for_selector(".result .headline", timeout=180_000)
+            page.wait_for_timeout(500)
+            picture(page, "bench-light", 1060)
+        with tab(chromium, f"{server.url}/#live", scheme="dark") as found:
+            found.page.wait_for_selector("#pane-live .js-plotly-plot .bars")
+            found.page.wait_for_timeout(1200)
+            picture(found.page, "live-dark")
+        with tab(chromium, f"{server.url}/#live", PHONE, "dark") as found:
+            found.page.wait_for_selector("#pane-live .js-plotly-plot .bars")
+            found.page.wait_for_timeout(1200)
+            picture(found.page, "live-phone")
 
 
 @pytest.mark.weights
@@ -125,7 +157,6 @@ def test_the_live_pane_shows_figures_charts_and_one_request_s_rounds(
         page.click("#trace button")
         page.evaluate("scrollTo(0, 0)")
         page.wait_for_timeout(1200)
-        picture(page, "live-dark")
         page.click("#theme-button")
         assert page.get_attribute("html", "data-theme") == "light"
         page.wait_for_timeout(1200)
@@ -148,7 +179,6 @@ def test_a_quick_bench_runs_from_the_page_to_its_report(smol: Running, chromium:
         page.wait_for_selector(".pays .headline:text-matches('acceptance|cannot pay')")
         check_access(page)
         page.wait_for_timeout(500)
-        picture(page, "bench-light", 1060)
         with page.expect_popup() as opened:
             page.click("text=Open the report")
         opened.value.wait_for_selector("body[data-ready=yes]")
@@ -169,8 +199,6 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(smol: Running, chrom
             page.wait_for_timeout(2000)
             assert found.overflow <= 0
             check_access(page)
-            if name == "live":
-                picture(page, "live-phone")
         assert found.complaints == []
 
 
