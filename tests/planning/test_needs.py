@@ -71,6 +71,37 @@ def test_a_plan_is_what_a_tiny_model_takes(
     agree(planned(path, context), allocated(path, context))
 
 
+@pytest.mark.parametrize(
+    "context",
+    [
+        ContextSettings(4096, threads=1),
+        ContextSettings(4096, 2, threads=1, n_snapshots=3),
+        ContextSettings(2048, threads=1, flash_attention="off"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "name",
+    ["qwen35", "qwen35moe", "nemotron_h", "qwen3moe", "gpt_oss", "gemma4", "deepseek2"],
+)
+def test_a_plan_of_every_kind_is_what_it_takes(
+    tmp_path: Path, name: str, context: ContextSettings
+) -> None:
+    """Of some the passes are only guessed: in a tiny model they are all there is."""
+    path = tiny_models.WRITERS[name](tmp_path / f"{name}.gguf")
+    plan, real = planned(path, context), allocated(path, context)
+    # One copy of the state beside the snapshots is Parlay's own.
+    n = context.n_snapshots
+    cache = plan["cache"] + plan.get("state", 0.0) + plan.get("snapshots", 0.0) * n / (n + 1)
+    real_cache = real.get("KV", 0.0) + real.get("RS", 0.0)
+    weights = plan["weights"] + plan.get("repacked weights", 0.0)
+    assert weights == pytest.approx(real["model"], rel=0.05, abs=_ROUNDING)
+    assert cache == pytest.approx(real_cache, rel=0.05, abs=2 * _ROUNDING)
+    assert 0.97 < plan["compute"] / real["compute"] < 1.1
+    total = real["model"] + real_cache + real["compute"]
+    assert weights + cache + plan["compute"] == pytest.approx(total, rel=0.05)
+
+
 @pytest.mark.parametrize("size", [512, 16384])
 def test_quantised_caches_take_what_is_planned(tiny_wide: Path, size: int) -> None:
     context = ContextSettings(size, threads=1, cache_type_k="q8_0", cache_type_v="q8_0")

@@ -28,9 +28,10 @@ _RAM: Spot = ("ram", 0)
 _Size = tuple[str, Spot, int]
 
 _CELL_PAD = 256
-# For architectures whose passes are only guessed: MLA takes 20 % more than a plain layer would, a
-# mixture of experts at size 8.8 % more than the operations that are followed.
-_MARGIN, _MIXTURE_MARGIN = 1.2, 1.09
+# For architectures whose passes are only guessed: MLA takes 22 % more than a plain layer would, a
+# mixture of experts at size 9.5 % more than the operations that are followed. Masks are known, and
+# without flash attention the scores are, which are most of a pass then.
+_MARGIN, _MIXTURE_MARGIN = 1.22, 1.095
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +228,14 @@ def _cache_bytes(load: Load, layer: Layer) -> int:
     k, v = cache_types(load.context)
     row = row_bytes(layer.n_k, k)
     if load.shape.keeps_values:
-        row += row_bytes(layer.n_v, v)
+        row += row_bytes(_n_values(load, layer), v)
     return cells(load.context) * row * load.context.n_sequences
+
+
+def _n_values(load: Load, layer: Layer) -> int:
+    """Without flash attention values are stored transposed, by the width of the widest layer."""
+    transposed = layer.n_v and load.context.flash_attention == "off"
+    return max(each.n_v for each in load.shape.layers) if transposed else layer.n_v
 
 
 def _state_bytes(load: Load, layer: Layer) -> int:
@@ -256,9 +263,10 @@ def _buffers(load: Load, split: LayerSplit) -> Iterable[_Size]:
     row = load.shape.n_embd * F32
     logits = work.n_outputs * load.shape.n_vocab * F32
     compute = compute_bytes(load.shape, work)
-    if not load.shape.followed:
+    if not load.shape.followed and work.flash_attention:
         plain = load.shape.n_experts and load.shape.keeps_values
-        compute = int(compute * (_MIXTURE_MARGIN if plain else _MARGIN))
+        guessed = compute - _mask_bytes(load, work)
+        compute += int(guessed * ((_MIXTURE_MARGIN if plain else _MARGIN) - 1.0))
     for device in split.devices:
         yield "compute", ("gpu", device), compute
     yield "compute", _RAM, _host_bytes(load, work) if split.on_gpu else compute
@@ -289,8 +297,12 @@ def _host_bytes(load: Load, work: Pass) -> int:
     Also where some layers are in RAM: llama.cpp computes wide passes over them on the GPU.
     """
     embeddings = 2 * work.n_tokens * load.shape.n_embd * F32
-    masks = work.n_cells * work.n_tokens * 2 * (2 if load.shape.sliding_window else 1)
-    return embeddings + masks + work.n_tokens * (2 * I32 + 2 * I64)
+    return embeddings + _mask_bytes(load, work) + work.n_tokens * (2 * I32 + 2 * I64)
+
+
+def _mask_bytes(load: Load, work: Pass) -> int:
+    """With flash attention: which token may look at which cell."""
+    return work.n_cells * work.n_tokens * 2 * (2 if load.shape.sliding_window else 1)
 
 
 def largest_pass(load: Load, *, on_gpu: bool) -> Pass:
