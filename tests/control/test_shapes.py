@@ -45,14 +45,14 @@ def test_a_shape_that_is_slightly_wider_is_stayed_in_rather_than_left() -> None:
 
 def test_a_plain_pass_waits_in_the_shape_of_drafts_where_they_come_often() -> None:
     often = after(*OFTEN)
-    assert widths(often, curve(FLAT, settling=4.0))[1] == 17
-    assert widths(often, curve(STEEP, settling=4.0))[1] == 1  # too dear
+    assert often.waits(curve(FLAT, settling=4.0))
+    assert not often.waits(curve(STEEP, settling=4.0))  # too dear
 
 
 def test_it_waits_no_longer_once_drafts_stay_away() -> None:
     shapes = after(*OFTEN)
     n_waited = 0
-    while widths(shapes, curve(FLAT, settling=4.0))[1] == 17 and n_waited < 30:
+    while shapes.waits(curve(FLAT, settling=4.0)) and n_waited < 30:
         shapes.observe(17)
         n_waited += 1
     assert 0 < n_waited < 10
@@ -60,7 +60,7 @@ def test_it_waits_no_longer_once_drafts_stay_away() -> None:
 
 def test_a_shape_that_no_other_draft_has_is_not_waited_in() -> None:
     mixed = after(*[(rows, True) for rows in range(2, 17)], (17, True))
-    assert widths(mixed, curve(FLAT, change=1.0))[1] == 1
+    assert not mixed.waits(curve(FLAT, change=1.0))
 
 
 def test_staying_where_nothing_settled_yet_pays_for_settling_unless_drafts_come_back() -> None:

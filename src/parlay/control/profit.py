@@ -113,8 +113,11 @@ class ProfitController:
         if not any(request.view.searched for request in betting):
             self._skipped = len(betting) == n
             return [_NOT_SEARCHED if choice is None else choice for choice in imposed]
-        windows = [choice.window for choice in imposed if choice is not None]
-        found = self._bet(self._market(betting, views, windows))
+        if any(_is_offered(request.view) for request in betting):
+            windows = [choice.window for choice in imposed if choice is not None]
+            found = self._bet(self._market(betting, views, windows))
+        else:
+            found = self._decline_all(betting, n)
         return [
             found[view.seq_id] if choice is None else choice
             for view, choice in zip(views, imposed, strict=True)
@@ -206,15 +209,30 @@ class ProfitController:
     ) -> Sequence[int]:
         """What a pass over one sequence is padded to, by its rows; none: it may not be, or a draft
         model is at hand, whose windows are chosen to stay in one shape."""
-        view, gpu = requests[0].view, curve.prices_change
-        alone = n_sequences == 1 and view.offers.keys() >= set(view.proposers)
-        if not (view.pads and alone and gpu) or self.cutting.recurrent:
+        if not self._pads(requests, n_sequences, curve):
             return ()
         found = self._shapes.widths(curve, full)
-        lost_s = full[found[1]] - curve.steady[1]
-        if found[1] > 1 and lost_s > self.account.left(view.seq_id):
-            found[1] = 1  # what was won in this text may be spent on waiting, no stake
+        found[1] = min(self._plain_width(requests[0].view, curve), len(full) - 1)
         return found
+
+    def _pads(self, requests: Sequence[Request], n_sequences: int, curve: Curve) -> bool:
+        view = requests[0].view
+        alone = n_sequences == 1 and view.offers.keys() >= set(view.proposers)
+        return view.pads and alone and curve.prices_change and not self.cutting.recurrent
+
+    def _plain_width(self, view: View, curve: Curve) -> int:
+        """Rows of a round without a draft. What was won in this text may be spent on waiting."""
+        lost_s = curve.steady[self._shapes.last] - curve.steady[1]
+        waits = self._shapes.waits(curve) and self._shapes.last <= view.max_window + 1
+        return self._shapes.last if waits and lost_s <= self.account.left(view.seq_id) else 1
+
+    def _decline_all(self, requests: Sequence[Request], n_sequences: int) -> dict[int, Choice]:
+        """Nobody has anything to say: no price is asked for but that of waiting."""
+        first = requests[0].view
+        curve = self.costs.curve(first.n_context, n_sequences)
+        pads = self._pads(requests, n_sequences, curve)
+        widths = (0, self._plain_width(first, curve)) if pads else ()
+        return {r.view.seq_id: _shaped(_decline(r.view), widths) for r in requests}
 
     def _bet(self, market: Market) -> dict[int, Choice]:
         """The best of: no draft at all, what the free proposers offer, a draft model."""
@@ -634,6 +652,13 @@ def _attainable(steady: Sequence[float], rows: int, most: int) -> float:
     return max([width / steady[width] for width in widths])
 
 
+def _is_offered(view: View) -> bool:
+    """Whether there is anything to bet on: a draft, or a model that makes some."""
+    return any(name not in view.offers for name in view.proposers) or any(
+        draft.tokens for draft in view.offers.values()
+    )
+
+
 def _decline(view: View) -> Choice:
     drafts = (view.offers[s].tokens if s in view.offers else True for s in view.proposers)
     return plain(Fallback.UNPROFITABLE if any(drafts) else Fallback.NO_DRAFT)
@@ -641,7 +666,7 @@ def _decline(view: View) -> Choice:
 
 def _shaped(choice: Choice, widths: Sequence[int]) -> Choice:
     """With the padding of its pass."""
-    if not widths:
+    if not widths or (choice.window == 0 and widths[1] == 1):
         return choice
     waits = choice.window == 0 and widths[1] > 1
     return replace(choice, widths=widths, reason=WAITS if waits else choice.reason)

@@ -48,7 +48,7 @@ class Shapes:
         return full, prices
 
     def widths(self, curve: Curve, full: Sequence[float]) -> list[int]:
-        """By rows, how many a pass over one sequence is cheapest with; `full`: its prices."""
+        """By rows, how many a draft's pass over one sequence is cheapest with; `full`: prices."""
         found, best, full = list(range(len(full))), len(full) - 1, [*full]
         if self.last < len(full):
             full[self.last] += self._settling_s(curve)
@@ -57,13 +57,13 @@ class Shapes:
                 best = rows
             if best == self.last or curve.steady[best] < curve.steady[rows]:
                 found[rows] = best
-        if 1 < self.last < len(full) and self._waits(curve):
-            found[1] = self.last
         return found
 
-    def _waits(self, curve: Curve) -> bool:
-        """Whether to stay in the shape of the last draft until the next one comes costs less than
-        to leave it and to come back."""
+    def waits(self, curve: Curve) -> bool:
+        """Whether a plain pass is made in the shape of the last draft: to stay there until the next
+        one comes costs less than to leave it and to come back."""
+        if self.last <= 1:
+            return False
         steady, changed = curve.steady, curve.changed
         n_plain = 1.0 / max(self._drafting, 1.0 / _SELDOM)
         there_s = changed[1] - steady[1] + (1.0 - 1.0 / n_plain) * curve.settling_s

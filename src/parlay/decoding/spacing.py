@@ -73,7 +73,7 @@ class Spacing:
         self._lengths: dict[bytes, int] = {}  # of the last list after each name
         self._before: int | None = None  # the last mark outside of a string
         self._run = bytearray()  # white space since then
-        self._in_string = self._escaped = self._in_number = False
+        self._in_string = self._escaped = self._in_number = self._in_name = False
         self._string = bytearray()  # the beginning of the last one
         self._name = b""  # of the value that is being read
         self._blocks: list[tuple[int, bytes, int]] = []  # bracket, name around it, commas in it
@@ -88,6 +88,11 @@ class Spacing:
     @property
     def in_string(self) -> bool:
         return self._in_string
+
+    @property
+    def in_text(self) -> bool:
+        """Whether it is in a string that is a value: names are forced, as a rule."""
+        return self._in_string and not self._in_name
 
     @property
     def name(self) -> bytes:
@@ -261,6 +266,8 @@ class Spacing:
             self._name = bytes(self._string)
         self._in_string, self._in_number = byte == _QUOTE, byte in _DIGITS
         if self._in_string:
+            in_list = bool(self._blocks) and self._blocks[-1][0] == _LIST
+            self._in_name = self._before not in (_COLON, None) and not in_list
             self._string.clear()
 
     def _learn(self, before: int, after: int, space: bytes | None) -> None:

@@ -33,8 +33,8 @@ class SkeletonProposer:
         return [self._draft(ask) for ask in asks]
 
     def at_mark(self, ask: Ask) -> bool:
-        """Whether the text is outside of strings, where a grammar may force something."""
-        return not self._read(ask).in_string
+        """Whether the text is outside of values' strings, where a grammar may force something."""
+        return not self._read(ask).in_text
 
     def prepare(self, ask: Ask) -> None:
         """A device is at work: look behind the string that the text is in, once for each."""
