@@ -335,12 +335,21 @@ class Scheduler:
         if self._untold is None:
             return
         told, self._untold = self._untold, None
+        for row in told.rows:
+            self._tell(row.seq)
         try:
-            for row in told.rows:
-                row.seq.tell()
             self._count(told)
         except Exception as error:
             self._faults.tell("a round could not be counted", error)
+
+    def _tell(self, seq: Sequence) -> None:
+        """A text that cannot be read ends its answer alone; a pass may be under way, so its cache
+        stays as it is."""
+        try:
+            seq.tell()
+        except Exception as error:
+            self._faults.tell("an answer failed", error)
+            seq.finish_early("error", as_parlay(error))
 
     def _learn(self) -> None:
         """Let the controller know what the last pass showed."""
