@@ -27,6 +27,7 @@ from gguf import GGMLQuantizationType as TensorKind
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from numpy.typing import NDArray
 
+from benchmarks.measurements.hybrid import told
 from benchmarks.models.expand import TYPES, Noise, Tensor, write_tensors
 from benchmarks.shared.arguments import parser_of
 from parlay import Parlay
@@ -180,6 +181,7 @@ class Row:
     promised: float  # by the prices, for the same rounds
     same_text: bool
     states: States | None  # what reading states out costs plain passes
+    rounds: list[dict[str, Any]]  # what the controller did; of windows that were given none
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +233,8 @@ def measure(parlay: Parlay, share: float, window: int | None, plain: Sequence[An
     again = decode_plainly(parlay, len(plain[0].tokens), len(plain))
     engine.bets.listeners.remove(plainly)
     row = _row(parlay, share, window, again, answers, heard.rounds)
-    return replace(row, states=_states(plainly.rounds[: len(again[0].tokens)]))
+    made = [told(r) for r in heard.rounds] if window is None else []
+    return replace(row, states=_states(plainly.rounds[: len(again[0].tokens)]), rounds=made)
 
 
 def _states(rounds: Sequence[Round]) -> States | None:
@@ -267,6 +270,7 @@ def _row(
         _promised(parlay, rounds) / _rate(plain),
         all(a.text == b.text for a, b in zip(answers, plain, strict=True)),
         None,
+        [],
     )
 
 
@@ -315,7 +319,7 @@ def main() -> None:
             for window in (args.block - 1, None):
                 rows.append(measure(parlay, share, window, plain))
                 print(f"{share:.0%}, window {window}: {rows[-1].speedup:.3f}", file=sys.stderr)
-                _write(args, rows)
+                _write(args, rows, parlay)
     _print(rows)
 
 
@@ -325,10 +329,16 @@ def _never_pause(parlay: Parlay) -> None:
     listeners[:] = [one for one in listeners if not isinstance(one, DrafterPause)]
 
 
-def _write(args: argparse.Namespace, rows: Sequence[Row]) -> None:
+def _write(args: argparse.Namespace, rows: Sequence[Row], parlay: Parlay) -> None:
     if args.json is not None:
-        record = {"target": args.target.name, "block": args.block}
-        args.json.write_text(json.dumps({**record, "rows": [asdict(r) for r in rows]}, indent=1))
+        prices = parlay.engine.prices
+        record = {
+            "target": args.target.name,
+            "block": args.block,
+            "prices": None if prices is None else prices.to_dict(),
+            "rows": [asdict(r) for r in rows],
+        }
+        args.json.write_text(json.dumps(record, indent=1))
 
 
 def _print(rows: Sequence[Row]) -> None:
