@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from parlay.web.hosting import take_no_more
 from tests.serving import PATIENCE_S
 
 WORDS = ["The", " rain", " falls", " on", " the", " roof", "."]
@@ -37,7 +38,7 @@ class Engine:
         self.drafts = self.drafted = self.accepted = 0
         self.url = ""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._server: asyncio.AbstractServer | None = None
+        self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
 
     # -- life -------------------------------------------------------------------
@@ -49,8 +50,8 @@ class Engine:
 
     async def stop(self) -> None:
         assert self._server is not None
+        await take_no_more([self._server])
         self._server.close()
-        await _turns()  # a connection that was taken right before is still to be made
         while self._open:
             for task in list(self._open):
                 task.cancel()

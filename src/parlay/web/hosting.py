@@ -7,11 +7,12 @@ Knows uvicorn; what is served, and on which engine, is the subclass's business.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Generic, Protocol, TypeVar
 
@@ -28,6 +29,7 @@ from parlay.web.supervised import Supervised
 from parlay.web.supervisor_link import SupervisorLink
 
 log = logging.getLogger("parlay.server")
+_TURNS = 3  # of the loop, until a connection that was taken is made
 
 
 class Served(Protocol):
@@ -69,6 +71,21 @@ class UvicornServer(uvicorn.Server):
         if self.service is not None:
             self.service.draining = True
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await take_no_more(self.servers)
+        await super().shutdown(sockets)
+
+
+async def take_no_more(servers: Iterable[asyncio.Server]) -> None:
+    """Before servers are closed: a connection taken in the very turn in which its server is closed
+    stays open for ever, since asyncio makes no transport for it and says nothing."""
+    loop = asyncio.get_running_loop()
+    for listener in (each for server in servers for each in server.sockets):
+        with contextlib.suppress(NotImplementedError):  # not every loop polls
+            loop.remove_reader(listener.fileno())
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
 
 
 class Host(ABC, Generic[S]):
