@@ -7,6 +7,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,14 +101,23 @@ def test_two_processes_write_into_one_corpus(tiny_llama: Path, tmp_path: Path) -
     assert seen == sorted(seen)
 
 
-def test_a_writer_that_dies_without_a_word_is_reported_and_the_text_kept(
-    tiny_llama: Path, tmp_path: Path
+def test_a_writer_that_dies_without_a_word_is_reported_and_the_text_of_others_kept(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def kill_one(n: int) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    made = spawn.Array
+    counts: list[Any] = []
+
+    def kept(kind: str, n: int) -> Any:
+        counts.append(made(kind, n))
+        return counts[0]
+
+    def kill_one(_: int) -> None:
         children = multiprocessing.active_children()
-        if n > 0 and len(children) == 2:
+        if all(counts[0]) and len(children) == 2:  # the one that lives has text to keep
             os.kill(children[0].pid or 0, signal.SIGKILL)
 
+    monkeypatch.setattr(spawn, "Array", kept)
     job = WritingJob(tiny_llama, tmp_path, n_tokens=10**9, n_writers=2, settings=SETTINGS)
     with pytest.raises(ParlayError, match="ended by signal 9 without saying why"):
         write(job, kill_one)
