@@ -14,11 +14,13 @@ import httpx
 import pytest
 
 from parlay import store
+from parlay.control.cost import Curve, DrafterCost
 from parlay.decoding.round import Fallback
 from parlay.deployment import Deployment, load_deployment
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.records import record
 from parlay.routing import Rule
+from parlay.runtime import calibration
 from parlay.server.lifecycle import monitor
 from parlay.server.lifecycle.reload import reload
 from parlay.server.lifecycle.service import Service
@@ -240,6 +242,14 @@ def test_a_measurement_nobody_waits_for_any_more_is_no_failure(
     assert "failed" not in caplog.text
 
 
+@pytest.fixture
+def cheap_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token of it costs a tenth of a millisecond, however busy the machine is."""
+    cost = DrafterCost(Curve(dict.fromkeys(range(1, 35), 1e-4), {}), single_steps=False)
+    monkeypatch.setattr(calibration, "measure_drafter", lambda _passes: cost)
+
+
+@pytest.mark.usefixtures("cheap_drafter")
 def test_cheap_rows_are_bet_on_and_what_was_learned_is_kept(target: Path, drafter: Path) -> None:
     with priced(target, drafter) as server:
         plain = ask(server, speculation=False)["choices"][0]["text"]
