@@ -6,8 +6,9 @@ from itertools import accumulate
 
 import pytest
 
-from parlay.control.betting import Stake
+from parlay.control.betting import Market, Stake
 from parlay.control.evidence import Evidence
+from parlay.control.undoing import Undoing
 
 SURE = list(accumulate([1.0] * 16))  # tokens expected to hold, by window
 
@@ -15,7 +16,7 @@ SURE = list(accumulate([1.0] * 16))  # tokens expected to hold, by window
 def stake(n_right: int, at_risk: float = 0.5, allowance: float = 0.0) -> Stake:
     evidence = Evidence()
     evidence.observe(n_right, wrong=False)
-    return Stake(allowance, at_risk, evidence)
+    return Stake(allowance, at_risk, 5.0, evidence)
 
 
 def test_what_is_within_the_allowance_needs_no_evidence() -> None:
@@ -44,5 +45,15 @@ def test_a_draft_too_short_to_make_up_for_its_loss_is_not_bet_on() -> None:
     assert stake(100).allows(4.0, 1.0, SURE[:5])
 
 
-def test_no_bet_may_lose_more_than_five_passes() -> None:
+def test_no_bet_may_lose_more_than_the_largest_loss_however_sure_it_is() -> None:
     assert not stake(10_000).allows(5.1, 1.0, SURE)
+
+
+def test_the_largest_loss_is_two_passes_and_what_leaving_and_taking_back_cost() -> None:
+    steady = [0.0, 1.0, 1.5, 2.0]
+    market = Market([], 1, 1, 1, steady, steady, steady, 0.0, 1.0, 1.0)
+    assert market.largest_s == 2.0  # a CPU's
+    dear = [0.0, 1.0, 2.0, 2.5]
+    undoing = Undoing(free=1, seconds=1.5)
+    market = Market([], 1, 1, 1, steady, dear, dear, 0.25, 1.0, 1.0, undoing=undoing)
+    assert market.largest_s == 2.0 + 0.5 + 0.25 + 1.5

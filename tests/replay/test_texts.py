@@ -137,6 +137,13 @@ def test_a_text_that_repeats_and_then_misleads_costs_little_more() -> None:
             assert plain_seconds(made, costs) / seconds(made, costs) >= 0.97, (costs.name, n_right)
 
 
+def test_a_short_answer_from_nothing_loses_little_where_rows_are_dear() -> None:
+    """25 tokens; one draft that nothing of came true once cost 7 % of them."""
+    (costs,) = (c for c in tables() if c.name == "cpu-q4_1-other")
+    (text,) = (r for r in mixed_workload() if r.id == "reasoning-04")
+    assert plain_seconds(text, costs) / seconds(text, costs) >= 0.98
+
+
 @pytest.mark.parametrize("n_slots", [2, 4, 8, 12, 16])
 @pytest.mark.parametrize("unified", [False, True])
 def test_many_streams_are_never_slower_than_plain_whatever_their_drafts(

@@ -37,8 +37,9 @@ _FREE_LIMIT, _LIMIT, _STAKE_WITH_SAVINGS = 1.5, 9.5, 5.0
 _LONG = 8
 # Drafts that hold do so for about as many tokens: then it is their shape that is stayed in.
 _HOLDS = 8.0
-# What one bet may lose at most, in plain passes, however unlikely that is.
-_LARGEST_LOSS = 5.0
+# What one bet may lose at most, in plain passes, however unlikely that is; and beside them what it
+# costs to leave the shape of a plain pass and to take a draft back.
+_LARGEST_LOSS = 2.0
 # A shape that a draft model changes to is stayed in for so many rounds: each bears a part of it.
 _STAYS = 8.0
 
@@ -135,6 +136,11 @@ class Market:
         return self.full[rows] - self.steady[rows] + self.return_s
 
     @property
+    def largest_s(self) -> float:
+        """What one bet may lose, however unlikely that is."""
+        return _LARGEST_LOSS * self.plain_s + self.to_and_fro_s + self.step * self.undoing.seconds
+
+    @property
     def plainly(self) -> bool:
         """Whether the last pass had the shape of a plain one."""
         return self.full[self.rows] == self.steady[self.rows]
@@ -170,13 +176,14 @@ class Stake:
 
     allowance: float  # at worst
     at_risk: float  # on average: more at worst, where the text has shown that it is unlikely
+    most_s: float  # ever
     evidence: Evidence
 
     def allows(self, loss_s: float, plain_s: float, gained: Sequence[float]) -> bool:
         """Whether a loss of so much, should all of a draft be wrong, may be risked."""
         if loss_s <= max(0.0, self.allowance):  # who has lost may still bet for nothing
             return True
-        if self.at_risk <= 0.0 or loss_s > _LARGEST_LOSS * plain_s:
+        if self.at_risk <= 0.0 or loss_s > self.most_s:
             return False
         n_needed = int(loss_s / plain_s) + 1  # right tokens that make up for it
         if n_needed > len(gained) or not self.evidence.tells:
@@ -231,7 +238,7 @@ def best_offer(
         gained = gains(draft.confidence, rates.odds, request.difficulty(proposer).factor)
         allowance = _free_allowance(proposer, view, market.plain_s, limit_s, account)
         at_risk = account.at_risk(view.seq_id, view.n_generated, market.plain_s, view.n_remaining)
-        stake = Stake(allowance, at_risk, request.evidence(proposer))
+        stake = Stake(allowance, at_risk, market.largest_s, request.evidence(proposer))
         n_allowed = market.widest(stake, gained, _n_certain(draft.confidence))
         # What a draft that holds saves is what the windows save that are allowed.
         allowed = gained[: max(1, n_allowed)]
