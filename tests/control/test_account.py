@@ -17,7 +17,7 @@ def test_a_proposer_that_has_won_may_stake_more_than_one_without_a_record() -> N
     account = Account({"ngram": 4.0})
     account.open(0)
     assert allowance(account, "suffix") == 0.5
-    assert allowance(account) == 1.5
+    assert allowance(account) == 0.5 + 0.15 * 4.0
 
 
 def test_what_was_won_in_an_answer_may_be_lost_in_it_and_not_in_the_next() -> None:
@@ -34,15 +34,15 @@ def test_answers_in_which_a_proposer_is_not_bet_on_leave_its_record_as_it_is() -
     for _ in range(50):
         account.open(0)
         account.book(0, "suffix", 0.0)
-    assert allowance(account) == 1.5
+    assert allowance(account) == 0.5 + 0.15 * 4.0
 
 
-def test_a_record_is_forgotten_by_a_fifth_with_every_answer_it_is_bet_in() -> None:
+def test_a_record_is_forgotten_by_three_tenths_with_every_answer_it_is_bet_in() -> None:
     account = Account({"ngram": 4.0})
     account.open(0)
     for _ in range(3):
         account.book(0, "ngram", 0.0)
-    assert account.to_dict() == {"ngram": 3.2}
+    assert account.to_dict() == {"ngram": 2.8}
 
 
 def test_a_record_is_worth_a_larger_stake_but_not_any() -> None:

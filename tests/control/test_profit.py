@@ -58,7 +58,7 @@ def test_a_text_whose_drafts_stay_wrong_is_not() -> None:
 def test_where_only_a_short_window_may_be_lost_it_is_valued_by_what_it_saves() -> None:
     """And not by what a long one would save, which may not be taken."""
     steps = Curve({1: 1.0, 2: 1.8, 3: 2.4, 9: 4.0, 17: 8.0}, {})
-    controller = ProfitController(CostTable({(1, 1): steps}), {"record": {"ngram": 4.0}})
+    controller = ProfitController(CostTable({(1, 1): steps}), {"record": {"ngram": 6.5}})
     choice = choose(controller, view({"ngram": draft("ngram", *(0.98,) * 16)}))[0]
     assert choice.window == 2
 

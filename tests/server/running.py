@@ -34,6 +34,7 @@ def running(target: Path, **overrides: Any) -> Iterator[Running]:
         "runtime.slots": 2,
         "runtime.speculative_window": 4,
         "runtime.controller": "fixed",  # windows by measured time have tests of their own
+        "runtime.mode": "exact",  # and so has the choice by what exactness costs on this machine
         "server.port": 0,
         "server.drain_s": 2,
         "monitoring.memory_pressure_pct": 100,

@@ -36,9 +36,9 @@ _LIKELY = 0.5  # of what a request may generate, it does
 _RISK = 1.0  # plain passes that a text which has shown something may lose on average
 # What refused drafts may make up for: so many plain passes, and never more than the bonus.
 _REGAINED = 1.5
-# The bonus is this part of what a proposer has won of late; each request it is bet in forgets a
-# fifth of that.
-_BONUS_SHARE, _KEPT = 0.25, 0.8
+# The bonus is this part of what a proposer has won of late; each request it is bet in forgets
+# three tenths of that.
+_BONUS_SHARE, _KEPT = 0.15, 0.7
 # And each request forgives a tenth of what a proposer has lost.
 _FORGIVEN = 0.9
 

@@ -24,7 +24,7 @@ from parlay.control.valuation import gains, position_rates, worth
 from parlay.proposers.prediction import PREDICTION
 
 # While less than so many plain passes may be lost, a second that may be lost costs so much more.
-_AT_EASE, _CAUTION = 5.0, 2.0
+_AT_EASE, _CAUTION = 8.0, 2.0
 # A draft model that has to read more than this many tokens is an investment in the rest of the
 # answer: taken to be half of what the request may still generate. It must leave a reserve, in plain
 # passes, or nothing could be bet on what it then drafts.
