@@ -130,7 +130,7 @@ class Chaos:
 
     async def _ask(self, client: httpx.AsyncClient, prompt: str) -> str:
         body = {"prompt": prompt, "max_tokens": 48, "temperature": 0, "stream": True}
-        text, ended = "", False
+        text, begun, ended = "", False, False  # its first token may be no whole letter
         try:
             async with client.stream("POST", f"{self._server.url}/v1/completions", json=body) as r:
                 if r.status_code in (429, 503):
@@ -143,10 +143,11 @@ class Chaos:
                         continue
                     chunk = json.loads(line[6:])
                     if "error" in chunk:
-                        raise _Begun if text else ValueError(str(chunk["error"]))
+                        raise _Begun if begun else ValueError(str(chunk["error"]))
+                    begun = True
                     text += chunk["choices"][0]["text"]
         except httpx.HTTPError:
-            if text:
+            if begun:
                 raise _Begun from None
             raise
         if not ended:

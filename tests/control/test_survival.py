@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from parlay.control.survival import CELL_OF, STEPS, Acceptance, Difficulty, Survival
@@ -89,6 +89,7 @@ def test_one_easy_text_does_not_make_a_better_proposer() -> None:
 
 
 @given(drafts)
+@example([([0.0] * 10, 10), ([1.0], 0), ([0.0] * 16, 16)])  # several cells passed at once
 def test_to_be_more_sure_is_never_to_be_less_likely(seen: list[tuple[list[float], int]]) -> None:
     known, difficulty = Acceptance(), Difficulty()
     for confidence, n_accepted in seen:

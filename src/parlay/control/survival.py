@@ -101,14 +101,16 @@ class Rates:
         return odds * drift / (1.0 + odds * drift), held
 
     def _keep_order(self, cell: int, step: int) -> None:
-        """A cell was moved past its neighbour: what both were seen to be is chance, so share it."""
+        """A cell was moved past its neighbour: what both were seen to be is chance, so share it,
+        and with the next ones as long as they are passed too."""
         odds, n_tried = self.odds, self.n_tried
-        neighbour = cell + step
-        while 0 <= neighbour < len(n_tried) and (odds[neighbour] - odds[cell]) * step > 0:
-            weight = (1 + n_tried[cell]) / (2 + n_tried[cell] + n_tried[neighbour])
-            shared = weight * odds[cell] + (1.0 - weight) * odds[neighbour]
-            odds[cell] = odds[neighbour] = shared
-            cell, neighbour = neighbour, neighbour + step
+        shared, weight, end = odds[cell], 1 + n_tried[cell], cell + step
+        while 0 <= end < len(n_tried) and (odds[end] - shared) * step > 0:
+            more = 1 + n_tried[end]
+            shared = (weight * shared + more * odds[end]) / (weight + more)
+            weight, end = weight + more, end + step
+        for each in range(cell, end, step):
+            odds[each] = shared
 
     @property
     def n_held(self) -> float:

@@ -55,7 +55,8 @@ def test_a_snapshot_holds_what_the_requests_did(server: Running) -> None:
     assert len(found["slots"]) == 8 and found["queue"]["waiting"] == 0
     assert found["memory"]["planned_bytes"] > 0 and found["memory"]["used_bytes"] > 0
     assert found["mode"] == "exact" and "suffix" in found["proposers"]
-    assert found["exact_class"] == told["exact_class"] and found["exact_cost_percent"] == 0.0
+    assert found["exact_class"] == told["exact_class"]
+    assert found["exact_cost_percent"] == told["exact_cost_percent"]  # by this machine's times
 
 
 def test_busy_groups_are_brought_up_to_date_in_turn(server: Running) -> None:
