@@ -160,6 +160,14 @@ class Supervisor:
             self._unread.pop(note.key, None)
             if note.kind == "closed" and note.key in self._clients:
                 self._clients.pop(note.key).close()
+            if note.kind == "idle":
+                self._answered(note.key)
+
+    def _answered(self, connection: int) -> None:
+        """Its last byte is out, also where `done` was never said: a word more would be taken for
+        the answer to the next request."""
+        for key in [k for k, entry in self._open.items() if entry.connection == connection]:
+            self._open.pop(key).client.close()
 
     def _hand_over(self, channel: socket.socket, held: list[Held]) -> None:
         """The server is there: it gets everyone who waited; should it die again, the rest wait."""

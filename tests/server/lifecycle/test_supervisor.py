@@ -153,6 +153,24 @@ def test_between_two_servers_who_asks_is_told_and_a_signal_to_stop_is_heard(
     early.close()
 
 
+def test_who_was_answered_to_the_last_byte_is_told_nothing_more(
+    target: Path, tmp_path: Path
+) -> None:
+    """The engine may die before it says that it is done: the next answer would begin with that."""
+    path = write(tmp_path / "d.yaml", target)
+    supervisor = Supervisor(lambda: load_deployment(path))
+    client, server = socket.socketpair()
+    about = {"path": "/v1/completions", "headed": False, "tries": 0, "connection": 7}
+    supervisor._take(Note("kept", 1, about, b"x", server.detach()))
+    supervisor._take(Note("begun", 1))
+    supervisor._take(Note("idle", 7))
+    supervisor._settle()
+    assert not supervisor._held
+    assert client.recv(1) == b""  # closed, and not a word
+    client.close()
+    supervisor._listener.close()
+
+
 def test_a_server_whose_supervisor_is_killed_ends_too(supervised: tuple[Served, Path]) -> None:
     server, _ = supervised
     engine = engine_of(server)
