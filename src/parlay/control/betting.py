@@ -229,7 +229,7 @@ def best_offer(
 ) -> Offer | None:
     """The best window of the best free offer to one sequence, as if it were alone in betting."""
     view = request.view
-    limit_s = _FREE_LIMIT * market.plain_s + 2 * market.to_and_fro_s
+    limit_s, most_s = _FREE_LIMIT * market.plain_s + 2 * market.to_and_fro_s, market.largest_s
     best: Offer | None = None
     for proposer, draft in view.offers.items():
         if not draft.confidence:
@@ -238,7 +238,7 @@ def best_offer(
         gained = gains(draft.confidence, rates.odds, request.difficulty(proposer).factor)
         allowance = _free_allowance(proposer, view, market.plain_s, limit_s, account)
         at_risk = account.at_risk(view.seq_id, view.n_generated, market.plain_s, view.n_remaining)
-        stake = Stake(allowance, at_risk, market.largest_s, request.evidence(proposer))
+        stake = Stake(allowance, at_risk, most_s, request.evidence(proposer))
         n_allowed = market.widest(stake, gained, _n_certain(draft.confidence))
         # What a draft that holds saves is what the windows save that are allowed.
         allowed = gained[: max(1, n_allowed)]

@@ -668,8 +668,7 @@ def _shaped(choice: Choice, widths: Sequence[int]) -> Choice:
     """With the padding of its pass."""
     if not widths or (choice.window == 0 and widths[1] == 1):
         return choice
-    waits = choice.window == 0 and widths[1] > 1
-    return replace(choice, widths=widths, reason=WAITS if waits else choice.reason)
+    return replace(choice, widths=widths, reason=choice.reason if choice.window else WAITS)
 
 
 def _take(request: Request, offer: Offer, market: Market) -> Choice:

@@ -40,9 +40,9 @@ class Neighbours:
 
     def __call__(self) -> Look:
         """Since the last look; right after it, what it said, seen for no time."""
-        now = self._read()
-        if now.clock - self._before.clock < _LEAST_S:
+        if monotonic() - self._before.clock < _LEAST_S:  # every chunk of a prompt asks
             return Look(self._last.cores, 0.0)
+        now = self._read()
         seconds = now.clock - self._before.clock
         self._last = Look(_wanted(self._before, now, len(self._cores)), seconds)
         self._before = now

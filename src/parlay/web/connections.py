@@ -35,7 +35,6 @@ class _Bounded(Base):  # type: ignore[misc]
     _was_idle = False
     _key = 0
     _socket: Any = None
-    _turned_away = False
     turned_away: set[_Bounded]  # told so, and not gone yet
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -49,7 +48,6 @@ class _Bounded(Base):  # type: ignore[misc]
 
     def _turn_away(self, transport: asyncio.Transport) -> None:
         transport.write(_FULL)
-        self._turned_away = True
         if len(self.turned_away) >= self.limit:
             transport.close()
             return
@@ -58,7 +56,7 @@ class _Bounded(Base):  # type: ignore[misc]
         self._watch = asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        if self._turned_away:
+        if self in self.turned_away:
             return
         if self._key:
             # What is asked here runs in a task that inherits this.
