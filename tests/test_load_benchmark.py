@@ -16,6 +16,7 @@ from benchmarks.measurements.load import (
     PLAIN,
     Cell,
     Sample,
+    Stream,
     lots,
     main,
     named_cell,
@@ -94,7 +95,7 @@ def test_no_two_prompts_begin_alike(text: str) -> None:
 
 
 def sample(subject: str, speed: float, first_ms: float = 10.0) -> Sample:
-    return Sample(subject, CELL, speed, speed, first_ms, 5.0, 100.0, 96, 500)
+    return Sample(subject, CELL, speed, 77.0, first_ms, 5.0, 100.0, 96, 500)
 
 
 def test_ratios_are_geometric_means_of_neighbours() -> None:
@@ -106,6 +107,18 @@ def test_ratios_are_geometric_means_of_neighbours() -> None:
     assert found["ratios"]["controller over plain"] == pytest.approx(1.1)
     assert found["ratios"]["plain over llama.cpp"] == pytest.approx(1.0)
     assert found["ratios"]["first token over llama.cpp"] == pytest.approx(1.0)
+    low, high = found["intervals"]["controller over plain"]
+    assert low <= 1.1 <= high
+
+
+def test_whoever_answers_sooner_is_not_the_slower_for_it() -> None:
+    """Both need two seconds for a burst; one gives its first token at once."""
+    late = [Stream(50, 500, 1.0, 2.0, 0.5)] * 2
+    early = [Stream(50, 500, 0.1, 1.5, 0.1), Stream(50, 500, 1.0, 2.0, 0.5)]
+    samples = [load._sample(PLAIN, CELL, early, 2.0), load._sample(PEER, CELL, late, 2.0)]
+    [found] = summary(samples)
+    assert found["ratios"]["plain over llama.cpp"] == 1.0
+    assert found["ratios"]["first token over llama.cpp"] < 1
 
 
 @pytest.mark.weights
@@ -126,9 +139,10 @@ def test_a_short_run_answers_every_cell_with_both_of_the_own_subjects(tmp_path: 
         "--threads",
         "1",
     ]
-    main([*sizes, "--no-peer", "--json", str(out)])
+    main([*sizes, "--no-peer", "--again", "--json", str(out)])
     cells = json.loads(out.read_text())["cells"]
     assert [cell["streams"] for cell in cells] == [1, 2]
     for cell in cells:
         plain, auto = cell["subjects"][PLAIN], cell["subjects"][AUTO]
         assert plain["n_tokens"] == auto["n_tokens"] > 0
+        assert "plain over itself" in cell["intervals"]

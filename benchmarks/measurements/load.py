@@ -2,8 +2,13 @@
 
 Servers stay loaded side by side; every cell (streams, depth, answer, text) is asked of all subjects
 in turn, forwards and then backwards, until the time is over, so that drift hits all alike. Ratios
-come from neighbours in time. Two lots, one after the other: many streams in short contexts, few in
-deep ones.
+come from neighbours in time, with intervals of 95 %. Two lots, one after the other: many streams in
+short contexts, few in deep ones.
+
+Speed is what the clients get: all tokens of a burst over its time, from the first request to the
+last token. The speed after the first token is recorded too, but compares nobody: its clock starts
+with the first stream's first token, so whoever gives that sooner would seem the slower. First
+tokens (their mean) and prefill (tokens of all prompts until the last first token) are told apart.
 
 On a GPU, with a stand-in (benchmarks/models/expand.py --context 32768) and llama.cpp's own binary:
   python -m benchmarks.measurements.load --model 8b-q5_0.gguf --server bin/llama-server --quick \
@@ -13,6 +18,8 @@ Cells by name, in this order (what is cut leaves those that are done):
     --cells 4:500:96:chat 16:500:16:edit 1:7000:400:extract --budget 1 --settle 3 --json out.json
 On a CPU:
   python -m benchmarks.measurements.load --streams 1 4 8 --depths 500 2000 7000 --json out.json
+Beside plain decoding against itself, to tell a loss from noise:
+  python -m benchmarks.measurements.load --again --no-peer --cells 8:500:48:edit --json out.json
 """
 
 from __future__ import annotations
@@ -49,13 +56,15 @@ CHARACTERS = 3.3  # of a token, in code
 SHALLOW = 500  # tokens of a prompt; deeper ones are asked of fewer slots
 DEEP_SLOTS = 4
 WAKING = 50_000  # added to a prompt's number: what is asked next must not begin alike
-PLAIN, AUTO, PEER, NGRAM = "plain", "controller", "llama.cpp", "llama.cpp ngram-mod"
+PLAIN, AUTO, AGAIN = "plain", "controller", "again"
+PEER, NGRAM = "llama.cpp", "llama.cpp ngram-mod"
 RATIOS = {
     "controller over plain": (AUTO, PLAIN, "tokens_per_second"),
-    "plain over llama.cpp": (PLAIN, PEER, "decode_per_second"),
+    "plain over itself": (AGAIN, PLAIN, "tokens_per_second"),
+    "plain over llama.cpp": (PLAIN, PEER, "tokens_per_second"),
     "prefill over llama.cpp": (PLAIN, PEER, "prefill_per_second"),
     "first token over llama.cpp": (PLAIN, PEER, "first_ms"),
-    "controller over ngram-mod": (AUTO, NGRAM, "decode_per_second"),
+    "controller over ngram-mod": (AUTO, NGRAM, "tokens_per_second"),
 }
 
 
@@ -87,7 +96,7 @@ class Sample:
     subject: str
     cell: Cell
     tokens_per_second: float  # of all streams together, prompts included
-    decode_per_second: float  # after the first token
+    decode_per_second: float  # since the first token of the first stream; compares nobody
     first_ms: float  # mean
     prompt_ms: float  # mean, by the server's clock
     prefill_per_second: float
@@ -140,6 +149,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False) or 1)
     parser.add_argument("--server", help="llama.cpp's binary; absent: the one in xllamacpp")
     parser.add_argument("--ngram", action="store_true", help="its ngram-mod too (needs --server)")
+    parser.add_argument("--again", action="store_true", help="plain decoding against itself too")
     parser.add_argument("--no-peer", action="store_true", help="the own server only")
     parser.add_argument(
         "--own",
@@ -276,10 +286,8 @@ def _own(
     flat = [str(part) for pair in given.items() for part in pair]
     own = stack.enter_context(served.parlay(*flat, *shlex.split(args.own)))
     served.wait_idle(own, args.settle)
-    return [
-        served.Subject(PLAIN, own.url, {"speculation": False}),
-        served.Subject(AUTO, own.url, {"speculation": True}),
-    ]
+    bets = {PLAIN: False, AUTO: True} | ({AGAIN: False} if args.again else {})
+    return [served.Subject(name, own.url, {"speculation": on}) for name, on in bets.items()]
 
 
 def _peers(
@@ -403,7 +411,12 @@ async def _chunks(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
 def summary(samples: Sequence[Sample]) -> list[dict[str, Any]]:
     """For each cell the medians of every subject, and the ratios that are promised."""
     return [
-        {**asdict(cell), "subjects": _medians(found), "ratios": _ratios(found)}
+        {
+            **asdict(cell),
+            "subjects": _medians(found),
+            "ratios": {name: each["ratio"] for name, each in _ratios(found).items()},
+            "intervals": {n: [each["low"], each["high"]] for n, each in _ratios(found).items()},
+        }
         for cell, found in _by_cell(samples).items()
     ]
 
@@ -439,12 +452,10 @@ def _medians(found: dict[str, list[Sample]]) -> dict[str, dict[str, float]]:
     }
 
 
-def _ratios(found: dict[str, list[Sample]]) -> dict[str, float]:
+def _ratios(found: dict[str, list[Sample]]) -> dict[str, dict[str, float]]:
     """Of neighbours in time."""
     return {
-        name: recorded(ratio_of_repeats(_figures(found[own], field), _figures(found[base], field)))[
-            "ratio"
-        ]
+        name: recorded(ratio_of_repeats(_figures(found[own], field), _figures(found[base], field)))
         for name, (own, base, field) in RATIOS.items()
         if own in found and base in found
     }
@@ -460,7 +471,12 @@ def _print(found: Sequence[dict[str, Any]]) -> None:
     for cell in found:
         speeds = [f"{s['tokens_per_second']:.0f}" for s in cell["subjects"].values()]
         firsts = [f"{s['first_ms']:.0f}" for s in cell["subjects"].values()]
-        ratios = ", ".join(f"{name} {value:.3f}" for name, value in cell["ratios"].items())
+        ratios = ", ".join(
+            f"{name} {value:.3f} [{low:.3f}, {high:.3f}]"
+            for (name, value), (low, high) in zip(
+                cell["ratios"].items(), cell["intervals"].values(), strict=True
+            )
+        )
         where = f"{cell['streams']:>7} {cell['depth']:>6} {cell['answer']:>6} {cell['text']:<8}"
         print(f"{where} {' / '.join(speeds):>28} {' / '.join(firsts):>24}  {ratios}")
     print("tok/s and first ms: " + " / ".join(found[0]["subjects"]) if found else "no cells")
