@@ -1,17 +1,19 @@
-"""Exactness on this device: the classes of passes, every text of a matrix compared, and its price.
+"""Exactness on this device: the classes of passes, texts compared with plain decoding, the price.
 
   python -m benchmarks.proofs.exact_classes MODEL --drafter PATH           the texts, then the speed
+  python -m benchmarks.proofs.exact_classes MODEL --drafter PATH --texts   the texts only
   python -m benchmarks.proofs.exact_classes MODEL --drafter PATH --speed   the speed only
   python -m benchmarks.proofs.exact_classes MODEL --classes                the classes only
   python -m benchmarks.proofs.exact_classes default --drafter default --prompts 4 --tokens 32
 
-The reference is an engine without proposers, each prompt asked of a cold cache. Compared with it:
-no proposer, suffix, the draft model at each window of the class, the controller; alone and as one
-of four; cold, warm (asked again) and as a second turn; greedy and drawn with a seed. The speed is
-that of exact mode over faithful mode and over plain decoding, all in one engine, interleaved prompt
-by prompt. --seconds ends it early, and what is left is named. --out holds what is known after every
-answer: the same command again goes on from there, whatever ended the one before. Ends with 1 if a
-text that says exact differs.
+The reference is an engine without proposers, each prompt asked alone of a cold cache. Compared with
+it: no proposer, suffix, the draft model at each window of the class, the controller; alone and as
+one of --slots; cold, warm (asked again) and as a second turn; greedy and drawn with a seed. Every
+prompt meets each of these, not all of them at once: benchmarks/shared/text_cases.py says how they
+are spread, and --rounds 2 adds the other half. The speed is that of exact mode over faithful mode
+and over plain decoding, all in one engine, interleaved prompt by prompt. --seconds ends it early,
+and what is left is counted. --out holds what is known after every case: the same command again goes
+on from there, whatever ended the one before. Ends with 1 if a text that says exact differs.
 """
 
 from __future__ import annotations
@@ -21,94 +23,50 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio_of_prompts, recorded, shown
+from benchmarks.shared.text_cases import COLD, DRAWN, GREEDY, SECOND, Case, chains, way_of
 from parlay import Answer, Parlay
 from parlay.bench.suite import load_suite
 from parlay.hub.resolving import resolve_model
 from parlay.models import SHIPPED_DRAFTERS
+from parlay.parlay import Stream
 from parlay.runtime.loading import MODEL
 
 Messages = list[dict[str, Any]]
 Options = dict[str, Any]
+Kind = tuple[str, str, str, str]  # arm, company, turn, way
 WAYS: dict[str, Options] = {
-    "greedy": {},
-    "drawn": {"temperature": 0.8, "top_p": 0.95, "seed": 11},
+    GREEDY: {},
+    DRAWN: {"temperature": 0.8, "top_p": 0.95, "seed": 11},
 }
 NEXT = {"role": "user", "content": "Say that again in one short sentence."}
-COLD, WARM, SECOND = "cold", "warm", "second turn"
+# Of the time for texts, at most this part goes to what they are compared with.
+_REFERENCE = 0.5
 
 
 @dataclass(frozen=True)
 class Outcome:
     """One answer beside the reference's."""
 
+    arm: str
+    company: str
+    turn: str
+    way: str
     same: bool
     exact: bool
     drafted: int
     accepted: int
-    seconds: float  # of those asked together
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of the matrix: what is asked of every prompt."""
-
-    slots: int
-    what: str
-    turn: str
-    way: str
-    options: Options
 
     @property
-    def name(self) -> str:
-        return f"{self.slots} x {self.what}, {self.turn}, {self.way}"
-
-
-@dataclass(frozen=True)
-class Line:
-    """What came of a row so far."""
-
-    slots: int
-    what: str
-    turn: str
-    way: str
-    texts: int
-    differ: int
-    differ_and_say_exact: int
-    say_exact: int
-    drafted: int
-    accepted: int
-    seconds: float
-
-    @classmethod
-    def of(cls, row: Row, found: Sequence[Outcome]) -> Line:
-        different = [each for each in found if not each.same]
-        return cls(
-            row.slots,
-            row.what,
-            row.turn,
-            row.way,
-            texts=len(found),
-            differ=len(different),
-            differ_and_say_exact=sum(each.exact for each in different),
-            say_exact=sum(each.exact for each in found),
-            drafted=sum(each.drafted for each in found),
-            accepted=sum(each.accepted for each in found),
-            seconds=round(sum(each.seconds for each in found) / row.slots, 2),
-        )
-
-    def __str__(self) -> str:
-        return (
-            f"{self.slots} x {self.what:16} {self.turn:12} {self.way:6} {self.differ:3} of"
-            f" {self.texts} differ, {self.say_exact} say exact, {self.drafted} drafted,"
-            f" {self.accepted} accepted, {self.seconds:.1f} s"
-        )
+    def kind(self) -> Kind:
+        return self.arm, self.company, self.turn, self.way
 
 
 @dataclass
@@ -119,11 +77,9 @@ class Results:
     asked: Options  # what the texts depend on; a file of another question is not gone on with
     deadline: float = float("inf")
     facts: Options = field(default_factory=dict)
-    plain: dict[str, list[str]] = field(default_factory=dict)  # the reference's texts
-    outcomes: dict[str, list[Outcome]] = field(default_factory=dict)  # by row
+    plain: dict[str, str] = field(default_factory=dict)  # the reference's texts
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
     rates: dict[str, list[float]] = field(default_factory=dict)  # by mode
-    rows: dict[str, Row] = field(default_factory=dict)  # those that this run knows of
-    left: dict[str, int] = field(default_factory=dict)  # answers of rows that are not all there
 
     @classmethod
     def of(cls, path: Path | None, asked: Options) -> Results:
@@ -134,11 +90,9 @@ class Results:
         kept = json.loads(path.read_text("utf-8"))
         if kept.get("asked") != asked:
             sys.exit(f"{path} holds answers to {kept.get('asked')}, not {asked}: name another file")
-        made.facts = {key: kept[key] for key in kept if key.startswith("slots_")}
-        made.plain, made.rates = kept["plain"], kept["rates"]
-        for name, found in kept["outcomes"].items():
-            made.outcomes[name] = [Outcome(**each) for each in found]
-        say(f"{path}: {sum(map(len, made.outcomes.values()))} answers are there already")
+        made.facts, made.plain, made.rates = kept["facts"], kept["plain"], kept["rates"]
+        made.outcomes = {name: Outcome(**each) for name, each in kept["outcomes"].items()}
+        say(f"{path}: {len(made.outcomes)} answers are there already")
         return made
 
     @property
@@ -146,53 +100,49 @@ class Results:
         return time.time() > self.deadline
 
     @property
-    def lines(self) -> list[Line]:
-        return [Line.of(row, self.outcomes[name]) for name, row in self.rows.items()]
-
-    @property
     def wrong(self) -> int:
-        every = (each for found in self.outcomes.values() for each in found)
-        return sum(each.exact and not each.same for each in every)
-
-    def class_of(self, slots: int) -> str | None:
-        """The class that an earlier run was in."""
-        name: str | None = self.facts.get(f"slots_{slots}", {}).get("class")
-        return name
+        return sum(each.exact and not each.same for each in self.outcomes.values())
 
     def save(self, **facts: Any) -> None:
         self.facts |= facts
         if self.path is None:
             return
         whole = {
-            **self.facts,
+            "facts": self.facts,
             "asked": self.asked,
-            "matrix": [asdict(line) for line in self.lines],
-            "left": self.left,
+            "lines": list(lines(self.outcomes.values())),
             "plain": self.plain,
             "rates": self.rates,
-            "outcomes": {name: [asdict(o) for o in got] for name, got in self.outcomes.items()},
+            "outcomes": {name: asdict(each) for name, each in self.outcomes.items()},
         }
         part = self.path.with_suffix(".part")  # whoever ends us here leaves the last whole file
         part.write_text(json.dumps(whole, indent=1), "utf-8")
         part.replace(self.path)
 
 
-def summary(lines: Sequence[Line]) -> Iterator[str]:
-    """As in docs/explanation/exactness.md: texts that differ, by what proposed them."""
-    kinds = {
-        "none": "no proposer",
-        "suffix": "suffix",
-        "model": "drafter",
-        "controller": "controller",
-    }
-    yield f"| | {' | '.join(kinds.values())} |"
-    yield "|---" * (1 + len(kinds)) + "|"
-    for slots in sorted({line.slots for line in lines}):
-        cells = []
-        for kind in kinds:
-            own = [line for line in lines if line.slots == slots and line.what.startswith(kind)]
-            cells.append(f"{sum(o.differ for o in own)} of {sum(o.texts for o in own)}")
-        yield f"| {'alone' if slots == 1 else f'as one of {slots}'} | {' | '.join(cells)} |"
+def lines(found: Iterable[Outcome]) -> Iterator[str]:
+    """A line for each kind of case: how many texts are equal, and how many say that they are."""
+    kinds: dict[Kind, list[Outcome]] = defaultdict(list)
+    for each in found:
+        kinds[each.kind].append(each)
+    for kind, own in sorted(kinds.items()):
+        yield (
+            f"{', '.join(kind)}: {sum(e.same for e in own)} equal of {len(own)},"
+            f" {sum(e.exact for e in own)} say exact,"
+            f" {sum(e.accepted for e in own)} accepted of {sum(e.drafted for e in own)} drafted"
+        )
+
+
+def summary(found: Sequence[Outcome]) -> Iterator[str]:
+    """As in docs/explanation/exactness.md: texts that are equal, by what proposed them."""
+    arms = sorted({each.arm for each in found})
+    yield f"| | {' | '.join(arms)} |"
+    yield "|---" * (1 + len(arms)) + "|"
+    for what in ("company", "turn", "way"):
+        for value in sorted({str(getattr(each, what)) for each in found}):
+            own = [each for each in found if getattr(each, what) == value]
+            cells = [[each.same for each in own if each.arm == arm] for arm in arms]
+            yield f"| {value} | {' | '.join(f'{sum(c)} of {len(c)}' for c in cells)} |"
 
 
 def say(line: str) -> None:
@@ -206,8 +156,10 @@ def prompts(n: int) -> list[Messages]:
 
 
 def opened(args: argparse.Namespace, draft: str, slots: int, **options: Any) -> Parlay:
-    size = args.context
-    return Parlay(args.target, draft=draft, slots=slots, context_size=size, **options)
+    size, threads = args.context, args.threads
+    return Parlay(
+        args.target, draft=draft, slots=slots, context_size=size, threads=threads, **options
+    )
 
 
 def forget(parlay: Parlay) -> None:
@@ -223,146 +175,137 @@ def forget(parlay: Parlay) -> None:
     erased.wait()
 
 
-def ask(parlay: Parlay, texts: Sequence[Messages], together: int, options: Options) -> list[Answer]:
-    found: list[Answer] = []
-    for i in range(0, len(texts), together):
-        streams = [parlay.stream(text, **options) for text in texts[i : i + together]]
-        found += [stream.answer for stream in streams]
-    return found
-
-
-def second_turns(texts: Sequence[Messages], plain: Sequence[str]) -> list[Messages]:
-    return [
-        [*text, {"role": "assistant", "content": said}, NEXT]
-        for text, said in zip(texts, plain, strict=True)
-    ]
-
-
-def reference(args: argparse.Namespace, results: Results, name: str, slots: int) -> None:
-    """Without proposers and alone, from cold caches; the second turn goes on from the first."""
-    n = len(args.texts)
-    wanted = [f"{slots}, {way}, {turn}" for way in args.ways for turn in (COLD, SECOND)]
-    if all(len(results.plain.get(key, ())) == n for key in wanted):
-        return
-    options: Options = {"mode": "exact", "exact_class": name, "prompt_cache_mb": 0}
-    with opened(args, "none", slots, **options) as parlay:
-        for way, how in args.ways.items():
-            first = {**how, "draft": "none", "max_tokens": args.tokens}
-            said = _read_cold(parlay, results, f"{slots}, {way}, {COLD}", args.texts, first)
-            second = {**first, "max_tokens": args.second_tokens}
-            turns = second_turns(args.texts[: len(said)], said)
-            _read_cold(parlay, results, f"{slots}, {way}, {SECOND}", turns, second)
-
-
-def _read_cold(
-    parlay: Parlay, results: Results, key: str, texts: Sequence[Messages], options: Options
-) -> list[str]:
-    """Each alone, in an engine that has forgotten the others; those that are missing."""
-    said = results.plain.setdefault(key, [])
-    for text in texts[len(said) :]:
-        if results.late:
-            break
-        forget(parlay)
-        said.append(ask(parlay, [text], 1, options)[0].text)
-        results.save()
-    return said
-
-
 # -- the texts ------------------------------------------------------------------------------------
 
 
-def matrix(args: argparse.Namespace, results: Results, slots: int) -> str:
-    """One number of slots through all of it; returns the class."""
-    pinned = args.exact_class or results.class_of(slots)
-    with opened(args, args.draft, slots, mode="exact", exact_class=pinned) as parlay:
-        engine = parlay.engine
-        name, cost = engine.exact.name, engine.chosen.cost
-        say(f"{slots} slots: class {name}, estimated to cost {100 * (cost or 0):.1f} %")
-        found = {"class": name, "cost_percent": round(100 * (cost or 0), 2)}
-        results.save(**{f"slots_{slots}": {**found, **engine.exact.to_dict()}})
-        began = time.time()
-        reference(args, results, name, slots)
-        say(f"reference: {time.time() - began:.1f} s")
-        warm = Warm(parlay, args, slots)
-        for row in rows(args, slots, max(engine.exact.widths) - 1):
-            warm.fill(row, results)
-        results.save(**{f"slots_{slots}": {**found, **engine.exact.to_dict()}})
+class Texts:
+    """The proof for one class, round by round."""
+
+    def __init__(self, args: argparse.Namespace, results: Results, name: str) -> None:
+        self._args = args
+        self._results = results
+        self._options: Options = {"mode": "exact", "exact_class": name, "prompt_cache_mb": 0}
+
+    def run(self, round_: int, until: float) -> None:
+        """As much of a round as there is time for."""
+        results = self._results
+        results.deadline = time.time() + _REFERENCE * (until - time.time())
+        self._read(round_)
+        results.deadline = until
+        with opened(self._args, self._args.draft, self._args.slots, **self._options) as parlay:
+            widest = max(parlay.engine.exact.widths) - 1
+            arms = arms_of(widest, self._args)
+            results.save(arms=list(arms), class_=parlay.engine.exact.to_dict())
+            n = len(self._args.texts)
+            for chain in chains(n, list(arms), self._args.slots, round_):
+                if not results.late:
+                    self._follow(parlay, chain, round_, arms)
+
+    def _read(self, round_: int) -> None:
+        """The reference: without proposers, alone, from cold caches."""
+        n = len(self._args.texts)
+        missing = [p for p in range(n) if _key(p, way_of(p, round_), SECOND) not in self._plain]
+        if not missing:
+            return
+        with opened(self._args, "none", self._args.slots, **self._options) as parlay:
+            for prompt in missing:
+                if self._results.late:
+                    return
+                way = way_of(prompt, round_)
+                for turn in (COLD, SECOND):
+                    forget(parlay)
+                    answer = self._asked(parlay, prompt, turn, way, {"draft": "none"}).answer
+                    self._plain[_key(prompt, way, turn)] = answer.text
+                self._results.save()
+
+    @property
+    def _plain(self) -> dict[str, str]:
+        return self._results.plain
+
+    def _asked(self, parlay: Parlay, prompt: int, turn: str, way: str, options: Options) -> Stream:
+        text, limit = self._args.texts[prompt], self._args.tokens
+        if turn == SECOND:
+            said = {"role": "assistant", "content": self._plain[_key(prompt, way, COLD)]}
+            text, limit = [*text, said, NEXT], self._args.second_tokens
+        return parlay.stream(text, max_tokens=limit, **WAYS[way], **options)
+
+    def _follow(
+        self, parlay: Parlay, chain: Sequence[Case], round_: int, arms: dict[str, Options]
+    ) -> None:
+        """A chain that was cut is begun again: its later turns go on from the earlier ones."""
+        own = [p for p in chain[0].prompts if _key(p, way_of(p, round_), SECOND) in self._plain]
+        if not own or all(
+            _name(case, p, round_) in self._results.outcomes for case in chain for p in own
+        ):
+            return
+        forget(parlay)
+        for case in chain:
+            streams = {
+                p: self._asked(parlay, p, case.turn, way_of(p, round_), arms[case.arm]) for p in own
+            }
+            for p, stream in streams.items():
+                self._results.outcomes[_name(case, p, round_)] = self._compared(
+                    case, p, round_, stream.answer
+                )
+        self._results.save()
+
+    def _compared(self, case: Case, prompt: int, round_: int, answer: Answer) -> Outcome:
+        way, counts = way_of(prompt, round_), answer.speculation
+        turn = SECOND if case.turn == SECOND else COLD
+        same = answer.text == self._plain[_key(prompt, way, turn)]
+        return Outcome(
+            case.arm,
+            case.company,
+            case.turn,
+            way,
+            same,
+            answer.exact,
+            counts.n_drafted,
+            counts.n_accepted,
+        )
+
+
+def _key(prompt: int, way: str, turn: str) -> str:
+    return f"{prompt}, {way}, {turn}"
+
+
+def _name(case: Case, prompt: int, round_: int) -> str:
+    return f"{round_}: {prompt}, {case.arm}, {case.company}, {case.turn}"
+
+
+def arms_of(widest: int, args: argparse.Namespace) -> dict[str, Options]:
+    """Who proposes, and what a request says to have it so."""
+    windows = range(1, min(widest, args.widest) + 1) if args.drafter is not None else ()
+    return {
+        "controller": {},
+        **{f"model at {n}": {"draft": MODEL, "window": n} for n in windows},
+        "suffix": {"draft": "suffix", "window": min(4, widest)},
+        "none": {"draft": "none"},
+    }
+
+
+def texts(args: argparse.Namespace, results: Results, until: float) -> str:
+    """All rounds; returns the class."""
+    name = args.exact_class or results.facts.get("class") or chosen_class(args)
+    results.save(**{"class": name})
+    proof = Texts(args, results, name)
+    for round_ in range(args.rounds):
+        if not (round_ and results.late):
+            proof.run(round_, until)
+    n_wanted = args.rounds * n_cases(results.facts["arms"], args)
+    results.save(left=n_wanted - len(results.outcomes))
     return name
 
 
-def rows(args: argparse.Namespace, slots: int, widest: int) -> Iterator[Row]:
-    """What is run, the likeliest to fail first."""
-    for what, turn, options in _kinds(args, slots, widest):
-        for way, how in args.ways.items():
-            yield Row(slots, what, turn, way, {"max_tokens": args.tokens, **how, **options})
+def n_cases(arms: Sequence[str], args: argparse.Namespace) -> int:
+    every = chains(len(args.texts), arms, args.slots, 0)
+    return sum(len(case.prompts) for chain in every for case in chain)
 
 
-def _kinds(args: argparse.Namespace, slots: int, widest: int) -> Iterator[tuple[str, str, Options]]:
-    """Without proposers, alone and cold is the reference itself."""
-    for turn in (COLD, WARM, SECOND):
-        yield "controller", turn, {}
-    for window in range(1, min(widest, args.widest) + 1) if args.drafter is not None else ():
-        yield f"model, window {window}", COLD, {"draft": MODEL, "window": window}
-    yield "suffix", COLD, {"draft": "suffix", "window": min(4, widest)}
-    for turn in (COLD, WARM, SECOND) if slots > 1 else (WARM, SECOND):
-        yield "none", turn, {"draft": "none"}
-
-
-class Warm:
-    """An engine, and which prompts it has read: a warm one finds what an earlier row left."""
-
-    def __init__(self, parlay: Parlay, args: argparse.Namespace, slots: int) -> None:
-        self._parlay, self._args, self._slots = parlay, args, slots
-        self._read: set[int] = set()
-
-    def fill(self, row: Row, results: Results) -> None:
-        """Ask what the row lacks, as many at once as there are slots."""
-        found, wanted = results.outcomes.setdefault(row.name, []), self._wanted(row, results)
-        results.rows[row.name] = row
-        if row.turn == COLD:
-            forget(self._parlay)
-            self._read.clear()
-        before = len(found)
-        for first in range(before, len(wanted), self._slots):
-            if results.late:
-                break
-            found += self._compare(row, first, wanted[first : first + self._slots])
-            results.save()
-        n_left = len(self._args.texts) - len(found)
-        results.left |= {row.name: n_left} if n_left else {}
-        if len(found) > before:
-            say(str(Line.of(row, found)))
-
-    def _wanted(self, row: Row, results: Results) -> list[tuple[Messages, str]]:
-        """By prompt: what is asked, and what the reference said, as far as it came."""
-        said = results.plain.get(f"{row.slots}, {row.way}, {COLD}", [])
-        texts = self._args.texts[: len(said)]
-        if row.turn == SECOND:
-            texts = second_turns(texts, said)
-            said = results.plain.get(f"{row.slots}, {row.way}, {SECOND}", [])
-        return list(zip(texts, said, strict=False))
-
-    def _compare(
-        self, row: Row, first: int, wanted: Sequence[tuple[Messages, str]]
-    ) -> list[Outcome]:
-        places = range(first, first + len(wanted))
-        if row.turn != COLD and not self._read.issuperset(places):  # an earlier run has read them
-            ask(self._parlay, [self._args.texts[i] for i in places], self._slots, row.options)
-        self._read.update(places)
-        limit = self._args.second_tokens if row.turn == SECOND else self._args.tokens
-        began, options = time.time(), {**row.options, "max_tokens": limit}
-        answers = ask(self._parlay, [text for text, _ in wanted], self._slots, options)
-        seconds = round(time.time() - began, 3)
-        return [
-            Outcome(
-                answer.text == said,
-                answer.exact,
-                answer.speculation.n_drafted,
-                answer.speculation.n_accepted,
-                seconds,
-            )
-            for answer, (_, said) in zip(answers, wanted, strict=True)
-        ]
+def chosen_class(args: argparse.Namespace) -> str:
+    """What an engine with these proposers chooses by price."""
+    with opened(args, args.draft, args.slots, mode="exact") as parlay:
+        return parlay.engine.exact.name
 
 
 # -- the speed ------------------------------------------------------------------------------------
@@ -381,7 +324,7 @@ def speed(args: argparse.Namespace, results: Results, name: str | None) -> Optio
     with opened(args, args.draft, 1, mode="exact", exact_class=name) as parlay:
         for i, text in enumerate((*args.texts[:2], *args.texts[done:]), done - 2):
             if results.late:
-                results.left["speed"] = len(args.texts) - max(i, 0)
+                say(f"speed: {len(args.texts) - max(i, 0)} prompts left")
                 break
             for mode in [*MODES, *MODES][i % 3 : i % 3 + 3]:
                 answer = parlay.generate(text, max_tokens=args.tokens, **MODES[mode])
@@ -410,7 +353,7 @@ def _four_rows(parlay: Parlay) -> float | None:
 
 def show_classes(args: argparse.Namespace) -> Options:
     """Every class, with what its plain passes cost over one of one row."""
-    with opened(args, args.draft, args.slots[-1], mode="exact") as parlay:
+    with opened(args, args.draft, args.slots, mode="exact") as parlay:
         chosen, prices = parlay.engine.chosen, parlay.engine.prices
         for found in chosen.classes:
             steady = None if prices is None else prices.curve(256, 1).steady
@@ -430,10 +373,11 @@ def parsed() -> argparse.Namespace:
     ap.add_argument("--exact-class", help="run in this class instead of the cheapest")
     ap.add_argument("--prompts", type=int, default=20)
     ap.add_argument("--tokens", type=int, default=96)
-    ap.add_argument("--second-tokens", type=int, default=48, help="of a second turn's answer")
-    ap.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
+    ap.add_argument("--second-tokens", type=int, default=32, help="of a second turn's answer")
+    ap.add_argument("--rounds", type=int, default=1, choices=(1, 2), help="2: both ways of drawing")
     ap.add_argument("--widest", type=int, default=16, help="window of the draft model at most")
-    ap.add_argument("--slots", type=int, nargs="*", default=[1, 4])
+    ap.add_argument("--slots", type=int, default=4, help="how many are asked at once")
+    ap.add_argument("--threads", type=int, default=0, help="of the CPU; 0: as ever")
     ap.add_argument("--context", type=int, default=4096)
     ap.add_argument("--seconds", type=float, default=float("inf"), help="for all of it, about")
     ap.add_argument("--out", type=Path, help="everything as JSON; what is there is gone on with")
@@ -441,14 +385,13 @@ def parsed() -> argparse.Namespace:
     if args.drafter in SHIPPED_DRAFTERS:
         args.drafter = str(SHIPPED_DRAFTERS[args.drafter])
     args.draft = "suffix" if args.drafter is None else f"suffix,{args.drafter}"
-    args.ways = {way: WAYS[way] for way in args.ways}
     args.target, only_texts = resolve_model(args.model), args.texts
     args.only_texts, args.texts = only_texts, prompts(args.prompts)
     return args
 
 
 def question(args: argparse.Namespace) -> Options:
-    """What the answers depend on, slots and class apart."""
+    """What the answers depend on, the class apart."""
     drafter = None if args.drafter is None else Path(args.drafter).name
     return {
         "model": args.target.name,
@@ -456,6 +399,7 @@ def question(args: argparse.Namespace) -> Options:
         "prompts": len(args.texts),
         "tokens": [args.tokens, args.second_tokens],
         "context": args.context,
+        "slots": args.slots,
     }
 
 
@@ -466,26 +410,27 @@ def main() -> None:
     if args.classes:
         results.save(**show_classes(args))
     elif not args.speed:
-        for i, slots in enumerate(args.slots, 1):  # each gets its part of the time
-            results.deadline = started + args.seconds * i / len(args.slots)
-            found = matrix(args, results, slots)
-            name = found if slots == 1 else name
+        name = texts(args, results, started + args.seconds)
+        tell(args, results)
     if not (args.classes or args.only_texts):
         results.deadline = started + args.seconds
         results.save(speed=speed(args, results, name))
     results.save(seconds=round(time.time() - started, 1))
-    if not args.speed and not args.classes:
-        tell(results)
     sys.exit(1 if results.wrong else 0)
 
 
-def tell(results: Results) -> None:
-    """The table, and what is left of it."""
-    print("\n".join(summary(results.lines)))
-    for name, n in results.left.items():
-        say(f"left: {name}: {n}")
-    n = sum(line.texts for line in results.lines)
-    say(f"{results.wrong} of {n} texts differ that say exact; {sum(results.left.values())} left")
+def tell(args: argparse.Namespace, results: Results) -> None:
+    """The lines, the table, and how much is left."""
+    found, model = list(results.outcomes.values()), args.target.stem
+    for line in lines(found):
+        print(f"{model}, class {results.facts['class']}: {line}")
+    print("\n".join(summary(found)))
+    print(
+        f"{model}: {sum(each.same for each in found)} of {len(found)} texts equal,"
+        f" {sum(each.exact for each in found)} say exact, {results.wrong} of these differ;"
+        f" {results.facts['left']} left",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
