@@ -34,7 +34,7 @@ from parlay import Parlay
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Round
 from parlay.llama.facts import Facts, read_facts
-from parlay.proposers.proposer import Ask, Proposer
+from parlay.proposers.proposer import Ask, Proposer, prepares
 from parlay.runtime.answer import Answer
 from parlay.runtime.drafter_pause import DrafterPause
 
@@ -146,6 +146,10 @@ class Recorded:
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         made = self._drafter.propose(asks)
         return [self._exchange(ask, draft) for ask, draft in zip(asks, made, strict=True)]
+
+    def prepare(self, ask: Ask) -> None:
+        if prepares(self._drafter):
+            self._drafter.prepare(ask)
 
     def _exchange(self, ask: Ask, draft: Draft) -> Draft:
         at = len(ask.tokens) - self._n_prompt

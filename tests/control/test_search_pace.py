@@ -44,6 +44,18 @@ def test_what_comes_before_every_pass_is_not_taken_for_a_search() -> None:
     assert pace.interval == 1
 
 
+def test_a_slow_round_without_a_look_does_not_make_looks_seem_harmless() -> None:
+    """The first round that rests also learns from the last search: it takes nearly as long."""
+    pace = SearchPace()
+    while not pace.rests:
+        searches(pace, 1, SEARCH)
+    for _ in range(2):
+        pace.due()
+        pace.observe(0.95 * SEARCH, FAST, found=False)
+        searches(pace, 20, SEARCH)
+    assert pace.interval > 20
+
+
 def test_a_text_that_is_noticed_is_looked_at_in_the_next_round() -> None:
     pace = SearchPace()
     while not pace.rests:

@@ -30,6 +30,8 @@ class CapturedTarget(ScriptedModel):
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         rows = super().decode(spans)
+        if self.steady:
+            self.meanwhile()
         if self.listener is not None:
             self.listener(spans, [states_of(span.tokens) for span in spans])
         return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
+from parlay.decoding.span import Span
+from parlay.decoding.states import States
 from parlay.proposers.chain import ChainProposer
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.follower import Follower
@@ -77,11 +79,13 @@ def make(request: pytest.FixtureRequest) -> Make:
     return KINDS[request.param]
 
 
-def following(make: Make, **options: object) -> Following:
+def following(make: Make, *, steady: bool = False, **options: object) -> Following:
+    """`steady`: a device computes passes, and something can be done meanwhile."""
     drafter, proposer = make()
     rig = Rig(proposers={"model": proposer}, **options)  # type: ignore[arg-type]
     target = CapturedTarget(LOGITS, N_VOCAB, rig.target.context_size)
-    target.listener = proposer.follow
+    target.listener, target.steady = proposer.follow, steady
+    target.meanwhile = rig.target.meanwhile
     rig.target = rig.scheduler.target = rig.scheduler._slots._target = target
     return Following(rig, drafter, proposer)
 
@@ -102,11 +106,18 @@ def test_a_drafter_that_saw_everything_is_always_right(make: Make) -> None:
     window=st.integers(1, 9),
     slots=st.integers(1, 3),
     temperature=st.sampled_from([0.0, 0.9]),
+    steady=st.booleans(),
 )
 def test_any_mix_of_requests_gives_plain_text_and_keeps_the_drafter_in_step(
-    kind: str, lengths: list[int], chunk: int, window: int, slots: int, temperature: float
+    kind: str,
+    lengths: list[int],
+    chunk: int,
+    window: int,
+    slots: int,
+    temperature: float,
+    steady: bool,
 ) -> None:
-    found = following(KINDS[kind], window=window, slots=slots, chunk=chunk)
+    found = following(KINDS[kind], steady=steady, window=window, slots=slots, chunk=chunk)
     sampling = Sampling(temperature=temperature, seed=3)
     requests = [
         Request((*PROMPT[:3], *range(6, 6 + n % 7), 2), max_tokens=n, sampling=sampling)
@@ -157,6 +168,35 @@ def test_states_that_wait_are_few_even_if_nobody_asks_for_a_draft(make: Make) ->
     waiting = found.proposer._slots[0]
     assert len(waiting.tokens) <= 66
     assert sum(len(rows) for rows in waiting.states) == len(waiting.tokens)
+
+
+def test_states_are_read_beside_passes_that_nobody_drafts_for(make: Make) -> None:
+    found = following(make, steady=True, window=0)
+    outside: list[int] = []
+    follow = found.proposer.follow
+
+    def listening(spans: Sequence[Span], states: Sequence[States]) -> None:
+        n_before = len(found.drafter.passes)
+        follow(spans, states)
+        outside.append(len(found.drafter.passes) - n_before)
+
+    found.target.listener = listening
+    (seq,) = found.rig.run(Request(PROMPT, max_tokens=60))
+    assert not any(outside)
+    assert len(found.proposer._slots[0].tokens) <= 17
+    (again,) = found.rig.run(Request((*seq.tokens[:-1], 7), max_tokens=20, window=4))
+    assert again.n_reused == len(seq.tokens) - 1
+    assert again.counts.n_accepted == again.counts.n_drafted > 0
+
+
+def test_a_failure_beside_a_pass_costs_no_answer_and_starts_over(make: Make) -> None:
+    found = following(make, steady=True, window=0)
+    found.drafter.fail_next = 1
+    (seq,) = found.rig.run(Request(PROMPT, max_tokens=60))
+    assert (seq.finish_reason, found.drafter.fail_next) == ("length", 0)
+    (again,) = found.rig.run(Request((*PROMPT, 9), max_tokens=20, window=4))
+    assert again.counts.n_drafted > 0
+    assert found.rig.text(again) == plain(Request((*PROMPT, 9), max_tokens=20))
 
 
 def test_a_drafter_that_comes_late_drafts_from_what_it_saw(make: Make) -> None:

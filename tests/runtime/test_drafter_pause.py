@@ -11,7 +11,7 @@ from parlay import Parlay
 from parlay.control.controller import Choice, NeverRests, View, plain
 from parlay.decoding.draft import Draft, Look
 from parlay.decoding.round import Fallback, Round, Timing
-from parlay.decoding.span import common_prefix
+from parlay.decoding.span import Span, common_prefix
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Ask
 from parlay.runtime.drafter_pause import DrafterPause, bits_stay
@@ -94,6 +94,25 @@ def test_states_stay_inside_for_requests_that_may_not_draft_by_them(parlay: Parl
     assert reads("a dog and the", "model")
     drafted = parlay.generate("a dog and the cat sat", max_tokens=40, raw=True, draft="model")
     assert drafted.text == text
+
+
+@pytest.mark.parametrize("pauses", [True, False])
+def test_what_is_decided_while_a_device_computes_holds_from_the_next_pass_on(
+    parlay: Parlay, monkeypatch: pytest.MonkeyPatch, pauses: bool
+) -> None:
+    target, heard = parlay.engine.target, list[int]()
+    assert target._capture is not None
+    target.pause_capture(not pauses)
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "steady", True)
+        patch.setattr(target, "meanwhile", lambda: target.pause_capture(pauses))
+        patch.setattr(target._capture, "_listener", lambda spans, _: heard.append(spans[0].start))
+        target.clear(0)
+        target.decode([Span(0, 0, [1, 2, 3], 1)])
+        target.decode([Span(0, 3, [4], 1)])
+    target.pause_capture(False)
+    target.clear(0)
+    assert heard == ([0] if pauses else [3])
 
 
 def test_not_once_chosen_is_enough_to_give_up_early(parlay: Parlay) -> None:

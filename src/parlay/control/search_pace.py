@@ -19,8 +19,10 @@ _ROW, _PATIENCE, _PATIENCE_BACK = 3, 0.5, 0.0005
 _N_FRUITLESS = 16  # harmless searches in a row that find nothing, before a round goes without one
 _KEPT = 0.9  # the times of passes are averaged over about ten rounds
 # Of searches the middle one of so many counts, once there are a few: the first one of a grammar
-# takes as long as ten others, and an average would take it for what all of them cost.
-_N_SEARCHES, _FEW = 5, 2
+# takes as long as ten others, and an average would take it for what all of them cost. Of rounds
+# without one the shortest of so many does: whoever took a slow one for what all take, would take
+# searches for harmless and see no other.
+_N_TIMES, _FEW = 5, 2
 
 
 class SearchPace:
@@ -28,7 +30,7 @@ class SearchPace:
 
     __slots__ = (
         "_fruitless",
-        "_idle_s",
+        "_idles_s",
         "_n_right",
         "_n_waited",
         "_noticed",
@@ -41,8 +43,9 @@ class SearchPace:
     )
 
     def __init__(self) -> None:
-        self._searches_s: deque[float] = deque(maxlen=_N_SEARCHES)
-        self._idle_s = self._pass_s = 0.0
+        self._searches_s: deque[float] = deque(maxlen=_N_TIMES)
+        self._idles_s: deque[float] = deque(maxlen=_N_TIMES)
+        self._pass_s = 0.0
         self.share = 0.0  # what a search takes of a pass, beyond what comes before any pass
         self._fruitless = 0.0  # what searches in vain took since the last bet, in passes
         self._n_waited = 0
@@ -89,10 +92,7 @@ class SearchPace:
         self._pass_s = _averaged(self._pass_s, pass_s)
         self._spare = min(most, self._spare + _AIM)
         self._patience = min(_PATIENCE, self._patience + _PATIENCE_BACK)
-        if not self._searched:
-            self._idle_s = _averaged(self._idle_s, search_s)
-        else:
-            self._searches_s.append(search_s)
+        (self._searches_s if self._searched else self._idles_s).append(search_s)
         self.share = self._measured_share()
         if self._searched:
             self._observe_search(right)
@@ -101,7 +101,8 @@ class SearchPace:
         times = sorted(self._searches_s)
         if not self._pass_s or len(times) < _FEW:
             return 0.0
-        return max(0.0, times[(len(times) - 1) // 2] - self._idle_s) / self._pass_s
+        idle_s = min(self._idles_s) if len(self._idles_s) >= _FEW else 0.0
+        return max(0.0, times[(len(times) - 1) // 2] - idle_s) / self._pass_s
 
     def _observe_search(self, right: bool) -> None:
         """In vain, unless its offer proved right and there is patience left."""

@@ -147,15 +147,20 @@ class Capture:
         self.layers = tuple(layers)
         self._listener = listener
         self._views: dict[int, tuple[int, States]] = {}  # where a layer's states lie
-        self.paused = False
+        self.paused = self._to_pause = False
         _check(model, self.layers)
         self._switch(on=True)
 
     def pause(self, paused: bool) -> None:
-        """While paused, passes cost what they did before, and nobody is told of them."""
-        if paused != self.paused:
-            self._switch(on=not paused)
-            self.paused = paused
+        """From the next pass on: while paused, passes cost what they did before, and nobody is told
+        of them."""
+        self._to_pause = paused
+
+    def before_pass(self) -> None:
+        """The last pass has ended, and with it what it was to capture."""
+        if self._to_pause != self.paused:
+            self._switch(on=self.paused)
+            self.paused = self._to_pause
 
     def close(self) -> None:
         """Stop: from here on passes cost what they did before."""

@@ -96,21 +96,21 @@ class Context:
 
     def decode_rows(self, spans: Sequence[Span]) -> NDArray[np.float32]:
         """One pass over all spans. Returns every row of logits in one view, in order of spans."""
-        captures = self._captures
         n_outputs = self._launch(spans)
         started = time.perf_counter()
-        if self.steady and not captures:  # else it may be told to capture nothing more
+        if self.steady:
             self.meanwhile()  # a GPU computes, so that this takes no time of its own
         rows = self._logits(n_outputs)
         self.busy_s += time.perf_counter() - started
-        if captures:  # it may be told to capture from the next pass on
-            self._tell(spans)
+        self._tell(spans)
         return rows
 
     def _launch(self, spans: Sequence[Span]) -> int:
         """Hand a pass over; returns how many rows of logits it will give."""
         if self._undo is not None:
             self._undo.before(spans)
+        if self._capture is not None:
+            self._capture.before_pass()
         n_outputs = self._batch.fill(spans)
         if n_outputs > self._max_outputs:
             raise BadRequest(f"a pass gives {self._max_outputs} rows of logits; ask for fewer")
@@ -151,7 +151,7 @@ class Context:
         return () if self._capture is None else self._capture.layers
 
     def pause_capture(self, paused: bool) -> None:
-        """Leave states inside for a while: reading them out costs a part of every pass."""
+        """Leave states inside from the next pass on: reading them out costs a part of each."""
         if self._capture is not None:
             self._capture.pause(paused)
 

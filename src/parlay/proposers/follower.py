@@ -24,6 +24,8 @@ log = logging.getLogger("parlay.proposers")
 # So many rows of a sequence may wait; then they are read, even if nobody asks for a draft. More
 # than any window: rows of a draft are only read once the target has judged them.
 _MOST_WAITING = 64
+# Beside a pass of the target so many are read at once: a few, so that they are ready before it is.
+_BESIDE = 16
 
 
 @dataclass(slots=True)
@@ -98,6 +100,18 @@ class Follower(ABC):
         if len(slot.tokens) > _MOST_WAITING:
             self._read_ahead(span.seq_id, slot, span.tokens[0])
         slot.add(span.tokens, states)
+
+    def prepare(self, ask: Ask) -> None:
+        """A device computes, and nobody asks for drafts: what waits is read before it is much. The
+        text that is judged already ends with the first token of the pass under way."""
+        n_judged, slot = len(ask.tokens) - 1, self._slot(ask.seq_id)
+        try:
+            self._cut(ask.seq_id, n_judged)
+            if len(slot.tokens) >= _BESIDE and slot.n_known == n_judged:
+                self._read_ahead(ask.seq_id, slot, ask.tokens[-1])
+        except Exception:
+            self._reset()  # what the cache holds now is unknown
+            raise
 
     def _read_ahead(self, seq_id: int, slot: Followed, following: int) -> None:
         """Take in what waits; `following` is the token after it."""

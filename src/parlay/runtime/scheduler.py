@@ -324,8 +324,9 @@ class Scheduler:
         for row in rows:
             if not row.decodes:
                 self.bets.read(row.seq, meanwhile=True)
-            elif row.seq.constraint is not None:
-                self.bets.prepare(row.seq)
+                continue
+            self.bets.prepare(row.seq)
+            if row.seq.constraint is not None:
                 prepare(row.seq.constraint, row.bet.draft.tokens, row.seq.request.sampling)
         self.bets.glance([row.seq for row in rows if row.decodes])
 
