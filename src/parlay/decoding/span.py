@@ -52,19 +52,11 @@ def pad(tokens: Sequence[int], width: int) -> list[int]:
 
 
 class Cached(Protocol):
-    """A cache of several sequences, and what can be done to it."""
+    """Holds what was read of several sequences."""
 
     @property
     def context_size(self) -> int:
         """Tokens that each sequence can hold."""
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds spent inside the model so far."""
-
-    @property
-    def can_shift(self) -> bool:
-        """Whether `shift` works; without it, what is left of a text must be read again."""
 
     def truncate(self, seq_id: int, length: int) -> None:
         """Forget everything from position `length` on."""
@@ -72,15 +64,9 @@ class Cached(Protocol):
     def clear(self, seq_id: int) -> None:
         """Forget a sequence."""
 
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
-        """Drop positions [keep, keep + discard) and move what follows down."""
-
-    def close(self) -> None:
-        """Free it."""
-
 
 class Passes(Cached, Protocol):
-    """A model with a cache of several sequences."""
+    """A model that passes run on, and cutting back what they read."""
 
     @property
     def n_vocab(self) -> int:
@@ -110,6 +96,28 @@ class Passes(Cached, Protocol):
     def mark(self, seq_id: int, *, lasting: bool = False) -> None:
         """Make it possible to come back to where the sequence is now; a lasting mark takes RAM."""
 
+
+class Loaded(Cached, Protocol):
+    """A model with such a cache, which it may shift and must free."""
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds spent inside the model so far."""
+
+    @property
+    def can_shift(self) -> bool:
+        """Whether `shift` works; without it, what is left of a text must be read again."""
+
+    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        """Drop positions [keep, keep + discard) and move what follows down."""
+
+    def close(self) -> None:
+        """Free it."""
+
+
+class LoadedPasses(Passes, Loaded, Protocol):
+    """A model with a cache of several sequences, whose texts are kept and put away."""
+
     def save(self, seq_id: int) -> Saved:
         """A copy of a sequence in RAM; what stays of it may be shorter."""
 
@@ -121,7 +129,7 @@ def nothing() -> None:
     """What there is to do meanwhile, unless somebody has something."""
 
 
-class Target(Passes, Protocol):
+class Target(LoadedPasses, Protocol):
     """The model whose text is made. What its passes read of prompts need not be waited for."""
 
     meanwhile: Callable[[], None]  # called while a device computes a pass, before it is waited for

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.decoding.span import Cached, Span
+from parlay.decoding.span import Loaded, Span
 
 States = NDArray[np.float32]  # one row per token
 
@@ -32,7 +32,7 @@ class Fed:
     n_logits: int = 0  # logits are read for so many of the last rows
 
 
-class StateModel(Cached, Protocol):
+class StateModel(Loaded, Protocol):
     """A drafter with a cache of its own that reads the target's states."""
 
     @property

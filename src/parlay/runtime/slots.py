@@ -9,7 +9,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from parlay.decoding.span import Passes, Saved, common_prefix
+from parlay.decoding.span import LoadedPasses, Saved, common_prefix
 from parlay.errors import BadRequest, DecodeError
 from parlay.runtime.copying import Copying
 from parlay.runtime.prompt_cache import Kept, PromptCache, reusable
@@ -37,7 +37,7 @@ class Slots:
 
     def __init__(
         self,
-        target: Passes,
+        target: LoadedPasses,
         n: int,
         cache: PromptCache | None = None,
         worth: int = 0,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from parlay.control.cost import CostTable, Curve, DrafterCost
 from parlay.control.undoing import Undoing
-from parlay.decoding.span import Passes, Saved, Span
+from parlay.decoding.span import Passes, Span
 from parlay.errors import BadRequest
 from parlay.proposers.follower import Follower
 from parlay.timing.probe_text import real_tokens, rewind
@@ -64,6 +64,11 @@ class Stopwatch:
 
     def __init__(self, passes: Passes, clock: Clock = perf_counter) -> None:
         self._passes = passes
+        self.context_size = passes.context_size
+        self.n_vocab = passes.n_vocab
+        self.sample = passes.sample
+        self.steady = passes.steady
+        self.free_rollback = passes.free_rollback
         self._clock = clock
         self._last: tuple[int, ...] = ()
         self._before: tuple[int, ...] = ()
@@ -104,34 +109,6 @@ class Stopwatch:
         else:
             self.samples[n, rows, False].append(seconds)
 
-    @property
-    def context_size(self) -> int:
-        return self._passes.context_size
-
-    @property
-    def n_vocab(self) -> int:
-        return self._passes.n_vocab
-
-    @property
-    def sample(self) -> Sequence[int]:
-        return self._passes.sample
-
-    @property
-    def busy_s(self) -> float:
-        return self._passes.busy_s
-
-    @property
-    def steady(self) -> bool:
-        return self._passes.steady
-
-    @property
-    def free_rollback(self) -> int:
-        return self._passes.free_rollback
-
-    @property
-    def can_shift(self) -> bool:
-        return self._passes.can_shift
-
     def length(self, seq_id: int) -> int:
         return self._passes.length(seq_id)
 
@@ -150,20 +127,8 @@ class Stopwatch:
     def mark(self, seq_id: int, *, lasting: bool = False) -> None:
         self._passes.mark(seq_id, lasting=lasting)
 
-    def save(self, seq_id: int) -> Saved:
-        return self._passes.save(seq_id)
-
-    def restore(self, seq_id: int, saved: Saved) -> None:
-        self._passes.restore(seq_id, saved)
-
     def clear(self, seq_id: int) -> None:
         self._passes.clear(seq_id)
-
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
-        self._passes.shift(seq_id, keep, discard)
-
-    def close(self) -> None:
-        self._passes.close()
 
 
 def measure(
