@@ -39,6 +39,7 @@ from parlay.control.profit import ProfitController
 from parlay.decoding.span import Span
 from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.proposer import Proposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime import scheduler as scheduling
@@ -242,7 +243,7 @@ def measure(kind: str, mode: Mode, n: int, script: Script, *, profile: bool = Fa
     if kind != "plain":
         proposers["suffix"] = SuffixProposer()
     if kind in ("drafter", "ahead"):
-        model = DraftModel(drafter, frozenset(), N_VOCAB, 512)
+        model = DraftModel(drafter, DraftLimits(frozenset(), N_VOCAB, 512))
         proposers["model"] = DraftAhead(model) if ahead else model
     controller = (Searching if script.always else ProfitController)(costs.copy())
     scheduler = _scheduler(target, proposers, controller, mode, n)

@@ -14,6 +14,7 @@ from parlay.decoding.span import Span
 from parlay.errors import DecodeError
 from parlay.proposers.ahead import THREAD, DraftAhead
 from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.proposer import Ask, Further
 from parlay.testing import ScriptedModel, hashed_logits
 
@@ -60,7 +61,7 @@ def model() -> Gated:
 
 @pytest.fixture
 def ahead(model: Gated) -> Iterator[DraftAhead]:
-    made = DraftAhead(DraftModel(model, frozenset(), N_VOCAB, 32))
+    made = DraftAhead(DraftModel(model, DraftLimits(frozenset(), N_VOCAB, 32)))
     yield made
     model.open_gate()
     made.close()
@@ -91,6 +92,15 @@ def draft_on(model: Gated, n: int) -> None:
     for _ in range(n):
         model.let_pass()
         model.wait_for_pass()
+
+
+def accepted(ahead: DraftAhead, model: Gated, n_passes: int) -> list[int]:
+    """The text with a whole draft and the target's token, so many of the drafter's passes on."""
+    text = [1, 2, 3]
+    draft = begin(ahead, model, text)
+    draft_on(model, n_passes)
+    text += [*draft, greedy([*text, *draft], 1)[0]]  # in place: the drafter looks at it
+    return text
 
 
 def test_until_it_drafts_ahead_there_is_no_thread(model: Gated, ahead: DraftAhead) -> None:
@@ -142,10 +152,7 @@ def test_whenever_the_pass_ends_the_next_draft_is_what_the_drafter_would_draft_a
 def test_what_is_ready_is_the_draft_and_nobody_waits_for_the_pass_that_runs(
     model: Gated, ahead: DraftAhead
 ) -> None:
-    text = [1, 2, 3]
-    draft = begin(ahead, model, text, window=3)
-    draft_on(model, 3)  # the guess and two tokens are there, the third is being made
-    text += [*draft, greedy([*text, *draft], 1)[0]]
+    text = accepted(ahead, model, 3)  # the guess and two tokens are there, the third is being made
     (found,) = ahead.propose([Ask(0, text, 2)])  # while the drafter's pass still runs
     assert list(found.tokens) == greedy(text, 2) and found.n_ahead == 2
     assert found.hidden_s > 0
@@ -154,10 +161,7 @@ def test_what_is_ready_is_the_draft_and_nobody_waits_for_the_pass_that_runs(
 def test_a_window_wider_than_what_is_ready_is_drafted_to_its_end(
     model: Gated, ahead: DraftAhead
 ) -> None:
-    text = [1, 2, 3]
-    draft = begin(ahead, model, text, window=3)
-    draft_on(model, 2)
-    text += [*draft, greedy([*text, *draft], 1)[0]]
+    text = accepted(ahead, model, 2)
     model.open_gate()
     (found,) = ahead.propose([Ask(0, text, 6)])
     assert list(found.tokens) == greedy(text, 6)
@@ -252,7 +256,7 @@ def test_drawn_text_is_guessed_with_the_noise_of_its_place(model: Gated, ahead: 
     text = [1, 2, 3]
     (draft,) = ahead.propose([Ask(0, text, 3, sampling=drawn, position=5)])
     ahead.ahead([Further(0, text, 3, 3)])
-    alone = DraftModel(ScriptedModel(LOGITS, N_VOCAB), frozenset(), N_VOCAB, 32)
+    alone = DraftModel(ScriptedModel(LOGITS, N_VOCAB), DraftLimits(frozenset(), N_VOCAB, 32))
     (long,) = alone.propose([Ask(0, list(text), 7, sampling=drawn, position=5)])
     ahead.forget(1)
     while ahead.ready(0, text).n_tokens < 7:

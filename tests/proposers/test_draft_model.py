@@ -23,7 +23,7 @@ from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.proposers.draft_model import DraftModel
-from parlay.proposers.drafting import confidence
+from parlay.proposers.drafting import DraftLimits, confidence
 from parlay.proposers.proposer import Ask, KeepGoing
 from parlay.testing import Logits, ScriptedModel, hashed_logits
 from tests import tiny_models
@@ -42,7 +42,7 @@ class Steady(ScriptedModel):
 def drafter(
     model: ScriptedModel, *, ends: frozenset[int] = frozenset(), n_batch: int = 32
 ) -> DraftModel:
-    return DraftModel(model, ends, N_VOCAB, n_batch)
+    return DraftModel(model, DraftLimits(ends, N_VOCAB, n_batch))
 
 
 def greedy(logits: Logits, tokens: Sequence[int], n: int) -> tuple[int, ...]:
@@ -456,7 +456,7 @@ def test_a_real_drafter_drafts_its_own_continuation_after_any_acceptance(
     path = write(tmp_path / "drafter.gguf", ftype="q8_0")
     rng = np.random.default_rng(0)
     with contexts(path, 2) as (context, reference):
-        proposer = DraftModel(context, frozenset(), context.n_vocab, 64)
+        proposer = DraftModel(context, DraftLimits(frozenset(), context.n_vocab, 64))
         texts = {0: [5, 6, 7, 8], 1: [90, 91, 92]}
         for accepted in (0, 4, 2, 1, 4):
             drafts = proposer.propose([Ask(i, text, 4) for i, text in texts.items()])
@@ -476,7 +476,7 @@ def test_a_recurrent_drafter_reads_again_only_what_came_after_its_draft_began(
     path = tiny_models.WRITERS[name](tmp_path / "drafter.gguf", ftype="q8_0")
     settings = ContextSettings(256, 2, 64, threads=1, n_snapshots=1, prompt_cache_bytes=1 << 24)
     with Model(path, ModelSettings()) as model, closing(Context(model, settings)) as context:
-        proposer = DraftModel(context, frozenset(), context.n_vocab, 64)
+        proposer = DraftModel(context, DraftLimits(frozenset(), context.n_vocab, 64))
         text = [int(t) for t in np.random.default_rng(2).integers(3, 200, 60)]
         for accepted in (0, 4, 2):
             (draft,) = proposer.propose([Ask(0, text, 4)])
@@ -515,7 +515,7 @@ def slid(proposer: DraftModel) -> list[int]:
 def test_a_real_drafter_goes_on_after_its_sequence_slid(tmp_path: Path) -> None:
     path = tiny_models.write_llama(tmp_path / "drafter.gguf", ftype="q8_0")
     with contexts(path, 1, cache_type_k="f16") as (context,):
-        proposer = DraftModel(context, frozenset(), context.n_vocab, 64)
+        proposer = DraftModel(context, DraftLimits(frozenset(), context.n_vocab, 64))
         tokens = slid(proposer)
         assert context.length(0) == len(tokens) + 3  # what it had drafted has moved along
         (draft,) = proposer.propose([Ask(0, tokens, 4)])
@@ -530,7 +530,7 @@ def test_a_drafter_whose_cache_cannot_slide_reads_the_text_again(
     path = write(tmp_path / "drafter.gguf", ftype="q8_0")
     with contexts(path, 2, cache_type_k="bf16") as (context, reference):
         assert not context.can_shift
-        proposer = DraftModel(context, frozenset(), context.n_vocab, 64)
+        proposer = DraftModel(context, DraftLimits(frozenset(), context.n_vocab, 64))
         tokens = slid(proposer)
         (draft,) = proposer.propose([Ask(0, tokens, 4)])
         assert draft.tokens == own_continuation(reference, tokens, 4)

@@ -15,6 +15,7 @@ from parlay.decoding.span import Span
 from parlay.decoding.states import States
 from parlay.proposers.chain import ChainProposer
 from parlay.proposers.dflash import DFlashProposer
+from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.follower import Follower
 from parlay.proposers.head import HeadProposer
 from parlay.proposers.proposer import Ask
@@ -32,6 +33,7 @@ from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
 PROMPT = (1, 2, 3, 4, 5)
 BLOCK = 6
 N_BATCH = 16
+LIMITS = DraftLimits(frozenset(), N_VOCAB, N_BATCH)
 
 
 @dataclass
@@ -51,23 +53,27 @@ class Following:
 def blocks() -> tuple[BlockDrafter, Follower]:
     drafter = BlockDrafter(LOGITS, N_VOCAB)
     return drafter, DFlashProposer(
-        drafter, frozenset(), N_VOCAB, N_BATCH, block_size=BLOCK, mask=MASK, name="model"
+        drafter,
+        LIMITS,
+        block_size=BLOCK,
+        mask=MASK,
+        name="model",
     )
 
 
 def eagle() -> tuple[HeadDrafter, Follower]:
     drafter = HeadDrafter(LOGITS, N_VOCAB)
-    return drafter, HeadProposer(drafter, frozenset(), N_VOCAB, N_BATCH, lead=0, name="model")
+    return drafter, HeadProposer(drafter, LIMITS, lead=0, name="model")
 
 
 def nextn() -> tuple[HeadDrafter, Follower]:
     drafter = HeadDrafter(LOGITS, N_VOCAB)
-    return drafter, HeadProposer(drafter, frozenset(), N_VOCAB, N_BATCH, lead=1, name="model")
+    return drafter, HeadProposer(drafter, LIMITS, lead=1, name="model")
 
 
 def chain() -> tuple[HeadDrafter, Follower]:
     drafter = ChainedDrafter(LOGITS, N_VOCAB)
-    return drafter, ChainProposer(drafter, frozenset(), N_VOCAB, N_BATCH, name="model")
+    return drafter, ChainProposer(drafter, LIMITS, name="model")
 
 
 Make = Callable[[], tuple[BlockDrafter | HeadDrafter, Follower]]

@@ -15,6 +15,7 @@ from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.parlay import Parlay
 from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.proposer import Ask
 from parlay.proposers.translated import Encoder, TranslatedProposer, _whole
 from tests import tiny_models
@@ -251,7 +252,7 @@ def test_a_drafter_of_another_vocabulary_agrees_with_itself(
             assert ours.first_difference(model.vocabulary) is not None
             context = Context(model, ContextSettings(512, threads=1))
             own = model.vocabulary
-            drafter = DraftModel(context, own.ends, own.size, 512)
+            drafter = DraftModel(context, DraftLimits(own.ends, own.size, 512))
             accepted, drafted = _acceptance(
                 TranslatedProposer(drafter, ours, own), prompt, list(answer.tokens)
             )

@@ -19,6 +19,7 @@ from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
 from parlay.proposers.ahead import THREAD, DraftAhead
 from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.drafting import DraftLimits
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Sequence as Answering
 from parlay.testing import Logits, ScriptedModel
@@ -63,7 +64,9 @@ class Beside:
 
     def __init__(self, period: int = 0, window: int = WINDOW) -> None:
         self.drafter = Drafter(period)
-        self.ahead = DraftAhead(DraftModel(self.drafter, frozenset(), N_VOCAB, 64), always=True)
+        self.ahead = DraftAhead(
+            DraftModel(self.drafter, DraftLimits(frozenset(), N_VOCAB, 64)), always=True
+        )
         self.rig = Rig(proposers={"model": self.ahead}, window=window)
         self.meanwhile: Callable[[], object] = lambda: None
         real = self.rig.target.decode

@@ -21,6 +21,7 @@ from parlay.decoding.span import Span
 from parlay.decoding.verdict import Origin
 from parlay.errors import BadRequest, DecodeError
 from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.proposers.skeleton import SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
@@ -45,7 +46,7 @@ SAMPLINGS = st.sampled_from(
 
 def draft_model(logits=LOGITS) -> tuple[ScriptedModel, DraftModel]:  # type: ignore[no-untyped-def]
     model = ScriptedModel(logits, N_VOCAB)
-    return model, DraftModel(model, frozenset(), N_VOCAB, 64)
+    return model, DraftModel(model, DraftLimits(frozenset(), N_VOCAB, 64))
 
 
 @settings(max_examples=60)

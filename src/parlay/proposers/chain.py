@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.states import ChainModel, Fed, States
-from parlay.proposers.drafting import Drafting
+from parlay.proposers.drafting import Drafting, DraftLimits
 from parlay.proposers.head import HeadProposer
 
 
@@ -26,13 +26,11 @@ class ChainProposer(HeadProposer):
     def __init__(
         self,
         model: ChainModel,
-        ends: frozenset[int],
-        n_vocab: int,
-        n_batch: int,
+        limits: DraftLimits,
         *,
         name: str = "chain",
     ) -> None:
-        super().__init__(model, ends, n_vocab, n_batch, lead=1, name=name)
+        super().__init__(model, limits, lead=1, name=name)
         self.longest = model.n_links
 
     def _extend_all(self, drafting: list[Drafting]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from parlay.decoding.span import Span
 from parlay.decoding.states import Fed, StateModel
-from parlay.proposers.drafting import Drafting
+from parlay.proposers.drafting import Drafting, DraftLimits
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Ask
 
@@ -21,9 +21,7 @@ class DFlashProposer(Follower):
     def __init__(
         self,
         model: StateModel,
-        ends: frozenset[int],
-        n_vocab: int,
-        n_batch: int,
+        limits: DraftLimits,
         *,
         block_size: int,
         mask: int,
@@ -31,7 +29,7 @@ class DFlashProposer(Follower):
         name: str = "dflash",
     ) -> None:
         """`from_anchor`: the last token's own row gives the first one drafted (DSpark)."""
-        super().__init__(model, ends, n_vocab, n_batch, name)
+        super().__init__(model, limits, name)
         # The last token, and a mask for each drafted one, whether or not the first has one.
         self.block_size: int = block_size + int(from_anchor)
         self.longest = self.block_size - 1
@@ -59,7 +57,7 @@ class DFlashProposer(Follower):
         """States alone, as many in one pass as it holds."""
         waiting = [replace(item, tokens=()) for item in fed]
         while waiting:
-            rows, room = [], self._n_batch
+            rows, room = [], self._limits.n_batch
             for item in waiting:
                 if room:
                     rows.append(replace(item, states=item.states[:room]))

@@ -11,8 +11,8 @@ from time import perf_counter
 
 from parlay.decoding.draft import NOTHING_READY, Draft, Ready
 from parlay.decoding.sampling import Row
-from parlay.decoding.span import Passes, Span
-from parlay.proposers.drafting import Drafting
+from parlay.decoding.span import LoadedPasses, Span
+from parlay.proposers.drafting import Drafting, DraftLimits
 from parlay.proposers.proposer import Ask
 
 # A steady model catches up in single-token passes as long as that beats one pass of a new shape.
@@ -32,15 +32,11 @@ class DraftModel:
 
     continues = True
 
-    def __init__(
-        self, model: Passes, ends: frozenset[int], n_vocab: int, n_batch: int, name: str = "model"
-    ) -> None:
+    def __init__(self, model: LoadedPasses, limits: DraftLimits, name: str = "model") -> None:
         self.name = name
         self.passes = model
         self._model = model
-        self._ends = ends
-        self._n_vocab = n_vocab  # the target's; ids beyond it would mean nothing to it
-        self._n_batch = n_batch
+        self._limits = limits
         self._cached: dict[int, _Cached] = {}
         self._chains: dict[int, Drafting] = {}  # the latest draft of every sequence
 
@@ -68,7 +64,8 @@ class DraftModel:
         """What was drafted before and not verified, if the text went that way; else a new one."""
         chain = self._chains.get(ask.seq_id)
         if chain is None or not chain.take_up(ask):
-            chain = self._chains[ask.seq_id] = Drafting(ask, self._ends, self._n_vocab)
+            limits = self._limits
+            chain = self._chains[ask.seq_id] = Drafting(ask, limits.ends, limits.n_vocab)
         return chain
 
     # -- ahead ----------------------------------------------------------------
@@ -103,7 +100,7 @@ class DraftModel:
 
     def can_go_on(self, chain: Drafting) -> bool:
         """Whether another token has a place."""
-        if not chain.tokens or chain.tokens[-1] in self._ends:
+        if not chain.tokens or chain.tokens[-1] in self._limits.ends:
             return False
         return chain.begins + len(chain.tokens) < self._model.context_size
 
@@ -171,7 +168,7 @@ class DraftModel:
     def _catch_up(self, going: Sequence[Drafting]) -> list[Row]:
         """Feed every sequence's missing tokens; return the rows of their last ones."""
         missing = {d.ask.seq_id: self._missing(d) for d in going}
-        share = self._n_batch // max(1, len(missing))
+        share = self._limits.n_batch // max(1, len(missing))
         largest = 1 if self._model.steady else share  # the longest span that may carry logits
         while any(len(rest) > largest for rest in missing.values()):
             fed = {

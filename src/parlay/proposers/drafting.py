@@ -19,6 +19,15 @@ from parlay.decoding.verification import DRAFT_STREAM, draw_from
 from parlay.proposers.proposer import Ask
 
 
+@dataclass(frozen=True, slots=True)
+class DraftLimits:
+    """What holds for every draft of a model, whoever asks for it."""
+
+    ends: frozenset[int]  # tokens after which nothing comes
+    n_vocab: int  # the target's; ids beyond it would mean nothing to it
+    n_batch: int  # rows of one pass at most
+
+
 @dataclass(slots=True)
 class Drafting:
     """One ask, and what has been drafted for it.

@@ -16,7 +16,7 @@ import numpy as np
 from parlay.decoding.draft import Draft
 from parlay.decoding.span import Span
 from parlay.decoding.states import Fed, StateModel, States
-from parlay.proposers.drafting import Drafting
+from parlay.proposers.drafting import Drafting, DraftLimits
 from parlay.proposers.proposer import Ask
 
 log = logging.getLogger("parlay.proposers")
@@ -68,15 +68,11 @@ class Follower(ABC):
     block_size: int | None = None  # rows of a block, where it drafts a whole one in a pass
     longest: int | None = None  # tokens of its longest draft, where it can draft only so many
 
-    def __init__(
-        self, model: StateModel, ends: frozenset[int], n_vocab: int, n_batch: int, name: str
-    ) -> None:
+    def __init__(self, model: StateModel, limits: DraftLimits, name: str) -> None:
         self.name = name
         self.layers = model.layers  # of the target; see `StateModel`
         self._model = model
-        self._ends = ends
-        self._n_vocab = n_vocab
-        self._n_batch = n_batch
+        self._limits = limits
         self._slots: dict[int, Followed] = {}
 
     # -- following the target -------------------------------------------------
@@ -160,7 +156,7 @@ class Follower(ABC):
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """One draft per ask, in order."""
-        drafting = [Drafting(ask, self._ends, self._n_vocab) for ask in asks]
+        drafting = [Drafting(ask, self._limits.ends, self._limits.n_vocab) for ask in asks]
         try:
             ready = [d for d in drafting if self._is_ready(d.ask)]
             if ready:  # llama.cpp batches neighbouring sequences only if their ids come in order

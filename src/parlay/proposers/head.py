@@ -13,7 +13,7 @@ import numpy as np
 
 from parlay.decoding.sampling import Row
 from parlay.decoding.states import Fed, StateModel, States
-from parlay.proposers.drafting import Drafting
+from parlay.proposers.drafting import Drafting, DraftLimits
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Ask
 
@@ -26,15 +26,13 @@ class HeadProposer(Follower):
     def __init__(
         self,
         model: StateModel,
-        ends: frozenset[int],
-        n_vocab: int,
-        n_batch: int,
+        limits: DraftLimits,
         *,
         lead: int,
         name: str = "head",
     ) -> None:
         """`lead`: a pair lies at its state's position (0, EAGLE-3) or at its token's (1, NextN)."""
-        super().__init__(model, ends, n_vocab, n_batch, name)
+        super().__init__(model, limits, name)
         self._lead = lead
 
     def _extend_all(self, drafting: list[Drafting]) -> None:
@@ -109,8 +107,8 @@ class HeadProposer(Follower):
 
     def _read(self, fed: Fed) -> None:
         """Without logits, as many rows in a pass as it holds."""
-        for at in range(0, len(fed.tokens), self._n_batch):
-            end = at + self._n_batch
+        for at in range(0, len(fed.tokens), self._limits.n_batch):
+            end = at + self._limits.n_batch
             part = replace(
                 fed, start=fed.start + at, states=fed.states[at:end], tokens=fed.tokens[at:end]
             )

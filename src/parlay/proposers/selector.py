@@ -12,7 +12,7 @@ import numpy as np
 from parlay.decoding.sampling import Row
 from parlay.decoding.states import LatticeModel, States
 from parlay.proposers.dflash import DFlashProposer
-from parlay.proposers.drafting import Drafting
+from parlay.proposers.drafting import Drafting, DraftLimits
 
 
 class SelectorProposer(DFlashProposer):
@@ -21,16 +21,14 @@ class SelectorProposer(DFlashProposer):
     def __init__(
         self,
         model: LatticeModel,
-        ends: frozenset[int],
-        n_vocab: int,
-        n_batch: int,
+        limits: DraftLimits,
         *,
         block_size: int,
         mask: int,
         n_candidates: int,
         name: str = "selector",
     ) -> None:
-        super().__init__(model, ends, n_vocab, n_batch, block_size=block_size, mask=mask, name=name)
+        super().__init__(model, limits, block_size=block_size, mask=mask, name=name)
         self._lattices = model
         self._n_candidates = n_candidates
 
@@ -58,6 +56,6 @@ class SelectorProposer(DFlashProposer):
     ) -> Row:
         """The scores after the candidate before, as a row over the vocabulary."""
         start = self._n_candidates * (1 + before)
-        logits = np.full(self._n_vocab, -np.inf, np.float32)
+        logits = np.full(self._limits.n_vocab, -np.inf, np.float32)
         logits[tokens] = row[start : start + self._n_candidates]
         return logits

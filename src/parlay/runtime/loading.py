@@ -16,11 +16,13 @@ from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings
 from parlay.llama.state_context import StateContext, is_lone_head, kind_of
 from parlay.llama.undo import Rollback
+from parlay.llama.vocabulary import Vocabulary
 from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.assistant import AssistantProposer
 from parlay.proposers.chain import ChainProposer
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.follower import Follower
 from parlay.proposers.head import HeadProposer
 from parlay.proposers.ngram import NgramProposer
@@ -107,13 +109,14 @@ class Loader:
         closing.append(context.close)
         if context.rollback is Rollback.NONE:
             raise RollbackUnsupported(f"{path.name} cannot forget rejected tokens; use another")
-        n_batch = settings.context.n_batch
         if difference is not None:
             own = drafter.vocabulary
-            model = DraftModel(context, own.ends, own.size, n_batch, name)
+            model = DraftModel(context, self._limits(own), name)
             return TranslatedProposer(model, self._model.vocabulary, own)
-        made = DraftModel(context, self._model.vocabulary.ends, self._target.n_vocab, n_batch, name)
-        return self._ahead(made, closing)
+        return self._ahead(DraftModel(context, self._limits(self._model.vocabulary), name), closing)
+
+    def _limits(self, vocabulary: Vocabulary) -> DraftLimits:
+        return DraftLimits(vocabulary.ends, vocabulary.size, self._settings.context.n_batch)
 
     def _ahead(self, drafter: DraftModel, closing: Closing) -> Proposer:
         """Let it go on beside the target, unless both would share a CPU's cores."""
@@ -160,7 +163,7 @@ class Loader:
         context = StateContext(drafter, self._drafter_context(n_outputs), self._target)
         context.share_threads(self._target)
         closing.append(context.close)
-        common = context, self._model.vocabulary.ends, self._target.n_vocab, settings.n_batch
+        common = context, self._limits(self._model.vocabulary)
         if context.kind == "assistant":
             return AssistantProposer(*common, name)
         if context.n_links > 1:
