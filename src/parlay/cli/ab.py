@@ -26,6 +26,7 @@ from parlay.bench.samplefile import SampleFile
 from parlay.bench.subjects.lineup import Lineup
 from parlay.bench.suite import Suite, load_suite
 from parlay.cli import show_bench
+from parlay.cli.options import Json
 from parlay.errors import BadRequest
 
 EXAMPLE = """
@@ -64,7 +65,7 @@ def ab(
     history_file: Annotated[
         Path | None, typer.Option("--history", help="Default: kept in the cache folder.")
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Compare."""
     if b is None and not change:

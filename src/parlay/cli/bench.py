@@ -26,6 +26,7 @@ from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import Suite, load_suite
 from parlay.cli import show_bench
 from parlay.cli.option_groups import with_groups
+from parlay.cli.options import GpuLayers, Threads
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_model
 from parlay.results.assemble import Setting, assemble, model_info
@@ -89,8 +90,8 @@ class BenchCommand:
         list[str] | None, typer.Option("--library", help="Folder of a llama.cpp build. Repeat.")
     ] = None
     mode: Annotated[str | None, typer.Option(help="exact or faithful.")] = None
-    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0
-    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1
+    threads: Threads = 0
+    gpu_layers: GpuLayers = -1
     seed: Annotated[int, typer.Option(min=0, help="Order of prompts.")] = 0
     cool_down: Annotated[float, typer.Option(min=0, help="Seconds between pairs.")] = 0.0
     time_limit: Annotated[float, typer.Option(min=1, help="Seconds for one request.")] = 300.0

@@ -18,6 +18,7 @@ from rich.text import Text
 from parlay.cli import show
 from parlay.cli.chat_answerer import Answerer, LocalAnswerer, RemoteAnswerer, Ways
 from parlay.cli.chat_session import Leave, Session, brief, read_conversation
+from parlay.cli.options import ContextSize, GpuLayers, Threads
 from parlay.errors import BadRequest, ParlayError
 from parlay.pairing.manifest import config_folder
 from parlay.parlay import Parlay
@@ -52,9 +53,9 @@ def chat(
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=1)] = 512,
     temperature: Annotated[float, typer.Option(min=0)] = 0.0,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    context_size: Annotated[int, typer.Option("--context-size", "-c")] = 4096,
-    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0,
-    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1,
+    context_size: ContextSize = 4096,
+    threads: Threads = 0,
+    gpu_layers: GpuLayers = -1,
     api_key: Annotated[
         str | None, typer.Option(envvar="PARLAY_API_KEY", help="Where a server asks for one.")
     ] = None,

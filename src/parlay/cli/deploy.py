@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from parlay.cli.options import Json
 from parlay.cli.settings import settings
 from parlay.deployment import load_deployment
 from parlay.errors import BadRequest
@@ -44,7 +45,7 @@ def render_files(
     set_key: Annotated[
         list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE; may be repeated.")
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Render a deployment for an engine."""
     found = load_deployment(deployment, overrides=settings(set_key or []))

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from parlay.cli import doctor_checks, doctor_gateway
 from parlay.cli.doctor_checks import Finding
+from parlay.cli.options import Json
 from parlay.deployment import Deployment, load_deployment
 from parlay.errors import BadRequest
 
@@ -40,7 +41,7 @@ def doctor(
     deployment: Annotated[
         Path | None, typer.Argument(help="speculative-deploy.yaml; none: all defaults.")
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json_output: Json = False,
     junit: Annotated[Path | None, typer.Option(help="Write a JUnit file for CI.")] = None,
 ) -> None:
     """Examine a deployment."""

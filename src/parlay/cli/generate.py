@@ -19,9 +19,9 @@ from parlay.cli import show
 from parlay.cli.machine_options import (
     NO_MACHINE_OPTIONS,
     MachineOptions,
-    number_or_auto,
 )
 from parlay.cli.option_groups import with_groups
+from parlay.cli.options import ContextSizeOrAuto, GpuLayersOrAuto, Json, Threads, number_or_auto
 from parlay.errors import BadRequest
 from parlay.parlay import Parlay, Stream
 from parlay.runtime.request import Mode, Verification
@@ -56,19 +56,13 @@ class LoadOptions:
     mode: Annotated[
         Mode | None, typer.Option(help="Default: exact where that costs less than 5 %.")
     ] = None
-    exact_class: Annotated[
-        str | None, typer.Option(help="Run in this class of passes, such as 3-4.")
-    ] = None
-    context_size: Annotated[
-        str, typer.Option("--context-size", "-c", help="Tokens; auto: the longest that fits.")
-    ] = "4096"
-    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0
+    exact_class: Annotated[str | None, typer.Option(help="Class of passes, such as 3-4.")] = None
+    context_size: ContextSizeOrAuto = "4096"
+    threads: Threads = 0
     follow_load: Annotated[
         bool, typer.Option(help="On a CPU: fewer threads where other work takes the cores.")
     ] = True
-    gpu_layers: Annotated[
-        str, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
-    ] = "-1"
+    gpu_layers: GpuLayersOrAuto = "-1"
     devices: Annotated[
         list[str] | None, typer.Option("--devices", "--device", help="Such as CUDA0; may repeat.")
     ] = None
@@ -164,7 +158,7 @@ def generate(
     trace: Annotated[
         Path | None, typer.Option(help="Write every round's decision there, as JSON lines.")
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json_output: Json = False,
     machine: MachineOptions = NO_MACHINE_OPTIONS,
 ) -> None:
     """Answer one prompt."""

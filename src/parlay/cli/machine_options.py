@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from parlay.errors import BadRequest
 from parlay.llama.settings import (
     Adapter,
     ModelSettings,
@@ -134,16 +133,6 @@ class MachineOptions:
         found["runtime.tensor_overrides"] = self.override_tensor or None
         found["model.lora"] = [str(Path(name)) for name in self.lora] if self.lora else None
         return found
-
-
-def number_or_auto(option: str, text: str) -> int | Literal["auto"]:
-    """What was given for an option that Parlay can also find by itself."""
-    if text == "auto":
-        return "auto"
-    try:
-        return int(text)
-    except ValueError:
-        raise BadRequest(f"{option} {text!r} is neither a number nor auto") from None
 
 
 NO_MACHINE_OPTIONS = MachineOptions()

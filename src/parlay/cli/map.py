@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from parlay.cli.options import Json
 from parlay.cli.report import write
 from parlay.errors import BadRequest
 from parlay.results import community, reported
@@ -31,7 +32,7 @@ def register(app: typer.Typer) -> None:
 def build_map(
     folder: Annotated[Path, typer.Argument(help="Folder of submissions.")] = Path("community"),
     out: Annotated[Path, typer.Option(help="The page.")] = Path("map.html"),
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Build the page."""
     if not folder.is_dir():

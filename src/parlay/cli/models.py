@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from parlay.cli.options import Json
 from parlay.errors import BadRequest
 from parlay.hub import fetching, place
 from parlay.hub.card import Card, cards, drafts_for
@@ -21,7 +22,6 @@ from parlay.models import SHIPPED_DRAFTERS, default_file
 EXAMPLE = """
 Example: parlay models --find
 """
-_JSON = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -41,7 +41,7 @@ def models(
     find: Annotated[
         bool, typer.Option("--find", help="Also what llama.cpp, Ollama and LM Studio keep here.")
     ] = False,
-    json_output: _JSON = False,
+    json_output: Json = False,
 ) -> None:
     """List models: the default one and the hub's cache, or everything."""
     if context.invoked_subcommand is not None:
@@ -74,7 +74,7 @@ def _table(found: list[Card]) -> Table:
 
 def remove(
     name: Annotated[str, typer.Argument(help="As parlay models shows it.")],
-    json_output: _JSON = False,
+    json_output: Json = False,
 ) -> None:
     """Delete a model's files, if Parlay fetched them."""
     n_bytes = _remove(name)

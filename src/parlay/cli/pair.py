@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from parlay.cli.options import ContextSize, GpuLayers, Json, Threads
 from parlay.cli.pair_measure import Settings, measure
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_drafter, resolve_model
@@ -22,7 +23,6 @@ from parlay.pairing.baseline import Baseline, save_baseline
 from parlay.pairing.manifest import Pair, all_pairs, find, user_manifest
 from parlay.pairing.records import record, verify
 
-_JSON = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 _COLOURS = {"identical": "green", "compatible": "green", "incompatible": "red"}
 
 
@@ -55,13 +55,13 @@ def check(
     window: Annotated[int, typer.Option("--window", "-k", min=1, max=32)] = 8,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=8)] = 64,
     suite: Annotated[str, typer.Option(help="core-12, core-60 or a JSONL file.")] = "core-60",
-    context_size: Annotated[int, typer.Option("--context-size", "-c")] = 4096,
-    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0,
-    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1,
+    context_size: ContextSize = 4096,
+    threads: Threads = 0,
+    gpu_layers: GpuLayers = -1,
     translate: Annotated[
         bool, typer.Option("--translate", help="Draft through text where vocabularies differ.")
     ] = False,
-    json_output: _JSON = False,
+    json_output: Json = False,
 ) -> None:
     """Compare two tokenizers; with --measure, also acceptance and cost. 1: incompatible."""
     ours, theirs = resolve_model(target), resolve_drafter(drafter)
@@ -158,7 +158,7 @@ def add(
     target: Path,
     drafter: Path,
     notes: Annotated[str, typer.Option(help="Anything worth keeping.")] = "",
-    json_output: _JSON = False,
+    json_output: Json = False,
 ) -> None:
     """Check a pair and write it into the manifest, with its last measurement."""
     alignment = check_pair(target, drafter)
@@ -175,7 +175,7 @@ def add(
         typer.echo(f"recorded: {pair.name} ({pair.verdict}, {len(pair.measured)} measured)")
 
 
-def show_all(json_output: _JSON = False) -> None:
+def show_all(json_output: Json = False) -> None:
     """List both manifests, your own pairs first."""
     pairs, n_own = all_pairs(), len(user_manifest().pairs)
     if json_output:
@@ -194,7 +194,7 @@ def _acceptance(pair: Pair) -> str:
     return f"{pair.measured[-1].token_acceptance:.0%}" if pair.measured else "not measured"
 
 
-def show(name: str, json_output: _JSON = False) -> None:
+def show(name: str, json_output: Json = False) -> None:
     """Show every pair whose name holds NAME. 1: there is none."""
     found = find(all_pairs(), name)
     records = [pair.model_dump(mode="json", exclude_none=True) for pair in found]
@@ -210,7 +210,7 @@ def show(name: str, json_output: _JSON = False) -> None:
         raise typer.Exit(1)
 
 
-def verify_all(json_output: _JSON = False) -> None:
+def verify_all(json_output: Json = False) -> None:
     """Hash every recorded file. 1: one is gone or has changed."""
     found = verify(all_pairs())
     if json_output:

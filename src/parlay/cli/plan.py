@@ -21,9 +21,9 @@ from parlay.cli import plan_concurrency
 from parlay.cli.machine_options import (
     NO_MACHINE_OPTIONS,
     MachineOptions,
-    number_or_auto,
 )
 from parlay.cli.option_groups import with_groups
+from parlay.cli.options import ContextSizeOrAuto, GpuLayersOrAuto, Json, number_or_auto
 from parlay.fleet.sizing import Goals
 from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.llama.settings import ContextSettings, ModelSettings
@@ -80,16 +80,12 @@ class MemoryOptions:
         list[str] | None,
         typer.Option(help="A drafter's GGUF file, or default, default-block; may be repeated."),
     ] = None
-    context_size: Annotated[
-        str, typer.Option("--context-size", "-c", help="Tokens; auto: the longest that fits.")
-    ] = "4096"
+    context_size: ContextSizeOrAuto = "4096"
     slots: Annotated[int | None, typer.Option(min=1, max=256, help="Sequences at a time; 1.")] = (
         None
     )
     window: Annotated[int, typer.Option("--window", "-k", min=0)] = 16
-    gpu_layers: Annotated[
-        str, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
-    ] = "-1"
+    gpu_layers: GpuLayersOrAuto = "-1"
     drafter_gpu_layers: int = -1
     cache_type_k: str = "auto"
     cache_type_v: str = "auto"
@@ -196,7 +192,7 @@ def plan(
         bool, typer.Option("--concurrency", help="What batch does to the bet.")
     ] = False,
     streams: ConcurrencyOptions = _STREAMS,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json_output: Json = False,
     machine: MachineOptions = NO_MACHINE_OPTIONS,
 ) -> None:
     """Plan the memory of a target and its drafter."""

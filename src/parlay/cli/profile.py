@@ -14,6 +14,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from parlay.cli.options import Json
 from parlay.errors import BadRequest
 from parlay.pairing.baseline import load_baseline
 from parlay.planning.requests import read_logs
@@ -43,7 +44,7 @@ def profile_logs(
         None
     ),
     answer_tps: Annotated[float | None, typer.Option(min=0.01)] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Profile request logs."""
     log = read_logs(logs)

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from parlay.cli.options import Json
 from parlay.errors import BadRequest
 from parlay.hub.card import read_card
 from parlay.hub.name import FileName, HubName, ShortName, parse_name
@@ -31,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 def pull(
     name: Annotated[str, typer.Argument(help="default, org/repo:quant or hf:org/repo/file.gguf")],
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Fetch what is not here yet."""
     meant = parse_name(name)

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from parlay.cli.options import Json
 from parlay.control.cost import CostTable, load_costs, shipped_costs
 from parlay.errors import BadRequest
 from parlay.replay.contest import Contest, compare, controller_named
@@ -49,7 +50,7 @@ def replay(
         float | None, typer.Option(min=0.0001, help="The drafter's token, in plain passes.")
     ] = None,
     fresh: Annotated[bool, typer.Option(help="Forget everything between recordings.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Tokens per second of a controller, of every fixed window, and of an oracle."""
     recordings = _recordings(trace or [])

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from parlay.cli.options import Json
 from parlay.cli.report import read_record, write
 from parlay.errors import BadRequest
 from parlay.results import community
@@ -36,7 +37,7 @@ def submit(
     notes: Annotated[str, typer.Option(help="What others should know.")] = "",
     out: Annotated[Path | None, typer.Option(help="Default: NAME.json here.")] = None,
     check: Annotated[bool, typer.Option(help="Validate a folder of submissions.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Build one file, or check a folder."""
     if check:

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parlay.cli.option_groups import with_groups
+from parlay.cli.options import ContextSize, GpuLayers, Json, Threads
 from parlay.cli.report import write
 from parlay.errors import BadRequest
 from parlay.hub.name import is_name
@@ -72,11 +73,11 @@ class TuneOptions:
     max_tokens: Annotated[
         int | None, typer.Option("--max-tokens", "-n", min=8, help="Default: as time allows.")
     ] = None
-    context_size: Annotated[int, typer.Option("--context-size", "-c")] = 4096
-    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0
-    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1
+    context_size: ContextSize = 4096
+    threads: Threads = 0
+    gpu_layers: GpuLayers = -1
     seed: Annotated[int, typer.Option(min=0, help="Which prompts, where there are many.")] = 0
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False
+    json_output: Json = False
 
     def loading(self) -> dict[str, int]:
         """As `Parlay` takes them."""

@@ -1,0 +1,34 @@
+"""Options that mean the same in several verbs: their names, limits and help.
+
+Knows typer; what a verb does with them is its own business.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from parlay.errors import BadRequest
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+Threads = Annotated[int, typer.Option(min=0, help="0: physical cores.")]
+GpuLayers = Annotated[int, typer.Option(help="-1: all, if there is a GPU.")]
+ContextSize = Annotated[int, typer.Option("--context-size", "-c", help="Tokens.")]
+# The same where Parlay can also find the number by itself.
+GpuLayersOrAuto = Annotated[
+    str, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
+]
+ContextSizeOrAuto = Annotated[
+    str, typer.Option("--context-size", "-c", help="Tokens; auto: the longest that fits.")
+]
+
+
+def number_or_auto(option: str, text: str) -> int | Literal["auto"]:
+    """What was given for an option that Parlay can also find by itself."""
+    if text == "auto":
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        raise BadRequest(f"{option} {text!r} is neither a number nor auto") from None
