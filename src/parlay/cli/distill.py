@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from parlay.cli.option_groups import with_groups
+from parlay.cli.options import GpuLayers, Json, Threads
 from parlay.cli.pair import categories
 from parlay.cli.pair_measure import Settings, measure
 from parlay.errors import BadRequest
@@ -43,6 +45,9 @@ stopped. Then: parlay generate "..." -m target.gguf (the pair is in your manifes
 _FILE_TYPES = ("q4_0", "q8_0", "f16")
 _PRESET = "base"
 _WINDOW = 4
+
+# By a recipe, shown by a bar: what exports the drafter, and what is told of its training.
+_Training = Callable[[Any, Bar], tuple[Callable[..., list[Path]], Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +101,11 @@ class DistillOptions:
         float, typer.Option(min=0, help="0: choose: 0.002, with --start 0.0005.")
     ] = 0
     seed: Annotated[int, typer.Option()] = 0
-    threads: Annotated[int, typer.Option(min=0, help="0: physical cores.")] = 0
-    gpu_layers: Annotated[int, typer.Option(help="-1: all, if there is a GPU.")] = -1
+    threads: Threads = 0
+    gpu_layers: GpuLayers = -1
     suite: Annotated[str, typer.Option(help="Held-out prompts, to measure on.")] = "core-12"
     measured: Annotated[bool, typer.Option("--measure/--no-measure")] = True
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False
+    json_output: Json = False
 
     def place(self) -> _Place:
         return _place(resolve_model(self.target), self.out, _start(self.start, self.kind))
@@ -155,11 +160,12 @@ def register(app: typer.Typer) -> None:
 def distill(options: DistillOptions) -> None:
     """Write text with the target, train a small model on it, export, measure, record."""
     _need_torch()
-    make = _maker(options.kind)
+    prepare = _training_of(options.kind)
     place, types = options.place(), _types(options.file_type)
     job, recipe = options.job(place), options.recipe(types[0])
     try:
-        files, result = make(place, job, options.preset, recipe, options.passes, types)
+        training = prepare(place, job, options.preset)
+        files, result = _make(place, job, training, recipe, options.passes, types)
         measured = _measure(place, options.suite, options.gpu_layers) if options.measured else None
     except KeyboardInterrupt:
         typer.echo("parlay: stopped; the same command goes on from here", err=True)
@@ -228,28 +234,60 @@ def _shares(prompts: Path | None) -> Any:
 
 
 def _make(
-    place: _Place, job: Any, preset_name: str, recipe: Any, passes: float, types: tuple[str, ...]
+    place: _Place, job: Any, training: _Training, recipe: Any, passes: float, types: tuple[str, ...]
 ) -> tuple[list[Path], Any]:
-    from parlay.training.distill import export_all, train
-
-    shape, begin = _shape(place, preset_name, job.settings.context_size)
+    """Write, train, export; the files, and what is told of the training."""
     _write(job)
     recipe = _for_passes(recipe, passes, job.folder)
     with _bar() as bar:
-        trainer, trained = train(
-            place.target,
-            job.folder,
-            shape,
-            recipe,
-            _device(),
-            place.work / _checkpoint(place, preset_name),
-            _watch(bar, "train"),
-            _say(bar),
-            begin,
-        )
-    files = export_all(trainer, trained, place.target, place.out, types)
+        export, trained = training(recipe, bar)
+    files = export(place.target, place.out, types)
     trained.save(place.work / "report.json")
     return files, trained
+
+
+def _llama(place: _Place, job: Any, preset_name: str) -> _Training:
+    from parlay.training.distill import export_all, train
+
+    shape, begin = _shape(place, preset_name, job.settings.context_size)
+    checkpoint = place.work / _checkpoint(place, preset_name)
+
+    def training(recipe: Any, bar: Bar) -> tuple[Callable[..., list[Path]], Any]:
+        watch, say = _watch(bar, "train"), _say(bar)
+        trainer, trained = train(
+            place.target, job.folder, shape, recipe, _device(), checkpoint, watch, say, begin
+        )
+        return partial(export_all, trainer, trained), trained
+
+    return training
+
+
+def _dflash(place: _Place, job: Any, preset_name: str) -> _Training:
+    from parlay.training.block.block_distill import BlockSettings, export_all_blocks, train_blocks
+    from parlay.training.block.block_shape import block_preset
+
+    preset_name = preset_name or _PRESET
+    shape = block_preset(preset_name)
+    settings = BlockSettings(shape, job.n_tokens, _device(), job.gpu_layers, job.threads)
+    checkpoint = place.work / f"dflash-{preset_name}.pt"
+
+    def training(recipe: Any, bar: Bar) -> tuple[Callable[..., list[Path]], Any]:
+        watch, say = _watch(bar, "capture the target's states"), _say(bar)
+        student, trained = train_blocks(
+            place.target, job.folder, settings, recipe, checkpoint, watch, say
+        )
+        return partial(export_all_blocks, student, trained), trained
+
+    return training
+
+
+_TRAININGS = {"llama": _llama, "dflash": _dflash}
+
+
+def _training_of(kind: str) -> Callable[[_Place, Any, str], _Training]:
+    if kind not in _TRAININGS:
+        raise BadRequest(f"no drafter of kind {kind!r}; use one of {', '.join(_TRAININGS)}")
+    return _TRAININGS[kind]
 
 
 def _for_passes(recipe: Any, passes: float, folder: Path) -> Any:
@@ -297,41 +335,6 @@ def _checkpoint(place: _Place, preset_name: str) -> str:
     if place.start is None:
         return f"{preset_name or _PRESET}.pt"
     return f"start-{file_identity(place.start)[:8]}.pt"
-
-
-def _make_blocks(
-    place: _Place, job: Any, preset_name: str, recipe: Any, passes: float, types: tuple[str, ...]
-) -> tuple[list[Path], Any]:
-    from parlay.training.block.block_distill import BlockSettings, export_all_blocks, train_blocks
-    from parlay.training.block.block_shape import block_preset
-
-    preset_name = preset_name or _PRESET
-    shape = block_preset(preset_name)
-    _write(job)
-    recipe = _for_passes(recipe, passes, job.folder)
-    settings = BlockSettings(shape, job.n_tokens, _device(), job.gpu_layers, job.threads)
-    with _bar() as bar:
-        student, trained = train_blocks(
-            place.target,
-            job.folder,
-            settings,
-            recipe,
-            place.work / f"dflash-{preset_name}.pt",
-            _watch(bar, "capture the target's states"),
-            _say(bar),
-        )
-    files = export_all_blocks(student, trained, place.target, place.out, types)
-    trained.save(place.work / "report.json")
-    return files, trained
-
-
-_MAKERS = {"llama": _make, "dflash": _make_blocks}
-
-
-def _maker(kind: str) -> Callable[..., tuple[list[Path], Any]]:
-    if kind not in _MAKERS:
-        raise BadRequest(f"no drafter of kind {kind!r}; use one of {', '.join(_MAKERS)}")
-    return _MAKERS[kind]
 
 
 def _write(job: Any) -> None:
