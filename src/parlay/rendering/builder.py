@@ -93,6 +93,18 @@ class Builder(ABC):
         self.argv += [flag, *(str(value) for value in values)]
         self.account.carry(key, flag)
 
+    def either(self, key: str, carried: bool, how: str, why: str) -> None:
+        """Carry a key as it is done anyway, or leave it behind for a reason."""
+        if carried:
+            self.account.carry(key, how)
+        else:
+            self.account.leave(key, why)
+
+    def window(self, how: str, drafts: str) -> None:
+        """A fixed window is carried; in place of the controller the engine drafts so much."""
+        why = f"the controller chooses it here; {self.title} drafts {drafts}"
+        self.either("runtime.speculative_window", not self.deployment.runtime.adaptive, how, why)
+
     def leave(self, why: str, *keys: str) -> None:
         """Leave several keys behind for one reason."""
         for key in keys:
@@ -127,10 +139,9 @@ class Builder(ABC):
 
     def context_full(self) -> None:
         """An engine that always stops there."""
-        if self.deployment.runtime.context_full == "stop":
-            self.account.carry("runtime.context_full", f"{self.title} always stops")
-        else:
-            self.leave(f"{self.title} stops at the end of the context", "runtime.context_full")
+        stops = self.deployment.runtime.context_full == "stop"
+        why = f"{self.title} stops at the end of the context"
+        self.either("runtime.context_full", stops, f"{self.title} always stops", why)
 
     def leave_bets(self) -> None:
         """How Parlay bets and what it promises; this engine has its own way."""

@@ -81,13 +81,11 @@ class LlamaServerCommand(Builder):
 
     def _model(self, target: str) -> None:
         self.flag("model.alias", "--alias", ",".join(alias_of(self.deployment, target)))
-        if self.deployment.model.tokenizer is None:
-            self.account.carry("model.tokenizer", "the target's own")
-        else:
-            self.account.leave("model.tokenizer", "llama-server uses the target's own, unchecked")
+        none, own = self.deployment.model.tokenizer is None, "the target's own"
+        self.either("model.tokenizer", none, own, f"llama-server uses {own}, unchecked")
 
     def _speculation(self, bet: EngineBet) -> None:
-        account, runtime = self.account, self.deployment.runtime
+        account = self.account
         account.carry("model.drafter", "--spec-type" if bet.window else "no speculation")
         account.carry("scale.drafter", "--spec-draft-model" if bet.model else "not needed")
         account.carry("scale.method", "--spec-type" if bet.window else "no speculation")
@@ -106,13 +104,7 @@ class LlamaServerCommand(Builder):
             drafter = gguf_file(bet.model)
             self.argv += ["--spec-draft-model", drafter]
             self.mount(drafter)
-        if runtime.adaptive:
-            account.leave(
-                "runtime.speculative_window",
-                f"the controller chooses it here; llama-server drafts up to {bet.window} tokens",
-            )
-        else:
-            account.carry("runtime.speculative_window", "--spec-draft-n-max")
+        self.window("--spec-draft-n-max", f"up to {bet.window} tokens")
 
     def _lengths(self, bet: EngineBet, types: list[str]) -> None:
         self.argv += ["--spec-draft-n-max", str(bet.window)]
@@ -172,12 +164,8 @@ class LlamaServerCommand(Builder):
         self.argv += ["--load-mode", "+".join(modes) or "none"]
         self.account.carry("runtime.mmap", "--load-mode")
         self.account.carry("runtime.mlock", "--load-mode")
-        if runtime.vram_budget_gb is None:
-            self.account.carry("runtime.vram_budget_gb", "no limit")
-        else:
-            self.account.leave(
-                "runtime.vram_budget_gb", "llama-server leaves a margin free (--fit-target) instead"
-            )
+        why = "llama-server leaves a margin free (--fit-target) instead"
+        self.either("runtime.vram_budget_gb", runtime.vram_budget_gb is None, "no limit", why)
         self.account.carry("scale.gpu_memory_gb", "not needed")
 
     def _caches(self) -> None:

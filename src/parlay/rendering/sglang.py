@@ -76,10 +76,8 @@ class SglangCommand(Builder):
         self.flag("model.alias", "--served-model-name", names[0])
         if len(names) > 1:
             self.notes.append("SGLang shows one name; further aliases are left out")
-        if self.deployment.model.tokenizer is None:
-            self.account.carry("model.tokenizer", "the one beside the weights")
-        else:
-            self.account.leave("model.tokenizer", "SGLang reads the one beside the weights")
+        none, beside = self.deployment.model.tokenizer is None, "the one beside the weights"
+        self.either("model.tokenizer", none, beside, f"SGLang reads {beside}")
 
     def _speculation(self, bet: EngineBet) -> None:
         account = self.account
@@ -101,13 +99,7 @@ class SglangCommand(Builder):
             self.notes.append(
                 f"model.drafter: {', '.join(bet.others)} left out; SGLang bets with one proposer"
             )
-        if self.deployment.runtime.adaptive:
-            account.leave(
-                "runtime.speculative_window",
-                f"the controller chooses it here; SGLang drafts {bet.window} tokens a round",
-            )
-        else:
-            account.carry("runtime.speculative_window", "--speculative-num-draft-tokens")
+        self.window("--speculative-num-draft-tokens", f"{bet.window} tokens a round")
 
     def _lengths(self, bet: EngineBet) -> list[str]:
         """Chains, not trees: what verifies a window of k is k + 1 tokens."""
@@ -138,30 +130,21 @@ class SglangCommand(Builder):
         self.account.carry("scale.gpu_memory_gb", "--mem-fraction-static")
         for name in ("cache_type_k", "cache_type_v"):
             value = getattr(self.deployment.runtime, name)
-            if value in ("auto", "f16"):
-                self.account.carry(f"runtime.{name}", "the model's own type")
-            else:
-                self.account.leave(
-                    f"runtime.{name}", f"SGLang has no {value}; see --kv-cache-dtype"
-                )
+            own, why = value in ("auto", "f16"), f"SGLang has no {value}; see --kv-cache-dtype"
+            self.either(f"runtime.{name}", own, "the model's own type", why)
 
     def _devices(self) -> None:
         runtime, account = self.deployment.runtime, self.account
         if runtime.gpu_layers == 0:
             self.flag("runtime.gpu_layers", "--device", "cpu")
-        elif self.all_on_gpu:
-            account.carry("runtime.gpu_layers", "all layers are on the GPU")
         else:
-            account.leave("runtime.gpu_layers", "SGLang counts GB kept in RAM, not layers")
+            why = "SGLang counts GB kept in RAM, not layers"
+            self.either("runtime.gpu_layers", self.all_on_gpu, "all layers are on the GPU", why)
         account.leave("runtime.threads", "SGLang chooses")
-        if runtime.devices:
-            account.leave("runtime.devices", "set CUDA_VISIBLE_DEVICES where SGLang starts")
-        else:
-            account.carry("runtime.devices", "all")
-        if runtime.flash_attention == "auto":
-            account.carry("runtime.flash_attention", "SGLang's choice")
-        else:
-            account.leave("runtime.flash_attention", "SGLang chooses; see --attention-backend")
+        why = "set CUDA_VISIBLE_DEVICES where SGLang starts"
+        self.either("runtime.devices", not runtime.devices, "all", why)
+        auto, why = runtime.flash_attention == "auto", "SGLang chooses; see --attention-backend"
+        self.either("runtime.flash_attention", auto, "SGLang's choice", why)
 
     # -- server ---------------------------------------------------------------
 
@@ -171,10 +154,8 @@ class SglangCommand(Builder):
         if needs_key(self.deployment):
             self.argv += ["--config", KEY_FILE]
         account.carry("server.api_keys", f"{KEY_FILE}, the first")
-        if server.api_keys_file:
-            account.leave("server.api_keys_file", f"SGLang reads one key, from {KEY_FILE}")
-        else:
-            account.carry("server.api_keys_file", "not needed")
+        no_file, why = not server.api_keys_file, f"SGLang reads one key, from {KEY_FILE}"
+        self.either("server.api_keys_file", no_file, "not needed", why)
         if len(server.api_keys) > 1:
             self.notes.append("SGLang takes one key; several are the gateway's to check")
         self.flag("server.queue_size", "--max-queued-requests", server.queue_size)

@@ -51,12 +51,8 @@ class VllmCommand(Builder):
         self.account.carry("model.target", "the model's name")
         self.mount(target)
         self.flag("model.alias", "--served-model-name", *alias_of(self.deployment, target))
-        if model.tokenizer is not None:
-            self.account.leave(
-                "model.tokenizer", "vLLM reads the one beside the weights; it is not checked"
-            )
-        else:
-            self.account.carry("model.tokenizer", "the one beside the weights")
+        none, beside = model.tokenizer is None, "the one beside the weights"
+        self.either("model.tokenizer", none, beside, f"vLLM reads {beside}; it is not checked")
         return target
 
     def _speculation(self) -> None:
@@ -70,7 +66,7 @@ class VllmCommand(Builder):
             return
         self.argv += ["--speculative-config", json.dumps(self._config(bet), sort_keys=True)]
         self.argv += ["--per-request-spec-decode-metrics", "summary"]
-        self._window(bet)
+        self.window("num_speculative_tokens", f"{bet.window} tokens in every round")
         if bet.others:
             self.notes.append(
                 f"model.drafter: {', '.join(bet.others)} left out; vLLM bets with one proposer"
@@ -102,15 +98,6 @@ class VllmCommand(Builder):
             self.mount(config["model"])
         return config
 
-    def _window(self, bet: EngineBet) -> None:
-        if self.deployment.runtime.adaptive:
-            self.account.leave(
-                "runtime.speculative_window",
-                f"the controller chooses it here; vLLM drafts {bet.window} tokens in every round",
-            )
-        else:
-            self.account.carry("runtime.speculative_window", "num_speculative_tokens")
-
     # -- runtime --------------------------------------------------------------
 
     def _runtime(self) -> None:
@@ -141,12 +128,8 @@ class VllmCommand(Builder):
             account.carry("runtime.threads", "OMP_NUM_THREADS")
             return
         account.leave("runtime.threads", "on a GPU vLLM chooses")
-        if self.all_on_gpu:
-            account.carry("runtime.gpu_layers", "all layers are on the GPU")
-        else:
-            account.leave(
-                "runtime.gpu_layers", "vLLM counts GB kept in RAM (--cpu-offload-gb), not layers"
-            )
+        why = "vLLM counts GB kept in RAM (--cpu-offload-gb), not layers"
+        self.either("runtime.gpu_layers", self.all_on_gpu, "all layers are on the GPU", why)
 
     def _memory(self) -> None:
         said = self.card_share("--gpu-memory-utilization", _MAX_SHARE)
@@ -161,12 +144,8 @@ class VllmCommand(Builder):
             self.account.carry("runtime.cache_type_v", "--kv-cache-dtype")
             return
         for key, value in (("cache_type_k", k), ("cache_type_v", v)):
-            if value == "auto":
-                self.account.carry(f"runtime.{key}", "the model's own type")
-            else:
-                self.account.leave(
-                    f"runtime.{key}", f"vLLM has one type for both and no {value}; see fp8"
-                )
+            why = f"vLLM has one type for both and no {value}; see fp8"
+            self.either(f"runtime.{key}", value == "auto", "the model's own type", why)
 
     def _devices(self) -> None:
         runtime, account = self.deployment.runtime, self.account
@@ -179,10 +158,12 @@ class VllmCommand(Builder):
             self.flag("runtime.devices", "--device-ids", ids)
         if runtime.flash_attention == "on":
             self.flag("runtime.flash_attention", "--attention-backend", "FLASH_ATTN")
-        elif runtime.flash_attention == "auto":
-            account.carry("runtime.flash_attention", "vLLM's choice")
         else:
-            account.leave("runtime.flash_attention", "vLLM has no attention without it on a GPU")
+            auto, why = (
+                runtime.flash_attention == "auto",
+                "vLLM has no attention without it on a GPU",
+            )
+            self.either("runtime.flash_attention", auto, "vLLM's choice", why)
 
     # -- server ---------------------------------------------------------------
 
@@ -211,10 +192,8 @@ class VllmCommand(Builder):
         if len(server.api_keys) > 1 or server.api_keys_file:
             self.notes.append(f"vLLM reads one key from {KEY}; several are the gateway's to check")
         account.carry("server.api_keys", f"{KEY}, the first")
-        if server.api_keys_file:
-            account.leave("server.api_keys_file", f"vLLM reads one key, from {KEY}")
-        else:
-            account.carry("server.api_keys_file", "not needed")
+        no_file, why = not server.api_keys_file, f"vLLM reads one key, from {KEY}"
+        self.either("server.api_keys_file", no_file, "not needed", why)
         account.leave(
             "server.allow_public_without_key", "vLLM never asks; only rendering checks it"
         )
