@@ -6,22 +6,26 @@ Knows HTTP and the service; what a chunk looks like is the reply's business.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from parlay.server.api.chat import ChatChoice
 from parlay.server.api.completion import CompletionChoice
-from parlay.server.api.exchange import Exchange
+from parlay.server.api.exchange import Exchange, Replying
 from parlay.server.api.infill_reply import InfillReply
+from parlay.server.api.job import Job
+from parlay.server.api.planner import Plan, Planner
 from parlay.server.api.reply import Reply
 from parlay.server.lifecycle.service import Service
 from parlay.web import failures
 from parlay.web.schema import ChatRequest, CompletionRequest, InfillRequest, TemplateRequest
 
 router = APIRouter()
+B = TypeVar("B", ChatRequest, CompletionRequest, InfillRequest)
 
 
 def service_of(request: Request) -> Service:
@@ -31,29 +35,49 @@ def service_of(request: Request) -> Service:
 
 @router.post("/v1/chat/completions", summary="Answer a conversation", response_model=None)
 async def chat_completions(request: Request, body: ChatRequest) -> Response:
-    service, headers = service_of(request), dict(request.headers)
-    plan = await asyncio.to_thread(service.planner.chat, body, headers)
-    choices = [ChatChoice.of(service, plan, body) for _ in plan.requests]
-    reply = partial(Reply, service, plan, choices, body, "chatcmpl", "chat.completion.chunk")
-    return await Exchange(service, plan, body.model, body.stream, reply).respond(request)
+    return await _answer(request, body, Planner.chat, _chat_reply)
 
 
 @router.post("/v1/completions", summary="Continue a text", response_model=None)
 async def completions(request: Request, body: CompletionRequest) -> Response:
-    service, headers = service_of(request), dict(request.headers)
-    plan = await asyncio.to_thread(service.planner.completion, body, headers)
-    vocabulary, wants = service.engine.model.vocabulary, body.logprobs is not None
-    choices = [CompletionChoice(vocabulary, logprobs=wants) for _ in plan.requests]
-    reply = partial(Reply, service, plan, choices, body, "cmpl", "text_completion")
-    return await Exchange(service, plan, body.model, body.stream, reply).respond(request)
+    return await _answer(request, body, Planner.completion, _completion_reply)
 
 
 @router.post("/infill", summary="Fill a gap, with llama.cpp's names", response_model=None)
 async def infill(request: Request, body: InfillRequest) -> Response:
-    service, headers = service_of(request), dict(request.headers)
-    plan = await asyncio.to_thread(service.planner.infill, body, headers)
-    reply = partial(InfillReply, service, plan)
+    return await _answer(request, body, Planner.infill, _infill_reply)
+
+
+async def _answer(
+    request: Request,
+    body: B,
+    understand: Callable[[Planner, B, dict[str, str]], Plan],
+    begin: Callable[[Service, Plan, B], Callable[[Job], Replying]],
+) -> Response:
+    """Understood in a thread, begun, and followed to its end."""
+    service = service_of(request)
+    plan = await asyncio.to_thread(understand, service.planner, body, dict(request.headers))
+    reply = begin(service, plan, body)
     return await Exchange(service, plan, body.model, body.stream, reply).respond(request)
+
+
+def _chat_reply(service: Service, plan: Plan, body: ChatRequest) -> Callable[[Job], Reply]:
+    choices = [ChatChoice.of(service, plan, body) for _ in plan.requests]
+    return partial(Reply, service, plan, choices, body, "chatcmpl", "chat.completion.chunk")
+
+
+def _completion_reply(
+    service: Service, plan: Plan, body: CompletionRequest
+) -> Callable[[Job], Reply]:
+    vocabulary, wants = service.engine.model.vocabulary, body.logprobs is not None
+    choices = [CompletionChoice(vocabulary, logprobs=wants) for _ in plan.requests]
+    return partial(Reply, service, plan, choices, body, "cmpl", "text_completion")
+
+
+def _infill_reply(
+    service: Service, plan: Plan, _body: InfillRequest
+) -> Callable[[Job], InfillReply]:
+    return partial(InfillReply, service, plan)
 
 
 @router.post("/apply-template", summary="A conversation as the model reads it")
