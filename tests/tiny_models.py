@@ -244,7 +244,6 @@ def write_nemotron_h(path: Path, *, seed: int = 0, ftype: str = "f32") -> Path:
         **_heads(4, [2 * (kind == "A") for kind in kinds], n_embd // 4),
         "attention.layer_norm_epsilon": 1e-5,
         "feed_forward_length": [n_ff * (kind == "F") for kind in kinds],
-        "rope.dimension_count": n_embd // 4,
         "ssm.conv_kernel": 4,
         "ssm.group_count": 2,
         "ssm.inner_size": 128,
@@ -293,7 +292,6 @@ def write_gpt_oss(path: Path, *, seed: int = 0, ftype: str = "f32") -> Path:
         **_expert_counts(n_experts, n_ff),
         "attention.sliding_window": sliding_window,
         "feed_forward_length": n_ff,
-        "rope.dimension_count": n_embd // 4,
     }
     shape = _Shape("gpt-oss", n_embd, n_layers)
     return _write(path, shape, settings, tensors, ftype)
@@ -322,7 +320,6 @@ def write_gemma4(path: Path, *, seed: int = 0, ftype: str = "f32") -> Path:
         "attention.sliding_window_pattern": slides,
         "embedding_length_per_layer_input": 0,
         "feed_forward_length": n_ff,
-        "rope.dimension_count": 32,
         "rope.dimension_count_swa": 16,
     }
     shape = _Shape("gemma4", n_embd, len(slides))
@@ -476,6 +473,7 @@ def _heads(n_heads: int, n_kv_heads: int | list[int], head_size: int) -> dict[st
         "attention.head_count_kv": n_kv_heads,
         "attention.key_length": head_size,
         "attention.value_length": head_size,
+        "rope.dimension_count": head_size,
     }
 
 

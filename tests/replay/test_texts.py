@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from parlay.control.controller import Choice, Controller, FixedWindow, View
+from parlay.control.controller import FixedWindow
 from parlay.control.cost import CostTable, load_costs, shipped_costs
 from parlay.control.cutting import Cutting
 from parlay.control.profit import ProfitController
@@ -36,33 +36,16 @@ def text(period: int) -> Recording:
     return repeating(600, period)
 
 
-class Watched(Controller):
-    """A controller whose time is noted by position."""
+class Places:
+    """Where each round of one answer began, and how long it took."""
 
-    def __init__(self, controller: ProfitController) -> None:
-        self.controller = controller
-        self.rounds: list[tuple[int, float]] = []  # where each began, and how long it took
+    def __init__(self) -> None:
+        self.rounds: list[tuple[int, float]] = []
         self._at = 0
-
-    def choose(self, views: Sequence[View]) -> list[Choice]:
-        return self.controller.choose(views)
-
-    def due(self) -> bool:
-        return self.controller.due()
-
-    def rests(self) -> bool:
-        return self.controller.rests()
-
-    def notice(self) -> None:
-        self.controller.notice()
 
     def observe(self, rounds: Sequence[Round]) -> None:
         self.rounds.append((self._at, rounds[0].timing.total_s))
         self._at += rounds[0].n_generated
-        self.controller.observe(rounds)
-
-    def prices(self) -> CostTable:
-        return self.controller.costs
 
 
 def seconds(recording: Recording, costs: CostTable) -> float:
@@ -88,9 +71,9 @@ def test_text_that_repeats_is_as_fast_as_the_best_fixed_window_within_32_tokens(
     made = text(period)
     first = next(i for i, o in enumerate(made.offers["suffix"]) if o.n_accepted)
     for costs in tables():
-        watched = Watched(ProfitController(costs.copy()))
-        Replay([made], FREE).run(watched, costs)
-        later = [(at, s) for at, s in watched.rounds if at >= first + N_AT_FIRST]
+        places, controller = Places(), ProfitController(costs.copy())
+        Replay([made], FREE).run(controller, costs, listeners=(places,))
+        later = [(at, s) for at, s in places.rounds if at >= first + N_AT_FIRST]
         begin = later[0][0]
         rest = replace(made, offers={s: o[begin:] for s, o in made.offers.items()})
         _, window, best_s = best_fixed([rest], costs, FREE)
@@ -107,9 +90,9 @@ def test_searches_that_take_part_of_a_fast_pass_do_not_keep_a_text_from_being_be
     first = next(i for i, o in enumerate(made.offers["suffix"]) if o.n_accepted)
     for name in ("gpu-30b-a3b-q4_0", "gpu-8b-q5_0", "gpu-14b-f16", "gpu-hybrid-27b-q4_0"):
         (costs,) = (c for c in tables() if c.name == name)
-        watched = Watched(ProfitController(costs.copy()))
-        Replay([made], FREE).run(watched, costs, search=SEARCH_ALONE)
-        steps = pairwise(at for at, _ in watched.rounds)
+        places, controller = Places(), ProfitController(costs.copy())
+        Replay([made], FREE).run(controller, costs, listeners=(places,), search=SEARCH_ALONE)
+        steps = pairwise(at for at, _ in places.rounds)
         bet = next(at for at, following in steps if following > at + 1)
         assert bet - first <= 16, name
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from parlay.cli.demo import PROMPT
 from tests.server.browsing import DESK, PHONE, WANTED, browser, check_access, picture, tab
 from tests.server.running import Running, running
 from tests.serving import wait_for
@@ -18,18 +19,7 @@ LIST = (
     "Repeat this list and add a line: 1. Boil the water. 2. Add the salt. 3. Add the rice."
     " 4. Stir the rice. 5. Serve the rice."
 )
-CODE = """Add a docstring to this class and give the whole code back:
-
-class Purse:
-    def __init__(self, owner, content=0):
-        self.owner = owner
-        self.content = content
-
-    def put(self, amount):
-        if amount <= 0:
-            raise ValueError("the amount must be positive")
-        self.content += amount
-        return self.content"""
+CODE = PROMPT.partition("    def withdraw")[0]
 REPEATING = "Write ten times: The quick brown fox jumps over the lazy dog."
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -117,18 +117,10 @@ def laid_out(repo: str, variant: Variant) -> Iterator[Path]:
         for n_bytes in (_FIRST, _WHOLE):
             for file in variant.files:
                 _lay_out(Path(folder), repo, file, n_bytes)
-            if _is_whole(path):
+            with suppress(ModelFileError):  # where the header goes on beyond what was fetched
+                read_parts(path)
                 break
         yield path
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether the header ends within what was fetched."""
-    try:
-        read_parts(path)
-    except ModelFileError:
-        return False
-    return True
 
 
 def _lay_out(folder: Path, repo: str, file: RemoteFile, n_bytes: int) -> None:
