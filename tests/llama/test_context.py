@@ -27,6 +27,27 @@ RECURRENT = ["mamba", "lfm2"]
 # Other shapes round differently, and keys are kept in bf16; a wrong token or position is off by
 # ten times as much.
 NEAR = 0.15
+
+
+class _Tensor(ctypes.Structure):
+    """The beginning of ggml's tensors, up to their names."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("buffer", ctypes.c_void_p),
+        ("ne", ctypes.c_int64 * 4),
+        ("nb", ctypes.c_size_t * 4),
+        ("op", ctypes.c_int),
+        ("op_params", ctypes.c_int32 * 16),
+        ("flags", ctypes.c_int32),
+        ("src", ctypes.c_void_p * 10),
+        ("view_src", ctypes.c_void_p),
+        ("view_offs", ctypes.c_size_t),
+        ("data", ctypes.c_void_p),
+        ("name", ctypes.c_char * 64),
+    )
+
+
 rng = np.random.default_rng(0)
 TEXTS = [[int(t) for t in rng.integers(3, 250, 20)] for _ in range(3)]
 
@@ -52,6 +73,48 @@ def open_context(models: dict[str, Model]) -> Iterator[Open]:
 
 
 # -- passes ------------------------------------------------------------------------------------
+
+
+def count_parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of every part that llama.cpp makes from here on, by its first layer's norm."""
+    rows: list[int] = []
+
+    def seen(tensor: Any, ask: bool, _data: Any) -> bool:
+        found = ctypes.cast(tensor, ctypes.POINTER(_Tensor)).contents
+        if ask and found.name == b"attn_norm-0":
+            rows.append(found.ne[1])
+        return not ask
+
+    defaults, called = C.llama_context_default_params, C.ggml_backend_sched_eval_callback(seen)
+
+    def watched() -> Any:
+        params = defaults()
+        params.cb_eval = called
+        return params
+
+    monkeypatch.setattr(C, "llama_context_default_params", watched)
+    return rows
+
+
+def test_prompts_whose_ids_fall_are_parts_of_their_own_in_one_call(
+    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = count_parts(monkeypatch)
+    settings = ContextSettings(256, 3, 32, threads=1).with_passes(4)
+    context = Context(models["llama"], settings)
+    texts = [[*text, *text][: 30 - i] for i, text in enumerate(TEXTS)]
+    alone = []
+    for i, text in enumerate(texts):
+        alone.append(feed(context, i, text)[-1].copy())
+        context.clear(i)
+    for order, parts in (([2, 1, 0], [28, 29, 30]), ([0, 1, 2], [30, 30, 24, 2, 1])):
+        rows.clear()
+        together = context.decode([Span(i, 0, texts[i], 1) for i in order])
+        assert rows == parts
+        for i, found in zip(order, together, strict=True):
+            np.testing.assert_allclose(found[0], alone[i], atol=NEAR)
+            context.clear(i)
+    context.close()
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -76,12 +76,14 @@ class Rig:
         exact: ExactClass = ALL_EXACT,
         mode: Mode = "exact",
         chunk: int = 8,
+        n_call: int = 0,  # more than the batch: a GPU, which is handed several prompts at once
         unified: bool = False,
         controller: Controller | None = None,
         free: frozenset[str] = frozenset(),
         most_rows: int = 0,
     ) -> None:
         self.target = ScriptedModel(LOGITS, N_VOCAB, context_size)
+        self.target.steady = n_call > 0
         if proposers is None:
             proposers = {"scripted": ScriptedProposer(LOGITS, script)}
         self.controller = controller or FixedWindow(window)
@@ -97,6 +99,7 @@ class Rig:
             ends=ends,
             chunk=chunk,
             n_batch=64,
+            n_call=n_call,
         )
         self._ends = ends
         self.passes: list[tuple[int, int]] = []  # where those over one sequence began, their rows

@@ -22,7 +22,7 @@ from parlay.llama import library
 from parlay.runtime.class_probe import probe
 from parlay.runtime.engine import Engine
 from parlay.runtime.exactness import Inexact
-from parlay.runtime.request import Request
+from parlay.runtime.request import Mode, Request
 from tests import tiny_models
 from tests.runtime.rig import Rig, exact_class, plain, whole_class
 from tests.runtime.test_engine import PROBE, Waiting, run, settings
@@ -295,8 +295,10 @@ TEXT = tuple(range(3, 20))  # two chunks of eight, and one token
 
 
 def test_chunks_read_in_company_are_not_reused_and_those_read_alone_are() -> None:
-    for mode, n_reused in (("faithful", 0), ("exact", 16)):
-        rig = Rig(exact=exact_class(1), mode=mode, slots=3, chunk=8)  # type: ignore[arg-type]
+    modes: tuple[tuple[Mode, int], ...] = (("faithful", 0), ("exact", 16))
+    for mode, n_reused in modes:
+        shared = mode == "faithful"
+        rig = Rig(exact=exact_class(1), mode=mode, slots=3, chunk=8, unified=shared)
         rig.add(Request((1, 2), max_tokens=60))
         for _ in range(2):  # somebody decodes, so that prompts are read in chunks
             rig.scheduler.step()

@@ -495,6 +495,28 @@ def test_the_more_wait_for_their_first_token_the_more_prompts_are_read_before_th
     assert rig.target.shapes == [(1,), prompt, prompt]
 
 
+def test_prompts_that_fill_a_pass_each_are_handed_over_at_once_and_say_the_same() -> None:
+    requests = [Request((n, *range(40 + n)), max_tokens=5) for n in range(6)]
+    rig = Rig(window=0, mode="faithful", slots=6, chunk=64, n_call=256)
+    answers = rig.run(*requests)
+    # From the highest id down: so llama.cpp makes each a pass of its own.
+    assert rig.target.shapes[:3] == [(44, 43, 42, 41), (1,) * 4, (46, 45)]
+    assert [rig.text(seq) for seq in answers] == [plain(request) for request in requests]
+
+
+def test_a_prompt_that_fails_leaves_those_that_were_handed_over_with_it_alone() -> None:
+    requests = [Request((n, *range(40)), max_tokens=5) for n in range(3)]
+    rig = Rig(window=0, mode="faithful", slots=3, chunk=64, n_call=256)
+    rig.target.fail_next = 2
+    answers = rig.run(*requests)
+    assert [seq.finish_reason for seq in answers].count("error") == 1
+    ended = [
+        (seq, request) for seq, request in zip(answers, requests, strict=True) if rig.text(seq)
+    ]
+    assert len(ended) == 2
+    assert all(rig.text(seq) == plain(request) for seq, request in ended)
+
+
 def test_time_outside_of_rounds_is_told_once() -> None:
     rig = Rig()
     seq = rig.add(Request(PROMPT, max_tokens=12))
@@ -725,12 +747,12 @@ def test_plain_rounds_of_the_same_answers_are_weighed_once() -> None:
     rig = Rig(controller=controller, slots=2)
     without = Request((1, 2, 3), max_tokens=6, proposers=())
     first, second = rig.run(without, Request((1, 2, 4), max_tokens=3, proposers=()))
-    assert controller.n_views == [1, 2, 1]  # prompts are read one after the other
+    assert controller.n_views == [2, 1]
     assert rig.text(first) == plain(without)
     assert {r.fallback for r in (*first.rounds, *second.rounds)} == {Fallback.REQUEST}
     rig.run(Request((1, 2, 3), max_tokens=3))  # one that may bet is weighed every time
-    assert controller.n_views[3:] == [1] * len(controller.n_views[3:])
-    assert len(controller.n_views) > 3
+    assert controller.n_views[2:] == [1] * len(controller.n_views[2:])
+    assert len(controller.n_views) > 2
 
 
 def test_where_nobody_drafts_rounds_of_the_same_answers_are_weighed_once() -> None:

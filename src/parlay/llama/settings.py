@@ -223,6 +223,12 @@ class ContextSettings:
         """The most rows llama.cpp computes together."""
         return self.n_ubatch or self.n_batch
 
+    def with_passes(self, n: int) -> ContextSettings:
+        """Room for so many passes in one call of llama.cpp; its buffers stay those of one."""
+        if self.rows_at_once < _MIN_UBATCH:
+            return self
+        return replace(self, n_batch=n * self.n_batch, n_ubatch=self.rows_at_once)
+
 
 def parse_split(text: str) -> tuple[float, ...]:
     """`3,1`: shares of each GPU, with commas between."""

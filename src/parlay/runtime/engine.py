@@ -56,6 +56,7 @@ from parlay.runtime.loading import (
 from parlay.runtime.neighbours import Neighbours
 from parlay.runtime.padding import Padding
 from parlay.runtime.prompt_cache import PromptCache
+from parlay.runtime.prompts import PROMPTS_A_ROUND
 from parlay.runtime.request import Mode, Request
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence, Sink
@@ -134,8 +135,9 @@ class Engine:
         self.model = self._keep(Model(settings.target, replace(settings.model, own_head=own_head)))
         # Beside one sequence that drafts, all others may be at the end of their prompts.
         n_outputs = max(settings.most_rows, MAX_EXACT_ROWS) + settings.context.n_sequences - 1
+        given = settings.context  # a GPU computes one prompt while the next is made ready
         context = replace(
-            settings.context,
+            given.with_passes(PROMPTS_A_ROUND) if self.model.on_gpu else given,
             n_outputs=n_outputs,
             n_snapshots=n_snapshots,
             prompt_cache_bytes=room,
@@ -197,6 +199,7 @@ class Engine:
             ends=self.model.vocabulary.ends,
             chunk=chunk,
             n_batch=context.n_batch,
+            n_call=self.target.settings.n_batch,
             before_pass=self.crews.ready,
         )
 

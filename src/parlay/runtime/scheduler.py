@@ -32,14 +32,13 @@ from parlay.runtime.composition import ANY_SHAPE, Composition
 from parlay.runtime.exactness import Inexact
 from parlay.runtime.faults import Faults, as_parlay
 from parlay.runtime.padding import Padding
+from parlay.runtime.prompts import Prompts
 from parlay.runtime.request import Mode
 from parlay.runtime.sequence import Sequence
 from parlay.runtime.slots import Slots
 
 # Of a long prompt every so many chunks' end is kept, beside the last one.
 _CHUNKS_PER_MARK = 8
-# Passes over prompts between two rounds, at most.
-_PROMPTS_A_ROUND = 4
 _PROMPT = Bet(plain(Fallback.REQUEST), NO_DRAFT)
 _NO_LOGITS: NDArray[np.float32] = np.empty((0, 0), np.float32)
 
@@ -132,6 +131,7 @@ class Scheduler:
         ends: frozenset[int],
         chunk: int,
         n_batch: int,
+        n_call: int = 0,
         before_pass: BeforePass = lambda _spans, _exact: None,
     ) -> None:
         self.target = target
@@ -145,6 +145,10 @@ class Scheduler:
         self._ends = ends
         self._chunk = chunk
         self._n_batch = n_batch
+        # Several passes over prompts may be one call; in one cache they would be one pass.
+        together = padding.cutting.unified or padding.cutting.recurrent
+        self._n_call = n_batch if together else max(n_batch, n_call)
+        self._prompts = Prompts(chunk, n_batch, self._n_call, target.steady)
         self._before_pass = before_pass
         self._unready: Inexact | None = None  # what it said of the last pass
         self._waiting: deque[Sequence] = deque()
@@ -182,7 +186,7 @@ class Scheduler:
         self.bets.crowded = bool(self._waiting)
         self._make_room()
         for sequences in self._passes():
-            self._run(sequences)
+            self._run([seq for seq in sequences if not seq.done])
             self._retire()
 
     def _admit(self) -> None:
@@ -239,27 +243,15 @@ class Scheduler:
         """The passes of one step. Prompts are read apart where exactness asks for one shape."""
         reading = [seq for seq in self._active if seq.n_pending > 1]
         decoding = [seq for seq in self._active if seq.n_pending == 1]
-        if self._is_exact(self._active):
-            groups = [reading[:1], *self.composition.groups(decoding)]
+        exact = self._is_exact(self._active)
+        prompts = self._prompts.passes(reading, len(decoding), exact=exact)
+        if exact:
+            groups = [*prompts, *self.composition.groups(decoding)]
         elif self._padding.cutting.unified:
             groups = [decoding + reading]
         else:  # one pass over both would be cut in two, and its rounds would have another shape
-            groups = [decoding, *self._prompts(reading, len(decoding))]
+            groups = [decoding, *prompts]
         return [group for group in groups if group]
-
-    def _prompts(self, reading: Seq[Sequence], n_decoding: int) -> list[list[Sequence]]:
-        """The prompts of one step, by pass. One that ends in a pass may be joined by others that do
-        as well; with a part of another, llama.cpp would cut it in two. Several passes where more
-        wait for a first token than for the next one."""
-        passes: list[list[Sequence]] = []
-        room = 0
-        for seq in reading:
-            if seq.n_pending > room:
-                passes.append([])
-                room = self._n_batch
-            passes[-1].append(seq)
-            room -= seq.n_pending
-        return passes[: min(_PROMPTS_A_ROUND, max(1, len(reading) // max(1, n_decoding)))]
 
     def _is_exact(self, sequences: Seq[Sequence]) -> bool:
         """Whether any of them is to be exact: then all their passes are."""
@@ -401,7 +393,7 @@ class Scheduler:
         frame = self.composition.frame(decoding) if exact and decoding else ANY_SHAPE
         placed = self.bets.place(decoding, frame) if betting else self.bets.abstain(decoding)
         rows = [self._row(s, bet) for s, bet in zip(decoding, placed, strict=True)]
-        room = self._n_batch - sum(len(row.span.tokens) for row in rows)
+        room = (self._n_batch if rows else self._n_call) - sum(len(row.span.tokens) for row in rows)
         for seq in (seq for seq in sequences if seq.n_pending > 1):
             n = self._n_to_read(seq, exact, room)
             if n:
@@ -427,6 +419,9 @@ class Scheduler:
             row = rows[0].padded(rows[0].bet.choice.width(len(rows[0].span.tokens)))
             return _Pass.of([row], [row.span])
         given = [row.span for row in rows]
+        if sum([len(span.tokens) for span in given]) > self._n_batch:
+            # Of ids that fall llama.cpp puts no two together: each prompt is a part of its own.
+            return _Pass.of(rows[::-1], given[::-1])
         spans = self._padding.pad(given)
         if spans is not given:
             by_id = {span.seq_id: span for span in spans}
