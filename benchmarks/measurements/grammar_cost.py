@@ -129,7 +129,8 @@ def _rounds(
         ready = thread_time()
         held = Masked(rows, constraint, draft, sampling)
         for j in range(len(taken)):
-            held[j]
+            if held.known(j) is None:
+                held[j]
         masked = thread_time()
         constraint.accept(taken)
         ended = thread_time()

@@ -38,6 +38,9 @@ class Even:
 
     def accept(self, tokens: Sequence[int]) -> None: ...
 
+    def must(self, draft: Sequence[int]) -> int | None:
+        return None
+
     def n_obeying(self, draft: Sequence[int]) -> int:
         return len(draft)
 
@@ -66,11 +69,22 @@ def test_a_row_whose_likeliest_token_may_come_needs_no_mask() -> None:
     p, constraint = np.zeros((2, N), np.float32), Even()
     p[0, 4], p[1, 4] = 1, 1
     held = Masked(p, constraint, [4], Sampling())
-    assert held[0] is not None and constraint.n_masks == 0
+    assert held.known(0) == 4 and held.known(1) is None and constraint.n_masks == 0
     assert held[1][4] == -np.inf and constraint.n_masks == 1
     assert p[1, 4] == 1  # the target's own row stays as it is
-    Masked(p, constraint, [4], DRAWN)[0]  # a filter sees what the mask leaves
-    assert constraint.n_masks == 2
+    assert Masked(p, constraint, [4], DRAWN).known(0) is None  # a filter sees what the mask leaves
+
+
+def test_where_one_token_must_come_no_row_is_read_and_no_mask_made() -> None:
+    class Forces(Even):
+        def must(self, draft: Sequence[int]) -> int | None:
+            return 4 + len(draft)
+
+    constraint = Forces()
+    for sampling in (Sampling(), DRAWN):
+        held = Masked(np.full((3, N), np.nan, np.float32), constraint, [4, 5], sampling)
+        found = coupled(Draft((4, 5), "skeleton"), held, sampling, [1], 0, frozenset())
+        assert found.tokens == (4, 5, 6) and constraint.n_masks == 0
 
 
 @pytest.mark.parametrize("n_may", [3, 3000])

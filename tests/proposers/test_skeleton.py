@@ -34,6 +34,9 @@ class Forces:
 
     def allowed(self, draft: Sequence[int]) -> None: ...
 
+    def must(self, draft: Sequence[int]) -> int | None:
+        return None
+
     def n_obeying(self, draft: Sequence[int]) -> int:
         return len(draft)
 

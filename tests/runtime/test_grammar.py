@@ -14,7 +14,7 @@ from parlay.decoding.spacing import Spacing
 from parlay.errors import BadRequest
 from parlay.llama.model import Model
 from parlay.llama.settings import ModelSettings
-from parlay.runtime import grammar_check
+from parlay.runtime import grammar, grammar_check
 from parlay.runtime.grammar import Grammars
 
 
@@ -145,3 +145,38 @@ def test_a_large_grammar_is_read_as_a_small_one_is(model: Model) -> None:
         grammars.gbnf("root = x\n" + "#" * 20_000)
     with pytest.raises(BadRequest, match="cannot be read"):
         grammars.gbnf("root ::= " + "(" * 2000 + '"a"' + ")" * 2000)
+
+
+def counted(model: Model, monkeypatch: pytest.MonkeyPatch) -> tuple[Grammars, list[str]]:
+    """Grammars, and those that were begun."""
+    grammars, begun = Grammars(model.vocabulary), list[str]()
+    begin = grammars._begin
+
+    def counting(found: str) -> Any:
+        begun.append(found)
+        return begin(found)
+
+    monkeypatch.setattr(grammars, "_begin", counting)
+    return grammars, begun
+
+
+def test_answers_of_one_grammar_share_its_beginning_and_nothing_of_their_texts(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars, begun = counted(model, monkeypatch)
+    held = grammars.gbnf('root ::= "on" "and"')
+    first = grammars.constraint(held)
+    before = allowed(first)
+    first.accept(model.vocabulary.tokenize("on", bos=False))
+    assert allowed(grammars.constraint(held)) == before != allowed(first)
+    assert begun == [held]
+
+
+def test_what_is_kept_of_grammars_is_bounded(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar, "_N_BEGUN", 2)
+    monkeypatch.setattr(grammar, "_N_COPIES", 3)
+    grammars, begun = counted(model, monkeypatch)
+    a, b, c = (grammars.gbnf(f'root ::= "{letter}"') for letter in "abc")
+    for held in (a, a, a, a, b, c, a):
+        grammars.matcher(held)
+    assert begun == [a, a, b, c, a] and len(grammars._begun) == 2

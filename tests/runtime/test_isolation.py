@@ -40,6 +40,9 @@ class Script:
     def allowed(self, draft: Sequence[int]) -> NDArray[np.bool_]:
         return np.full(N_VOCAB, len(draft) < self._left)
 
+    def must(self, draft: Sequence[int]) -> int | None:
+        return None
+
     def n_obeying(self, draft: Sequence[int]) -> int:
         return len(draft)
 

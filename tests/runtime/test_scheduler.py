@@ -548,6 +548,9 @@ class Forcing:
     def allowed(self, draft: Seq[int]) -> None:
         return None
 
+    def must(self, draft: Seq[int]) -> int | None:
+        return None
+
     def n_obeying(self, draft: Seq[int]) -> int:
         return len(draft)
 

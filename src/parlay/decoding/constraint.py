@@ -30,6 +30,9 @@ NOTHING_FORCED = Forced()
 class Constraint(Protocol):
     """The state of one sequence's grammar."""
 
+    def must(self, draft: Sequence[int]) -> int | None:
+        """The only token that may follow a draft that holds, if there is one; the state stays."""
+
     def permits(self, draft: Sequence[int], token: int) -> bool:
         """Whether a token may follow a draft that holds; the state stays as it was."""
 

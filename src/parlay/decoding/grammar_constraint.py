@@ -42,11 +42,21 @@ class GrammarConstraint:
         self._alphabet = alphabet
         self._ends = alphabet.ends
         self._ahead: list[int] = []  # of a draft, what the matcher has read and may unread
-        self._certain: list[bool] = []  # of each of these, whether it had to come
+        # Before each of these and after the last: the tokens that have to come; None: not asked.
+        self._due: list[tuple[int, ...] | None] = [None]
         # Masks after the text of a draft: a grammar reads bytes, however tokens cut them.
         self._known: dict[bytes, Bits] = {}
 
     # -- verification ---------------------------------------------------------
+
+    def must(self, draft: Sequence[int]) -> int | None:
+        """The only token that may follow a draft that holds, if there is one."""
+        n = len(draft)
+        if n >= len(self._ahead) or self._ahead[:n] != list(draft):
+            self._go_to(draft)
+            return self._must()
+        due = self._due[n]  # the draft went on, and obeyed
+        return due[0] if due else None
 
     def permits(self, draft: Sequence[int], token: int) -> bool:
         """Whether a token may follow a draft that holds."""
@@ -71,7 +81,7 @@ class GrammarConstraint:
         self._known.clear()
         self._go_to([token for token in tokens if token not in self._ends])
         self._ahead.clear()
-        self._certain.clear()
+        del self._due[:-1]
         _check(self._matcher)
 
     @property
@@ -79,19 +89,33 @@ class GrammarConstraint:
         self._go_to(())
         return bool(self._matcher.is_accepting())
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing may follow but the end."""
+        self._go_to(())
+        return bool(self._matcher.is_stopped())
+
+    def after(self, tokens: Sequence[int]) -> GrammarConstraint:
+        """Another one, so many tokens further."""
+        self._go_to(())
+        made = GrammarConstraint(self._matcher.deep_copy(), self._alphabet)
+        made._due = self._due.copy()
+        made.accept(tokens)
+        return made
+
     # -- drafts ---------------------------------------------------------------
 
     def n_obeying(self, draft: Sequence[int]) -> int:
         """How many leading tokens of a draft may come."""
         n = self._go_back(draft)
         while n < len(draft):
-            token, must = draft[n], self._must()
-            if not self._may(token, must):
+            token = draft[n]
+            if not self._may(token, self._must()):
                 break
             n += 1
             if token in self._ends:
                 break
-            self._read(token, certain=must is not None)
+            self._read(token)
         return n
 
     def forced(self, spacing: Spacing) -> Forced:
@@ -131,10 +155,10 @@ class GrammarConstraint:
     def _sure(self, tokens: Sequence[int], guesses: Mapping[int, float]) -> Iterator[float]:
         """Of each token: the chance of the guesses that begin in it."""
         end = 0
-        for token, certain in zip(tokens, self._certain, strict=False):
+        for token, due in zip(tokens, self._due, strict=False):
             start, end = end, end + len(self._alphabet.pieces[token])
             begun = [sure for at, sure in guesses.items() if start <= at < end]
-            yield _CERTAIN if certain else prod(begun) if begun else _HELD
+            yield _CERTAIN if due else prod(begun) if begun else _HELD
 
     def _by_habit(self, ahead: Any, spacing: Spacing) -> Guess:
         """White space and the one byte that must come behind it, or the mark by which a list goes
@@ -173,13 +197,14 @@ class GrammarConstraint:
         n = common_prefix(self._ahead, draft)
         if n < len(self._ahead):
             self._matcher.rollback(len(self._ahead) - n)
-            del self._ahead[n:], self._certain[n:]
+            del self._ahead[n:], self._due[n + 1 :]
         return n
 
-    def _read(self, token: int, certain: bool = False) -> None:
+    def _read(self, token: int) -> None:
+        due = self._due[-1] if self._must() == token else None
         self._matcher.consume_token(token)
         self._ahead.append(token)
-        self._certain.append(certain)
+        self._due.append(due[1:] or None if due else None)
 
     def _may(self, token: int, must: int | None) -> bool:
         """Whether it may come here, where one that must come is the only one."""
@@ -192,11 +217,13 @@ class GrammarConstraint:
 
     def _must(self) -> int | None:
         """The token that has to come here: what is forced is written as the model would write it,
-        and not letter by letter."""
-        if not self._matcher.compute_ff_bytes():
-            return None
-        tokens = self._matcher.compute_ff_tokens()
-        return int(tokens[0]) if tokens else None
+        and not letter by letter. It is tokenised once, where it begins: so what comes depends on
+        the text alone, whoever asks and when."""
+        due = self._due[-1]
+        if due is None:
+            forced = self._matcher.compute_ff_bytes() and self._matcher.compute_ff_tokens()
+            due = self._due[-1] = tuple(forced)
+        return due[0] if due else None
 
     def _mask(self, matcher: Any, text: bytes) -> Bits:
         """What may come in this state of a matcher, `text` after the committed one."""

@@ -1,7 +1,7 @@
 """Rows of logits under a constraint, each masked when it is read.
 
-Knows nothing of grammars or models. Rows behind a rejection are never read. Where the likeliest
-token is what will be drawn and it may come, the row is left as it is: a mask would change nothing.
+Knows nothing of grammars or models. Rows behind a rejection are never read. Where only one token
+may come, or the likeliest is taken and may, the token is known without a mask.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.constraint import Constraint
-from parlay.decoding.sampling import Row, Sampling
+from parlay.decoding.sampling import Row, Sampling, likeliest
 from parlay.errors import BadRequest
 
 _PREPARED = 8  # rows: those behind them are seldom read
@@ -34,12 +34,18 @@ class Masked:
         self._draft = draft
         self._likeliest = sampling.untouched
 
+    def known(self, j: int) -> int | None:
+        """The token of a row, where no mask is needed to tell."""
+        before = self._draft[:j]
+        must = self._constraint.must(before)
+        if must is not None or not self._likeliest:
+            return must
+        token = likeliest(self._p[j])
+        return token if self._constraint.permits(before, token) else None
+
     def __getitem__(self, j: int) -> Row:
         row: Row = self._p[j]
-        before = self._draft[:j]
-        if self._likeliest and self._constraint.permits(before, int(row.argmax())):
-            return row
-        allowed = self._constraint.allowed(before)
+        allowed = self._constraint.allowed(self._draft[:j])
         return row if allowed is None else masked(row, allowed)
 
 
@@ -57,14 +63,11 @@ def masked(row: Row, allowed: NDArray[np.bool_]) -> Row:
     """With -inf wherever a token may not come; columns beyond the
     mask mean nothing."""
     n = min(len(row), len(allowed))
-    n_may = np.count_nonzero(allowed[:n])
-    if n_may == len(row):
+    if np.count_nonzero(allowed[:n]) == len(row):
         return row
     found: Row = np.full(len(row), -np.inf, np.float32)
-    if n_may <= n // 2:
-        may = np.flatnonzero(allowed[:n])
-        found[may] = row[may]
-    else:
-        found[:n] = row[:n]
-        found[:n][~allowed[:n]] = -np.inf
+    most = allowed[:n].astype(np.float32)  # arithmetic: a choice takes five times as long
+    most -= 0.5
+    most *= np.inf
+    np.minimum(row[:n], most, out=found[:n])
     return found

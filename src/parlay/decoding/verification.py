@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.draft import Distribution, Draft
+from parlay.decoding.masked import Masked
 from parlay.decoding.noise import gumbel, uniform
 from parlay.decoding.sampling import Sampling, distribution, draw, likeliest
 from parlay.decoding.verdict import Verdict
@@ -51,20 +52,22 @@ def _verification(judge: _Judge) -> Verify:
         ends: Container[int],
     ) -> Verdict:
         tokens: list[int] = []
-        plainly = sampling.untouched  # then any verification takes the largest logit
         try:
             for j, guess in enumerate(draft.tokens):
-                if plainly:
-                    tokens.append(likeliest(p[j]))
-                else:
+                token = _known(p, j, sampling)
+                if token is None:
                     before = _after(history, tokens, sampling)
-                    tokens.append(judge(draft, j, p[j], sampling, before, position + j))
-                if tokens[-1] != guess:
+                    token = judge(draft, j, p[j], sampling, before, position + j)
+                tokens.append(token)
+                if token != guess:
                     return Verdict(tuple(tokens), len(draft.tokens), j)
                 if guess in ends:
                     return Verdict(tuple(tokens), j + 1, j + 1)
             k = len(tokens)
-            tokens.append(draw(p[k], sampling, _after(history, tokens, sampling), position + k))
+            token = _known(p, k, sampling)
+            if token is None:
+                token = draw(p[k], sampling, _after(history, tokens, sampling), position + k)
+            tokens.append(token)
             return Verdict(tuple(tokens), k, k)
         except NothingFollows:
             if not tokens:
@@ -72,6 +75,13 @@ def _verification(judge: _Judge) -> Verify:
             return _so_far(tokens)
 
     return verify
+
+
+def _known(p: Rows, j: int, sampling: Sampling) -> int | None:
+    """What stands at row j however it is judged: the only token that may come, or the likeliest."""
+    if isinstance(p, Masked):
+        return p.known(j)
+    return likeliest(p[j]) if sampling.untouched else None
 
 
 def _tried(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,6 +20,8 @@ from parlay.runtime.grammar_check import one_line, read_apart, read_here
 MAX_GRAMMAR = 1 << 20
 _SMALL = 1 << 13  # characters: from three times as many on, some have ended the process
 _N_TEXTS = 4096  # what grammars force, tokenised: names of schemas come again and again
+_N_BEGUN = 32  # grammars whose beginning is kept, with all that its copies have found out since
+_N_COPIES = 64  # of one beginning: what they find out adds up, and may not for ever
 WHITESPACE = r"(\n {0,20}| ?)"  # a line with its indent, or one space
 
 
@@ -27,6 +30,8 @@ class Grammars:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
+        self._begun: dict[str, tuple[Any, int]] = {}  # and copies of it, the latest at the end
+        self._lock = threading.Lock()
         # Whether the extra that follows grammars is installed; to look takes long on every request.
         self.available = find_spec("llguidance") is not None
 
@@ -48,7 +53,19 @@ class Grammars:
         return GrammarConstraint(self.matcher(grammar), self.alphabet)
 
     def matcher(self, grammar: str) -> Any:
-        """A grammar's state before the first token."""
+        """A grammar's state before the first token. It is a copy: what one answer finds out about
+        its grammar, the next one need not."""
+        with self._lock:
+            begun, n = self._begun.pop(grammar, (None, _N_COPIES))
+        if n >= _N_COPIES:
+            begun, n = self._begin(grammar), 0
+        with self._lock:
+            self._begun[grammar] = begun, n + 1
+            if len(self._begun) > _N_BEGUN:
+                del self._begun[next(iter(self._begun))]
+        return begun.deep_copy()
+
+    def _begin(self, grammar: str) -> Any:
         from llguidance import LLMatcher
 
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from parlay.decoding.constraint import Forced
 from parlay.decoding.grammar_constraint import GrammarConstraint
 from parlay.decoding.reasoning import Marks
 from parlay.decoding.spacing import Spacing
+from parlay.errors import BadRequest
 from parlay.llama.vocabulary import Vocabulary
 from parlay.runtime.grammar import Grammars
 
@@ -57,6 +58,9 @@ class State(Protocol):
     def allowed(self, n: int) -> Allowed | None:
         """Which tokens may come next; None: all."""
 
+    def must(self) -> int | None:
+        """The only one that may, if there is one."""
+
     def permits(self, token: int) -> bool:
         """Whether this one may."""
 
@@ -74,6 +78,11 @@ class Guide:
         # After the tokens of a draft: the state, and its mask once that was asked for.
         self._states: dict[tuple[int, ...], State | None] = {}
         self._masks: dict[tuple[int, ...], Allowed] = {}
+
+    def must(self, draft: Sequence[int]) -> int | None:
+        """The only token that may follow a draft that holds, if there is one."""
+        state = self._after(tuple(draft))
+        return None if state is None else state.must()
 
     def permits(self, draft: Sequence[int], token: int) -> bool:
         """Whether a token may follow a draft that holds."""
@@ -112,7 +121,7 @@ class Guide:
     @property
     def complete(self) -> bool:
         """Whether the text so far may end here."""
-        return not isinstance(self._state, Held) or bool(self._state.matcher.is_accepting())
+        return not isinstance(self._state, Held) or self._state.constraint.complete
 
     def accept(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -146,16 +155,17 @@ class Thinking:
     tail: bytes = b""
 
     def allowed(self, n: int) -> Allowed | None:
+        must = self.must()
+        return None if must is None else _only(n, must)
+
+    def must(self) -> int | None:
         budget = self.rules.budget
         if budget is None or self.n < budget:
             return None
-        return _only(n, self.rules.farewell[self.n - budget])
+        return self.rules.farewell[self.n - budget]
 
     def permits(self, token: int) -> bool:
-        budget = self.rules.budget
-        if budget is None or self.n < budget:
-            return True
-        return token == self.rules.farewell[self.n - budget]
+        return self.must() in (None, token)
 
     def after(self, token: int) -> State:
         rules = self.rules
@@ -175,6 +185,9 @@ class Free:
     fresh: bool = True  # nothing but space has come
 
     def allowed(self, n: int) -> Allowed | None:
+        return None
+
+    def must(self) -> int | None:
         return None
 
     def permits(self, token: int) -> bool:
@@ -201,38 +214,37 @@ class Held:
     """A grammar holds, until its text is complete."""
 
     rules: Rules
-    matcher: Any = field(repr=False)
+    constraint: GrammarConstraint = field(repr=False)  # looks ahead, and comes back
 
     @classmethod
     def by(cls, rules: Rules, grammar: str, begun: bytes = b"") -> State:
         """`begun`: what already stands there; where that is no beginning, nothing holds."""
-        held = cls(rules, rules.grammars.matcher(grammar))
+        held = cls(rules, rules.grammars.constraint(grammar))
         if not begun:
             return held
-        tokens = rules.vocabulary.tokenize(
-            begun.decode("utf-8", "replace"), bos=False, special=False
-        )
-        return held._next() if held.matcher.consume_tokens(tokens) else Free(rules, b"", False)
+        text = begun.decode("utf-8", "replace")
+        return held._on(rules.vocabulary.tokenize(text, bos=False, special=False))
 
     def allowed(self, n: int) -> Allowed | None:
         return self.constraint.allowed(())
 
+    def must(self) -> int | None:
+        return self.constraint.must(())
+
     def permits(self, token: int) -> bool:
         return self.constraint.permits((), token)
 
-    @property
-    def constraint(self) -> GrammarConstraint:
-        """One that may look ahead: it has a matcher of its own."""
-        return GrammarConstraint(self.matcher.deep_copy(), self.rules.grammars.alphabet)
-
     def after(self, token: int) -> State:
-        matcher = self.matcher.deep_copy()
-        if not matcher.consume_token(token):  # never of our own allowing
+        return self._on([token])
+
+    def _on(self, tokens: Sequence[int]) -> State:
+        try:
+            return Held(self.rules, self.constraint.after(tokens))._next()
+        except BadRequest:  # never of our own allowing
             return Free(self.rules, b"", False)
-        return Held(self.rules, matcher)._next()
 
     def _next(self) -> State:
-        if not self.matcher.is_stopped() or self.rules.afterwards is not None:
+        if not self.constraint.over or self.rules.afterwards is not None:
             return self
         return Over(self.rules) if self.rules.once else Free(self.rules, b"", False)
 
@@ -245,6 +257,9 @@ class Over:
 
     def allowed(self, n: int) -> Allowed | None:
         return _only(n, *self.rules.vocabulary.ends)
+
+    def must(self) -> int | None:
+        return None  # any of the ends
 
     def permits(self, token: int) -> bool:
         return token in self.rules.vocabulary.ends
