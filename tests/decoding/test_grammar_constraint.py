@@ -58,15 +58,19 @@ class Tokens:
 
 
 class Counted:
-    """A matcher that counts how often a mask is computed."""
+    """A matcher that counts how often a mask is computed, and it is copied."""
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
-        self.counts = [0]  # shared with its copies
+        self.counts = [0, 0]  # masks and copies, shared with its copies
 
     @property
     def n_masks(self) -> int:
         return self.counts[0]
+
+    @property
+    def n_copies(self) -> int:
+        return self.counts[1]
 
     def compute_bitmask(self) -> bytes:
         self.counts[0] += 1
@@ -74,6 +78,7 @@ class Counted:
         return found
 
     def deep_copy(self) -> Counted:
+        self.counts[1] += 1
         copied = Counted(self._matcher.deep_copy())
         copied.counts = self.counts
         return copied
@@ -148,18 +153,45 @@ def test_looking_for_the_skeleton_moves_nothing(tokenizer: Any) -> None:
     assert constraint.forced(spacing) == Forced()
 
 
-def test_what_follows_a_string_is_computed_before_it_ends(tokenizer: Any) -> None:
-    text = '{\n  "first_name": "Ann'
-    constraint, spacing, _ = after(tokenizer, text)
-    alphabet = constraint._alphabet
+@pytest.mark.parametrize(
+    ("text", "end", "then"),
+    [
+        ('{\n  "first_name": "Ann', '",', '\n  "kind": "'),
+        ('{\n  "first_name": "Ann', '",\n', '  "kind": "'),
+        ('{"first_name":"Ann","kind":"person","age":4', "}", ""),
+    ],
+)
+def test_what_follows_a_string_or_a_number_is_found_before_it_ends(
+    tokenizer: Any, text: str, end: str, then: str
+) -> None:
+    constraint, spacing, matcher = after(tokenizer, text)
     constraint.prepare(spacing)
     assert constraint.forced(spacing) == Forced()  # nothing has moved
-    end = tokenize('",')
-    constraint.accept(end)
-    spacing.read(b'",')
-    before = alphabet._tokenize.cache_info().misses
-    assert b"".join(PIECES[t] for t in constraint.forced(spacing).tokens) == b'\n  "kind": "'
-    assert alphabet._tokenize.cache_info().misses == before
+    constraint.accept(tokenize(end))
+    spacing.read(end.encode())
+    before = matcher.n_copies
+    assert b"".join(PIECES[t] for t in constraint.forced(spacing).tokens) == then.encode()
+    assert matcher.n_copies == before or not then
+
+
+def test_behind_one_string_is_looked_once(tokenizer: Any) -> None:
+    constraint, spacing, matcher = after(tokenizer, '{\n  "first_name": "Ann')
+    constraint.prepare(spacing)
+    before = matcher.n_copies
+    constraint.accept(tokenize(" B"))
+    spacing.read(b" B")
+    constraint.prepare(spacing)
+    assert matcher.n_copies == before
+
+
+def test_what_was_forced_at_a_like_place_is_looked_for_again_where_the_grammar_forbids_it(
+    tokenizer: Any,
+) -> None:
+    constraint, spacing, _ = after(tokenizer, '{"first_name":"Ann",')
+    wrong = Forced(tuple(tokenize('"age":')), (1.0,) * 6)
+    constraint._skeletons[spacing.place] = wrong
+    found = constraint.forced(spacing)
+    assert b"".join(PIECES[t] for t in found.tokens) == b'"kind":"'
 
 
 def test_what_had_to_come_is_told_from_white_space_by_habit(tokenizer: Any) -> None:

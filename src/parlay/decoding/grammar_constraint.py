@@ -27,11 +27,13 @@ Bits = NDArray[np.uint8]  # a mask, eight tokens to a byte
 DEAD_END = "NoExtension"  # how a matcher says that no byte may come, and no end
 _MARKS = b'",}]{[:'  # a letter that may come is one of others that were not tried
 _LIST_MARKS = b",]"
-_STRING_ENDS = (b'"', b'",')  # as models write them
+_STRING_ENDS = (b'"', b'",', b'",\n')  # as models write them
+_NUMBER_ENDS = (b",", b",\n")
 _CERTAIN = 1.0  # nothing else may come
 _HELD = 0.97  # a guess that has begun to come
 _NO_GUESS = Guess(b"", _CERTAIN)
 _MOST_BYTES = 512  # of a skeleton: what is longer waits for its next round
+_MOST_PLACES = 1024  # whose skeletons are kept
 
 
 class GrammarConstraint:
@@ -44,6 +46,7 @@ class GrammarConstraint:
         self._ahead: list[int] = []  # of a draft, what the matcher has read and may unread
         # Before each of these and after the last: the tokens that have to come; None: not asked.
         self._due: list[tuple[int, ...] | None] = [None]
+        self._skeletons: dict[tuple[object, ...], Forced] = {}  # by their places
         # Masks after the text of a draft: a grammar reads bytes, however tokens cut them.
         self._known: dict[bytes, Bits] = {}
 
@@ -98,7 +101,7 @@ class GrammarConstraint:
     def after(self, tokens: Sequence[int]) -> GrammarConstraint:
         """Another one, so many tokens further."""
         self._go_to(())
-        made = GrammarConstraint(self._matcher.deep_copy(), self._alphabet)
+        made = self._at(self._matcher.deep_copy())
         made._due = self._due.copy()
         made.accept(tokens)
         return made
@@ -120,10 +123,38 @@ class GrammarConstraint:
 
     def forced(self, spacing: Spacing) -> Forced:
         """The tokens that must come next, white space as this answer has put it so far; up to the
-        next place where the model has a choice that is not by habit, too."""
+        next place where the model has a choice that is not by habit, too. What was forced at a
+        place is forced at its like, as long as the grammar lets it."""
         self._go_to(())
         if spacing.in_string and not self._matcher.compute_ff_bytes():
             return NOTHING_FORCED
+        place = spacing.place
+        found = self._skeletons.get(place)
+        if found is None or self.n_obeying(found.tokens) < len(found.tokens):
+            if len(self._skeletons) >= _MOST_PLACES:
+                self._skeletons.clear()
+            found = self._skeletons[place] = self._skeleton(spacing)
+        return found
+
+    def prepare(self, spacing: Spacing) -> None:
+        """Look now for what will be forced once the string or number ends that the text is in."""
+        for end in _STRING_ENDS if spacing.in_string else _NUMBER_ENDS:
+            habit = spacing.ahead()
+            habit.read(end)
+            if habit.place not in self._skeletons:
+                self._go_to(())
+                ahead, tokens = self._matcher.deep_copy(), self._alphabet.spelled(end)
+                if ahead.try_consume_tokens(tokens) == len(tokens):
+                    self._at(ahead).forced(habit)
+
+    def _at(self, matcher: Any) -> GrammarConstraint:
+        """Another one of the same answer, which keeps what it finds."""
+        made = GrammarConstraint(matcher, self._alphabet)
+        made._skeletons = self._skeletons
+        return made
+
+    def _skeleton(self, spacing: Spacing) -> Forced:
+        self._go_to(())
         ahead, habit, text = self._matcher.deep_copy(), spacing.ahead(), b""
         guesses: dict[int, float] = {}  # where each begins in the text, and how sure it is
         while len(text) < _MOST_BYTES:
@@ -136,21 +167,10 @@ class GrammarConstraint:
             if sure < _CERTAIN:
                 guesses[len(text)] = sure
             text += part
-            habit.read(part)
+            habit.go_on(part)
         found = self._alphabet.tokens_of(text)
         n = self.n_obeying(found)
         return Forced(tuple(found[:n]), tuple(self._sure(found[:n], guesses)))
-
-    def prepare(self, spacing: Spacing) -> None:
-        """Compute now what will be forced once the string ends that the text is in: most of it is
-        computed for the first time then, and kept from then on."""
-        self._go_to(())
-        for end in _STRING_ENDS:
-            matcher, habit = self._matcher.deep_copy(), spacing.ahead()
-            tokens = self._alphabet.spelled(end)
-            if matcher.try_consume_tokens(tokens) == len(tokens):
-                habit.read(end)
-                GrammarConstraint(matcher, self._alphabet).forced(habit)
 
     def _sure(self, tokens: Sequence[int], guesses: Mapping[int, float]) -> Iterator[float]:
         """Of each token: the chance of the guesses that begin in it."""

@@ -79,6 +79,19 @@ class Spacing:
         self._blocks: list[tuple[int, bytes, int]] = []  # bracket, name around it, commas in it
         self._n_items = 0  # commas in the innermost block
         self._learns = True
+        self._n_news = 0  # what came otherwise than was likely
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Equal where the same is likely to follow, as far as that is known here."""
+        string = bytes(self._string) if self._in_string else None
+        around = tuple([(bracket, name) for bracket, name, _ in self._blocks])
+        here = (self._before, bytes(self._run), self._name, self._n_items, string, self._in_number)
+        return (*here, around, self._lines.line, self._n_news)
+
+    @property
+    def in_number(self) -> bool:
+        return self._in_number and not self._run
 
     @property
     def has_habits(self) -> bool:
@@ -206,7 +219,13 @@ class Spacing:
     # -- what came ------------------------------------------------------------
 
     def read(self, text: bytes) -> None:
-        """More of the answer: one token of it, where that is learned from."""
+        """More of the answer: one token of it."""
+        self.go_on(text)
+        if self._ends_alone(text):
+            self._before = _LAST
+
+    def go_on(self, text: bytes) -> None:
+        """More of the answer, however it will be cut into tokens."""
         for byte in text:
             if self._in_string:
                 self._read_string(byte)
@@ -214,8 +233,6 @@ class Spacing:
                 self._run.append(byte)
             else:
                 self._read_mark(byte)
-        if self._learns and self._ends_alone(text):
-            self._before = _LAST
 
     def _ends_alone(self, text: bytes) -> bool:
         """Whether a token that was read is nothing but the end of a value."""
@@ -257,8 +274,8 @@ class Spacing:
         elif byte in _CLOSING and self._blocks:
             self._lines.close()
             bracket, self._name, n_before = self._blocks.pop()
-            if bracket == _LIST and self._learns and len(self._lengths) < _MOST_HABITS:
-                self._lengths[self._name] = self._n_items + 1
+            if bracket == _LIST and self._learns:
+                self._learn_length(self._n_items + 1)
             self._n_items = n_before
         elif byte == _COMMA:
             self._n_items += 1
@@ -270,7 +287,14 @@ class Spacing:
             self._in_name = self._before not in (_COLON, None) and not in_list
             self._string.clear()
 
+    def _learn_length(self, n: int) -> None:
+        if self._lengths.get(self._name) != n and len(self._lengths) < _MOST_HABITS:
+            self._lengths[self._name] = n
+            self._n_news += 1
+
     def _learn(self, before: int, after: int, space: bytes | None) -> None:
+        likely = self._whole(before, after)
+        self._n_news += likely is None or likely.text != self._run
         for place in ((before, after, self._name), (before, after, None)):
             habit = self._habits.get(place)
             if habit is not None:

@@ -25,7 +25,6 @@ class SkeletonProposer:
         self._piece = piece
         self._spacings: dict[int, tuple[Spacing, int]] = {}  # and the tokens it has read
         self._owners: dict[int, str] = {}
-        self._prepared: dict[int, bytes] = {}  # the names whose strings were looked behind
         self._last: dict[str, Spacing] = {}  # of each owner's last answer, the latest at the end
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
@@ -37,16 +36,13 @@ class SkeletonProposer:
         return not self._read(ask).in_text
 
     def prepare(self, ask: Ask) -> None:
-        """A device is at work: look behind the string that the text is in, once for each."""
-        if ask.constraint is None:
-            return
-        spacing = self._read(ask)
-        if spacing.in_string and self._prepared.get(ask.seq_id) != spacing.name:
-            self._prepared[ask.seq_id] = spacing.name
-            ask.constraint.prepare(spacing)
+        """A device is at work: look behind the string or number that the text is in."""
+        if ask.constraint is not None:
+            spacing = self._read(ask)
+            if spacing.in_string or spacing.in_number:
+                ask.constraint.prepare(spacing)
 
     def forget(self, seq_id: int) -> None:
-        self._prepared.pop(seq_id, None)
         self._spacings.pop(seq_id, None)
         self._owners.pop(seq_id, None)
 
@@ -74,7 +70,6 @@ class SkeletonProposer:
             self._spacings[seq_id] = (spacing, n_read - discard)
 
     def close(self) -> None:
-        self._prepared.clear()
         self._spacings.clear()
         self._owners.clear()
         self._last.clear()
