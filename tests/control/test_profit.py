@@ -318,6 +318,15 @@ def test_tokens_that_take_the_place_of_padding_cost_nothing() -> None:
     assert choose(ProfitController(table(2.0)), replace(weak, floor=4))[0].window == 3
 
 
+def test_a_drafter_goes_on_where_its_tokens_take_the_place_of_padding() -> None:
+    """Passes of nine rows at least, dear ones: after two tokens, seven more cost no row."""
+    padded = replace(view(proposers=("model",), max_window=12), floor=9)
+    (choice,) = choose(proven(table(2.0, drafter=0.01), "model"), padded)
+    assert choice.keep_going is not None and choice.verify is not None
+    assert choice.keep_going([0.2, 0.2])
+    assert choice.verify([0.2] * 12) == 8
+
+
 def test_who_has_lost_too_much_to_bet_still_bets_on_rows_that_would_be_padding() -> None:
     controller = ProfitController(table(0.01, change=0.5))
     sure = view({"ngram": draft("ngram", *(0.9,) * 3)})

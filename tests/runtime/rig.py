@@ -81,8 +81,10 @@ class Rig:
         controller: Controller | None = None,
         free: frozenset[str] = frozenset(),
         most_rows: int = 0,
+        wide: ExactClass | None = None,
+        target: ScriptedModel | None = None,
     ) -> None:
-        self.target = ScriptedModel(LOGITS, N_VOCAB, context_size)
+        self.target = target or ScriptedModel(LOGITS, N_VOCAB, context_size)
         self.target.steady = n_call > 0
         if proposers is None:
             proposers = {"scripted": ScriptedProposer(LOGITS, script)}
@@ -93,7 +95,7 @@ class Rig:
             self.target,
             places,
             self.bets,
-            Composition(exact, context_size),
+            Composition(exact, context_size, wide=wide),
             Padding(self.target, places, Cutting(unified)),
             mode=mode,
             ends=ends,

@@ -23,6 +23,11 @@ def gpu(_n_sequences: int, rows: int) -> float:
     return GPU.get(rows, 1.6 + 0.1 * rows)
 
 
+def h200(_n_sequences: int, rows: int) -> float:
+    """As a 27B at Q5_0 costs there."""
+    return 1.0 + 0.1 * rows if rows < 9 else 2.3
+
+
 def cpu(_n_sequences: int, rows: int) -> float:
     """Every row costs nearly as much as a pass."""
     return 0.2 + 0.8 * rows
@@ -49,6 +54,23 @@ def test_a_class_that_others_can_share_is_worth_more_on_a_full_machine() -> None
     shared = exact_class(2, together=[(n, r) for n in (2, 3, 4) for r in (1, 2) if n * r <= 4])
     found = Valuation(gpu, FREE).best([exact_class(1), shared, exact_class(3, 4)], 4, asked=True)
     assert found is shared
+
+
+STEEP = exact_class(*range(9, 17))
+
+
+def test_texts_that_repeat_themselves_get_a_class_of_long_drafts_where_rows_are_cheap() -> None:
+    classes = [*CLASSES, STEEP]
+    assert Valuation(h200, MODEL).wide(exact_class(3, 4), classes, 1) is STEEP
+    assert Valuation(cpu, MODEL).wide(exact_class(1), classes, 1) is None
+    assert Valuation(h200, MODEL).wide(STEEP, classes, 1) is None
+
+
+def test_they_get_none_where_a_full_machine_that_shares_passes_is_faster() -> None:
+    shared = exact_class(2, together=[(n, 1) for n in range(2, 17)])
+    value = Valuation(h200, FREE)
+    assert value.wide(shared, [shared, STEEP], 4) is STEEP
+    assert value.wide(shared, [shared, STEEP], 16) is None
 
 
 @given(noise=st.floats(-0.01, 0.01), asked=st.booleans())

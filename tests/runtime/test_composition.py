@@ -20,6 +20,7 @@ GPU = exact_class(2, together=[(2, 1), (2, 2), (3, 1), (4, 1)])
 class Place:
     seq_id: int
     n_cached: int = 40
+    repeating: bool = False
 
 
 def ids(groups: Sequence[Sequence[Place]]) -> list[list[int]]:

@@ -86,6 +86,23 @@ def test_asked_again_with_drafts_an_answer_has_the_bits_of_a_cold_one(
     assert engine.exact.bands >= {0, 1, 3}  # longer texts were tried when they came up
 
 
+def test_texts_that_change_their_class_where_they_repeat_themselves_have_the_bits_of_plain_ones(
+    target: Path,
+) -> None:
+    pair = {**EXACT, "exact_class": "1+8"}
+    few = Sampling(logit_bias=dict.fromkeys((5, 6, 7), 100.0))  # so that it comes to that
+    request = Request(prompt(40), max_tokens=60, logprobs=2, sampling=few)
+    with Engine(settings(target, **pair)) as engine:
+        assert "+" in engine.exact_name
+        found = bits(engine, request)
+    with Engine(settings(target, "suffix", **pair)) as engine:
+        (seq,) = run(engine, request)  # a warm one follows, after other windows
+        assert {r.n_pass_rows >= 8 for r in seq.rounds} == {True, False}
+        assert seq.exact_class == engine.exact_name
+        assert bits(engine, request) == found
+        assert bits(engine, replace(request, window=3)) == found
+
+
 def test_what_another_prompt_left_in_the_cache_changes_nothing(
     target: Path, cold: dict[int, Bits]
 ) -> None:

@@ -370,7 +370,9 @@ class ProfitController:
         window = plan.window if plan.ahead else plan.most(market, most)
         # The change of shape it begins with was decided upon: here it is the same for every window.
         prices = market.steady if market.plainly else _changed_to(plan.rows, market)
-        if market.step == 1:
+        if market.n_sequences == 1 and market.floor > 1:  # what would be padding costs nothing
+            prices = [prices[market.at(n - 1)] for n in range(window + 2)]
+        elif market.step == 1:
             prices = prices[plan.rows - 1 - min(plan.window, view.max_window) :]
         else:  # all go on alike, and share what that costs
             each = [prices[market.at(k)] for k in range(window + 1)]

@@ -53,6 +53,13 @@ class Bet:
             return {}
         return {name: common_prefix(draft.tokens, tokens) for name, draft in self.offers.items()}
 
+    def first(self, n: int) -> Bet:
+        """With so many tokens of its draft; of one that took time the others are dropped."""
+        n_left_out = len(self.draft.tokens) - n if self.choice.verify is not None else 0
+        choice = self.choice if n else replace(self.choice, fallback=Fallback.EXACT, widths=())
+        draft = self.draft.first(n) if n else NO_DRAFT
+        return replace(self, choice=choice, draft=draft, n_dropped=self.n_dropped + n_left_out)
+
     @property
     def fallback(self) -> Fallback | None:
         if self.draft.tokens:

@@ -16,6 +16,7 @@ from parlay import store
 from parlay.control.cost import CostTable
 from parlay.control.survival import Survival
 from parlay.decoding.span import Passes
+from parlay.errors import BadRequest
 from parlay.fleet.exact_rows import ExactRows
 from parlay.llama import library
 from parlay.llama.context import Context
@@ -25,7 +26,7 @@ from parlay.runtime.class_prices import class_prices
 from parlay.runtime.class_probe import probe, reaches, still_holds
 from parlay.runtime.composition import Rate
 from parlay.runtime.engine_settings import EngineSettings
-from parlay.runtime.exactness import SINGLE, ExactClass, pinned
+from parlay.runtime.exactness import SINGLE, ExactClass, joined_name, pinned_pair
 from parlay.runtime.loading import FREE, FREE_PROPOSERS, MODEL
 from parlay.timing import measuring
 from parlay.timing.measuring import Progress, Stopwatch
@@ -38,6 +39,7 @@ _MIN_CHUNK = 16  # of the probe's texts: any batch holds it
 _TOLD = "exactness"  # what is told of it, by file
 _SCOUT_S = 5.0  # for a look at a longer text, in the middle of an answer
 _FORMAT = 4  # of the records; others are probed again
+_CHOICE = 2  # of the way to choose; what was chosen in another way is chosen again
 _PRICES_S = 3.0  # for the prices that a choice hangs on
 # What was exact by default stays so until it costs this much more than is allowed: prices waver.
 _WAVERING = 1.2
@@ -52,6 +54,15 @@ class Chosen:
     cost: float | None  # the part of the speed it costs; None: nobody measured
     cheap: bool = False  # whether that is little enough to be exact by default
     rate: Rate = float  # of so many sequences in one pass
+    wide: ExactClass | None = None  # for texts that repeat themselves, where it is another one
+
+    @property
+    def name(self) -> str:
+        return joined_name(self.found, self.wide)
+
+    @property
+    def pair(self) -> tuple[ExactClass, ...]:
+        return (self.found,) if self.wide is None else (self.found, self.wide)
 
     @property
     def cost_percent(self) -> float | None:
@@ -109,7 +120,7 @@ class ClassCalibration:
         if classes:
             table = known or self._prices(classes, target, progress)
             chosen = self._priced(classes, table, learned)
-            if still_holds(self._target, chosen.found, self._chunk):
+            if all(still_holds(self._target, each, self._chunk) for each in chosen.pair):
                 return chosen
             log.info("passes round differently than they did: looking again which are exact")
         classes = self._probed(target, progress)
@@ -164,7 +175,7 @@ class ClassCalibration:
     @property
     def _choice_key(self) -> str:
         """Who asks for exact text chooses by another measure than who only gets it."""
-        return store.fingerprint(self._key, self._settings.mode)
+        return store.fingerprint(self._key, self._settings.mode, _CHOICE)
 
     @property
     def _n_widths(self) -> int:
@@ -182,12 +193,15 @@ class ClassCalibration:
         record = None if again else store.load("exact-class", self._choice_key)
         return record if record is not None and record.get("firm", True) else {}
 
-    def _kept(self, classes: Sequence[ExactClass]) -> ExactClass | None:
+    def _kept(self, classes: Sequence[ExactClass]) -> tuple[ExactClass, ExactClass | None] | None:
         """The pinned class, or the one an earlier start chose."""
+        possible = self._possible(classes)
         if self._settings.exact_class is not None:
-            return pinned(self._possible(classes), self._settings.exact_class)
-        name = self._decided().get("class")
-        return next((found for found in classes if found.name == name), None)
+            return pinned_pair(possible, self._settings.exact_class)
+        try:
+            return pinned_pair(possible, str(self._decided()["class"]))
+        except (LookupError, BadRequest):
+            return None
 
     def _save(self, classes: Iterable[ExactClass]) -> None:
         record = {"format": _FORMAT, "classes": [found.to_dict() for found in classes]}
@@ -221,18 +235,29 @@ class ClassCalibration:
         n_slots, possible = self._settings.context.n_sequences, self._possible(classes)
         value = Valuation(_price_of(table), self._worth(table, learned))
         kept = self._kept(classes)
-        asked = self._settings.mode == "exact"
-        found = kept or value.best(possible or [SINGLE], n_slots, asked=asked)
+        found, wide = kept or self._best(value, possible or [SINGLE])
         cost = value.cost(found, n_slots)
         cheap = self._is_cheap(cost)
-        log.info("exact class %s costs %.1f %% of the speed", found.name, 100 * cost)
-        made = Chosen(found, classes, cost, cheap, _rate(value, found, table))
+        made = Chosen(found, classes, cost, cheap, _rate(value, found, table), wide)
+        log.info("exact class %s costs %.1f %% of the speed", made.name, 100 * cost)
         self._tell(made)
         if self._settings.draft:
             firm = kept is not None or table.stable or len(possible) < 2
-            record = {"class": found.name, "exact": cheap, "firm": firm}
+            record = {"class": made.name, "exact": cheap, "firm": firm}
             store.save("exact-class", self._choice_key, record)
         return made
+
+    def _best(
+        self, value: Valuation, possible: Sequence[ExactClass]
+    ) -> tuple[ExactClass, ExactClass | None]:
+        """By price; a second class only for who drafts from the text, and whose cache can be cut
+        anywhere."""
+        n_slots, asked = self._settings.context.n_sequences, self._settings.mode == "exact"
+        found = value.best(possible, n_slots, asked=asked)
+        looks = any(name in FREE_PROPOSERS for name in self._settings.draft)
+        if not looks or found.prompts or self._target.rollback is not Rollback.PARTIAL:
+            return found, None
+        return found, value.wide(found, possible, n_slots)
 
     def _is_cheap(self, cost: float) -> bool:
         slack = _WAVERING if self._decided().get("exact") else 1.0
@@ -241,7 +266,7 @@ class ClassCalibration:
     def _tell(self, chosen: Chosen) -> None:
         n_slots = self._settings.context.n_sequences
         told = {
-            "class": chosen.found.name,
+            "class": chosen.name,
             "classes": [found.name for found in chosen.classes],
             "cost_percent": chosen.cost_percent,
             "exact": chosen.cheap,

@@ -187,6 +187,7 @@ class Engine:
             self.chosen.rate,
             self._scout,
             self.chosen.cost_percent,
+            self.chosen.wide,
         )
         self.crews = self._keep(self._make_crews())
         return Scheduler(
@@ -250,6 +251,11 @@ class Engine:
     def exact(self) -> ExactClass:
         """The class that exact passes stay in."""
         return self._scheduler.composition.found
+
+    @property
+    def exact_name(self) -> str:
+        """Of that class, and of the one for texts that repeat themselves, if it is another."""
+        return self._scheduler.composition.name
 
     @property
     def spoiled(self) -> Inexact | None:
@@ -435,7 +441,9 @@ class Engine:
             return None
         self.crews.by_rule()
         spare = self.slots.spare()
-        same = spare is not None and self._classes.unchanged(self.exact, spare)
+        same = spare is not None and all(
+            self._classes.unchanged(each, spare) for each in self.chosen.pair
+        )
         return None if same else Inexact.STATES
 
     def _pause_unless_paid(self, drafters: Mapping[str, Proposer]) -> bool:

@@ -29,7 +29,7 @@ from parlay.decoding.verification import VERIFICATIONS
 from parlay.errors import NothingFollows, ParlayError
 from parlay.runtime.bets import Bet, Bets
 from parlay.runtime.composition import ANY_SHAPE, Composition
-from parlay.runtime.exactness import Inexact
+from parlay.runtime.exactness import ExactClass, Inexact
 from parlay.runtime.faults import Faults, as_parlay
 from parlay.runtime.padding import Padding
 from parlay.runtime.prompts import Prompts
@@ -79,12 +79,13 @@ class _Pass:
     n_rows: int
     n_padding: int
     reads_prompt: bool
+    held: ExactClass | None  # the class it is to be in; None: any shape will do
 
     @classmethod
-    def of(cls, rows: Seq[_Row], spans: Seq[Span]) -> _Pass:
+    def of(cls, rows: Seq[_Row], spans: Seq[Span], held: ExactClass | None = None) -> _Pass:
         n_rows = sum([len(span.tokens) for span in spans])
         n_padding = n_rows - sum([row.n_real for row in rows])
-        return cls(rows, spans, n_rows, n_padding, not all(row.decodes for row in rows))
+        return cls(rows, spans, n_rows, n_padding, not all(row.decodes for row in rows), held)
 
 
 # Before each pass over these spans, exact or not; why its bits may not be those of the class.
@@ -114,6 +115,12 @@ class _Told:
     def rounds(self) -> list[Round]:
         """Without those that only read a prompt."""
         return [found for row, found in self.settled if row.decodes]
+
+
+def _in_one_class(seq: Sequence, bet: Bet) -> Bet:
+    """A draft as far as the text that it makes stays in the class of the pass."""
+    n = seq.n_alike(bet.draft.tokens)
+    return bet if n == len(bet.draft.tokens) else bet.first(n)
 
 
 class Scheduler:
@@ -201,7 +208,7 @@ class Scheduler:
             seq.n_reused = seq.n_cached
             self._mark_turn(seq)
             if firm:
-                seq.exact_class = self.composition.found.name
+                seq.exact_class = self.composition.name
                 seq.exact_cost_percent = self.composition.cost_percent
             if seq.request.verification == "rejection" and not seq.request.sampling.greedy:
                 seq.spoil(Inexact.REJECTION)
@@ -304,6 +311,8 @@ class Scheduler:
         Where neither was weighed, a GPU computes while that is learned: this time is speculation's,
         and is taken for a part of the search."""
         decoding = [seq for seq in sequences if seq.n_pending == 1]
+        if self.composition.wide is not None and any(seq.repeating for seq in decoding):
+            self.bets.controller.notice()  # such passes are wide, whoever bets on them
         quiet = betting and (not decoding or self.bets.is_quiet(decoding))
         if not (quiet and self._quiet):
             self._learn()
@@ -392,6 +401,8 @@ class Scheduler:
         exact = self._is_exact(sequences)
         frame = self.composition.frame(decoding) if exact and decoding else ANY_SHAPE
         placed = self.bets.place(decoding, frame) if betting else self.bets.abstain(decoding)
+        if exact and self.composition.wide is not None:
+            placed = [_in_one_class(s, bet) for s, bet in zip(decoding, placed, strict=True)]
         rows = [self._row(s, bet) for s, bet in zip(decoding, placed, strict=True)]
         room = (self._n_batch if rows else self._n_call) - sum(len(row.span.tokens) for row in rows)
         for seq in (seq for seq in sequences if seq.n_pending > 1):
@@ -407,11 +418,13 @@ class Scheduler:
         """As many rows for each as keep the pass in its class; a prompt's chunk is alone, and as
         it is. Padding goes as rejected drafts do, and its logits are asked for: how many are
         shapes the last layer."""
+        held = None
         if rows and rows[0].decodes:
+            held = self.composition.of([row.seq for row in rows])
             sizes = [len(row.span.tokens) for row in rows]
-            widths = self.composition.widths(sizes, [row.span.start for row in rows])
+            widths = self.composition.widths(sizes, [row.span.start for row in rows], held)
             rows = [row.padded(n) for row, n in zip(rows, widths, strict=True)]
-        return _Pass.of(rows, [row.span for row in rows])
+        return _Pass.of(rows, [row.span for row in rows], held)
 
     def _padded(self, rows: Seq[_Row]) -> _Pass:
         """With rows that nobody reads, where the pass would be dearer or cut in parts without."""
@@ -516,7 +529,8 @@ class Scheduler:
             return None
         sizes, lengths = [len(s.tokens) for s in made.spans], [s.start for s in made.spans]
         read = all(s.n_logits == len(s.tokens) for s in made.spans)  # else a prompt shared it
-        return None if read and self.composition.found.holds(sizes, lengths) else Inexact.SHAPE
+        held = made.held or self.composition.found
+        return None if read and held.holds(sizes, lengths) else Inexact.SHAPE
 
     def _firm_up(self, row: _Row, *, exact: bool) -> None:
         """What the cache holds of a text is firm if it would hold the same whoever had read it:
@@ -566,7 +580,7 @@ class Scheduler:
 
     def _make_room(self) -> None:
         """A full context ends the answer, or slides: the oldest half after the prompt goes."""
-        fits = self.target.context_size - self.composition.found.floor
+        fits = self.target.context_size - self.composition.floor
         near = [seq for seq in self._active if seq.n_cached > fits]
         for seq in near:
             if seq.n_pending != 1 or not self._is_full(seq):

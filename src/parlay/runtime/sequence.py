@@ -22,6 +22,7 @@ from parlay.decoding.stop import StopStrings
 from parlay.decoding.verdict import Origin, Verdict
 from parlay.errors import ParlayError
 from parlay.runtime.exactness import Inexact
+from parlay.runtime.repeats import Repeats
 from parlay.runtime.request import Request
 
 log = logging.getLogger("parlay.runtime")
@@ -114,6 +115,7 @@ class Sequence:
         # Whether its text decides when it ends or what it is; else it is read when it is told.
         self._reads = bool(request.stop) or self._reasoning is not None
         self._untold: list[_Taken] = []
+        self._repeats = Repeats()
 
     @property
     def n_pending(self) -> int:
@@ -124,6 +126,15 @@ class Sequence:
     def exact(self) -> bool:
         """Whether it depends on model, build, device, settings, prompt and seed alone."""
         return self.inexact is None
+
+    @property
+    def repeating(self) -> bool:
+        """Whether its text repeats itself now."""
+        return self._repeats.now(self.tokens, len(self.request.prompt))
+
+    def n_alike(self, draft: Seq[int]) -> int:
+        """How many tokens of a draft would leave that as it is."""
+        return self._repeats.n_alike(self.tokens, len(self.request.prompt), draft)
 
     def spoil(self, reason: Inexact) -> None:
         """It is not exact any more; the first reason stays."""

@@ -62,7 +62,7 @@ class LiveSnapshots:
             "viewers": n_viewers,
             "model": service.model_name,
             "mode": service.engine.mode,
-            "exact_class": service.engine.exact.name,
+            "exact_class": service.engine.exact_name,
             "exact_cost_percent": service.engine.chosen.cost_percent,
             "proposers": service.engine.bets.named,
             "drafter": service.drafter.state,

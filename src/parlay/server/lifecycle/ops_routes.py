@@ -34,7 +34,7 @@ async def health(request: Request) -> JSONResponse:
         "drafter": service.drafter.state,
         "model": service.model_name,
         "mode": engine.mode,
-        "exact_class": engine.exact.name if engine.mode == "exact" else None,
+        "exact_class": engine.exact_name if engine.mode == "exact" else None,
         "exact_cost_percent": engine.chosen.cost_percent,
     }
     return JSONResponse(body, status_code=200 if status == "ok" else 503)
@@ -82,7 +82,7 @@ def _exact(service: Service) -> dict[str, Any]:
     engine = service.engine
     found = engine.exact
     return {
-        "class": found.name,
+        "class": engine.exact_name,
         "classes": [other.name for other in engine.chosen.classes],
         "rows": sorted(found.widths),
         "concurrent": found.concurrent,
