@@ -4,7 +4,8 @@ Models are scripted: a pass copies real rows of logits and claims its price, by 
 scheduler looks at, so that all that is left is the scheduler's, the bets', the controller's, the
 proposers' and the verification's own. With --wait it takes its price, as CUDA does: caches are cold
 then, which makes the same code two to four times as slow. The kind `ahead` always waits: its draft
-model is on a thread of its own, and goes on while the target's pass waits.
+model is on a thread of its own, and goes on while the target's pass waits. In the kind `resting` a
+block drafter reads the target's states and is always wrong, so that the controller lets it be.
 
 python -m benchmarks.measurements.round_cost --sequences 1 8 16 32 --json out.json
 python -m benchmarks.measurements.round_cost --sequences 16 --kinds suffix --profile
@@ -37,9 +38,12 @@ from parlay.control.cost import MAX_ROWS, CostTable, load_costs, shipped_costs
 from parlay.control.cutting import Cutting
 from parlay.control.profit import ProfitController
 from parlay.decoding.span import Span
+from parlay.decoding.states import Fed, States
 from parlay.proposers.ahead import DraftAhead
+from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
+from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Proposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime import scheduler as scheduling
@@ -55,9 +59,10 @@ from parlay.testing import ScriptedModel
 
 N_VOCAB, CONTEXT = 49152, 2048
 WORDS = 1500  # of the scripted text: so few that pairs of them come again
-KINDS = ("plain", "suffix", "drafter", "ahead")
+KINDS = ("plain", "suffix", "drafter", "ahead", "resting")
 TEXTS = ("lines", "chat")
 WIDEST, DRAFT_MS = 16, 0.6
+BLOCK, WIDTH = 16, 5 * 5120  # of a block drafter: its tokens, and the states it reads of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,9 @@ class Rows(ScriptedModel):
         self._clock, self._texts, self._price, self._drafts = clock, texts, price, drafts
         self._base = np.random.default_rng(0).random(N_VOCAB, np.float32)
         self._out = np.empty((1024, N_VOCAB), np.float32)
+        self._states = np.ones((1024, WIDTH), np.float32)
         self.cpu_s = 0.0  # of the script itself
+        self.follower: Follower | None = None  # is told the states of every pass
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         began, cpu = self._clock(), time.thread_time()
@@ -129,6 +136,8 @@ class Rows(ScriptedModel):
         price = self._price(len(spans), sum(len(span.tokens) for span in spans))
         self._clock.spend(max(0.0, price - (self._clock() - began)))
         self.busy_s += self._clock() - began
+        if self.follower is not None:
+            self.follower.follow(spans, [self._states[: len(s.tokens)].copy() for s in spans])
         return found
 
     def _rows(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
@@ -146,6 +155,23 @@ class Rows(ScriptedModel):
     def _next(self, seq_id: int, position: int) -> int:
         text, at = self._texts[seq_id], (position + 1) % CONTEXT
         return text.tokens[at] + (self._drafts and text.wrong[at])
+
+
+class Blocks(Rows):
+    """A drafter that fills in blocks, all wrong."""
+
+    layers = (0,)
+    width = WIDTH
+
+    def encode(self, states: States) -> States:
+        return states
+
+    def read(self, fed: Sequence[Fed]) -> list[tuple[NDArray[np.float32], States]]:
+        self.decode([Span(item.seq_id, item.start, (0,) * len(item.states), 0) for item in fed])
+        return [(self._out[:0], item.states[:0]) for item in fed]
+
+    def _next(self, seq_id: int, position: int) -> int:
+        return super()._next(seq_id, position) + 1
 
 
 class Searching(ProfitController):
@@ -232,19 +258,16 @@ class Script:
 def measure(kind: str, mode: Mode, n: int, script: Script, *, profile: bool = False) -> Cost:
     """Answers of n sequences at once, and what their passes took beside the models."""
     ahead = kind == "ahead"
-    texts, costs = [Text(i, script.text) for i in range(n)], _prices(n, script.prices, ahead)
+    texts, costs = [Text(i, script.text) for i in range(n)], _prices(n, script.prices, kind)
     clock = Clock(wait=script.wait or ahead)
     scheduling.perf_counter = clock  # type: ignore[attr-defined]
     target = Rows(
         clock, texts, lambda n, rows: costs.curve(1, n).steady[min(rows, MAX_ROWS)], drafts=False
     )
-    drafter = Rows(clock, texts, lambda n, _rows: DRAFT_MS / 1e3 * (1 + n / 16), drafts=True)
-    proposers: dict[str, Proposer] = {}
-    if kind != "plain":
-        proposers["suffix"] = SuffixProposer()
-    if kind in ("drafter", "ahead"):
-        model = DraftModel(drafter, DraftLimits(frozenset(), N_VOCAB, 512))
-        proposers["model"] = DraftAhead(model) if ahead else model
+    drafter = (Blocks if kind == "resting" else Rows)(
+        clock, texts, lambda n, _rows: DRAFT_MS / 1e3 * (1 + n / 16), drafts=True
+    )
+    proposers = _proposers(kind, target, drafter)
     controller = (Searching if script.always else ProfitController)(costs.copy())
     scheduler = _scheduler(target, proposers, controller, mode, n)
     answers = [_start(scheduler, text, script.n_tokens) for text in texts]
@@ -262,6 +285,20 @@ def measure(kind: str, mode: Mode, n: int, script: Script, *, profile: bool = Fa
         pstats.Stats(profiler).sort_stats("tottime").print_stats(40)
     scheduler.bets.close()
     return _cost(kind, mode, answers, steps)
+
+
+def _proposers(kind: str, target: Rows, drafter: Rows) -> dict[str, Proposer]:
+    found: dict[str, Proposer] = {}
+    if kind not in ("plain", "resting"):
+        found["suffix"] = SuffixProposer()
+    if kind in ("drafter", "ahead"):
+        model = DraftModel(drafter, DraftLimits(frozenset(), N_VOCAB, 512))
+        found["model"] = DraftAhead(model) if kind == "ahead" else model
+    if isinstance(drafter, Blocks):
+        target.follower = found["model"] = DFlashProposer(
+            drafter, DraftLimits(frozenset(), N_VOCAB, 512), block_size=BLOCK, mask=0, name="model"
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,14 +331,17 @@ def _cost(kind: str, mode: Mode, answers: Sequence[Answer], steps: Sequence[Step
     return Cost(kind, mode, len(answers), len(steps), us, cpu_us, round_us, drafted, made)
 
 
-def _prices(n: int, name: str | None, ahead: bool) -> CostTable:
+def _prices(n: int, name: str | None, kind: str) -> CostTable:
     """Of an H200: a 27B that answers one, an 8B that answers several, with a drafter of 0.6 ms."""
     name = name or ("gpu-27b-q5_0" if n == 1 else "gpu-8b-q5_0-streams")
     path = next(path for path in shipped_costs() if path.stem == name)
     record = load_costs(path).to_dict()
     steady = {str(b): DRAFT_MS * (1 + b / 16) for b in (1, 2, 4, 8, 16, 32, 64)}
     record["drafter"] = {"steady_ms": steady, "single_steps": True}
-    if ahead:
+    if kind == "resting":
+        block = {"steady_ms": {str(b): DRAFT_MS * (1 + b / 16) for b in (2, BLOCK)}}
+        record["drafter"] |= {"single_steps": False, "longest": BLOCK - 1, "block": block}
+    if kind == "ahead":
         both = {"slowdown": {"1": 1.02, "32": 1.05}, "ms": {"1": DRAFT_MS, "32": DRAFT_MS}}
         record["drafter"]["both"] = both
     return CostTable.from_dict(record)

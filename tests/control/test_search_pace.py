@@ -20,7 +20,7 @@ def searches(pace: SearchPace, n: int, search_s: float, pass_s: float = FAST) ->
     for _ in range(n):
         due = pace.due()
         found += due
-        pace.observe(search_s if due else 0.0, pass_s, found=False)
+        pace.observe(search_s if due else 0.0, pass_s, searched=due, found=False)
     return found
 
 
@@ -40,7 +40,8 @@ def test_looks_that_find_nothing_take_half_a_hundredth_of_a_fast_pass_in_the_end
 def test_what_comes_before_every_pass_is_not_taken_for_a_search() -> None:
     pace = SearchPace()
     for _ in range(200):  # a tenth of a pass in any round, and a little more with a search
-        pace.observe(0.101 * FAST if pace.due() else 0.1 * FAST, FAST, found=False)
+        due = pace.due()
+        pace.observe(0.101 * FAST if due else 0.1 * FAST, FAST, searched=due, found=False)
     assert pace.interval == 1
 
 
@@ -50,8 +51,7 @@ def test_a_slow_round_without_a_look_does_not_make_looks_seem_harmless() -> None
     while not pace.rests:
         searches(pace, 1, SEARCH)
     for _ in range(2):
-        pace.due()
-        pace.observe(0.95 * SEARCH, FAST, found=False)
+        pace.observe(0.95 * SEARCH, FAST, searched=pace.due(), found=False)
         searches(pace, 20, SEARCH)
     assert pace.interval > 20
 
@@ -72,7 +72,7 @@ def test_texts_that_are_noticed_for_nothing_take_no_more_than_a_hundredth_of_the
         pace.notice()
         due = pace.due()
         n += due
-        pace.observe(SEARCH if due else 0.0, FAST, found=False)
+        pace.observe(SEARCH if due else 0.0, FAST, searched=due, found=False)
     assert n * SEARCH <= 0.012 * 2000 * FAST
 
 
@@ -82,7 +82,7 @@ def searched_while_right(pace: SearchPace, n: int) -> int:
     for _ in range(n):
         due = pace.due()
         made += due
-        pace.observe(SEARCH if due else 0.0, FAST, found=False, right=due)
+        pace.observe(SEARCH if due else 0.0, FAST, searched=due, found=False, right=due)
     return made
 
 
@@ -119,7 +119,7 @@ def test_looks_never_stop() -> None:
 def test_after_a_bet_every_round_is_looked_at_for_a_while() -> None:
     pace = SearchPace()
     searches(pace, 100, SEARCH)
-    pace.observe(SEARCH, FAST, found=True)
+    pace.observe(SEARCH, FAST, searched=True, found=True)
     pace.due()
     assert searches(pace, 2, SEARCH) == 2
 
@@ -200,10 +200,10 @@ def test_a_dear_search_is_given_up_sooner_than_a_cheap_one() -> None:
     n_searched = []
     for search_s in (0.03e-3, 0.25e-3):
         pace = SearchPace()
-        pace.observe(search_s, 1e-3, found=True)
+        pace.observe(search_s, 1e-3, searched=True, found=True)
         n = 0
         while pace.due():
-            pace.observe(search_s, 1e-3, found=False)
+            pace.observe(search_s, 1e-3, searched=True, found=False)
             n += 1
         n_searched.append(n)
     assert 4 < n_searched[0] <= 8

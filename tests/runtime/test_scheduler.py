@@ -658,13 +658,65 @@ def test_where_nothing_is_searched_for_rounds_are_learned_from_while_a_gpu_compu
     rig = Rig(window=2)
     said = overlapping(rig)
     rig.bets.controller = Learning(said, resting=True)
-    telling(rig, Request((1, 2, 3), max_tokens=4), said)
+    telling(rig, Request((1, 2, 3), max_tokens=5), said)
     rig.finish()
-    text = plain(Request((1, 2, 3), max_tokens=4))
+    text = plain(Request((1, 2, 3), max_tokens=5))
     assert said == [
         *("pass", text[0], "pass", "pass", "learned 1", text[1]),
-        *("pass", "learned 2", text[2], "learned 3", text[3]),
+        *("pass", "learned 2", text[2]),
+        # Of a last token it is said anew why it has no draft.
+        *("learned 3", "pass", text[3], "learned 4", text[4]),
     ]
+
+
+def test_after_a_search_that_found_nothing_a_round_is_learned_from_while_a_gpu_computes() -> None:
+    """What the proposers are asked, and the controller, is as little as where nobody searches."""
+    rig = Rig(window=2, proposers={"scripted": ScriptedProposer(LOGITS)})
+    said = overlapping(rig)
+    controller = rig.bets.controller = Learning(said, resting=True)
+    telling(rig, Request((1, 2, 3), max_tokens=9), said)
+    for _ in range(4):  # the prompt, and three rounds
+        rig.scheduler.step()
+    controller.resting = False
+    controller.choose = lambda views: [plainly(Fallback.UNPROFITABLE) for _ in views]  # type: ignore[method-assign]
+    rig.scheduler.step()
+    controller.resting = True
+    controller.choose = never  # type: ignore[method-assign]
+    said.clear()
+    rig.scheduler.step()
+    assert said[:2] == ["pass", "learned 4"]
+
+
+def never(views: Seq[View]) -> list[Choice]:
+    raise AssertionError(f"{len(views)} texts that rest as before need no second thought")
+
+
+def test_after_a_bet_a_round_is_learned_from_before_the_next_whatever_that_is() -> None:
+    rig = Rig(window=2)
+    said = overlapping(rig)
+    controller = rig.bets.controller = Learning(said, resting=True)
+    telling(rig, Request((1, 2, 3), max_tokens=20), said)
+    for _ in range(3):
+        rig.scheduler.step()
+    controller.resting = False
+    rig.scheduler.step()  # two are drafted
+    controller.resting = True
+    said.clear()
+    rig.scheduler.step()
+    assert said[:2] == ["learned 3", "pass"]
+
+
+def test_a_rest_that_began_with_other_proposers_is_thought_over() -> None:
+    rig = Rig(window=2)
+    controller = rig.bets.controller = Learning([], resting=True)
+    seq = rig.add(Request((1, 2, 3), max_tokens=20))
+    for _ in range(4):
+        rig.scheduler.step()
+    assert {r.fallback for r in seq.rounds} == {Fallback.UNPROFITABLE}
+    controller.choose = lambda views: [plainly(Fallback.POLICY) for _ in views]  # type: ignore[method-assign]
+    rig.bets.proposers["another"] = ScriptedProposer(LOGITS)
+    rig.finish()
+    assert seq.rounds[-1].fallback is Fallback.POLICY
 
 
 def test_learning_that_a_plain_round_would_have_hidden_is_a_part_of_the_search() -> None:

@@ -80,7 +80,6 @@ class ProfitController:
         self._beside = False  # whether a drafter was at work beside the last pass
         self._both: Both | None = None  # its prices
         self._last_proposer = "none"  # whom the shape of the last pass is owed to
-        self._skipped = False  # whether no draft was searched for the coming pass
 
     def reprice(self, costs: CostTable) -> None:
         """Other prices from now on, between two rounds; all that was learned of drafts stays."""
@@ -104,14 +103,13 @@ class ProfitController:
         self._search_pace.notice()
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
-        n, self._skipped = len(views), False
+        n = len(views)
         requests = [self._follow(view, n) for view in views]
         imposed = [self._imposed(request, n) for request in requests]
         betting = [r for r, choice in zip(requests, imposed, strict=True) if choice is None]
         if not betting:
             return [choice for choice in imposed if choice is not None]
         if not any(request.view.searched for request in betting):
-            self._skipped = len(betting) == n
             return [_NOT_SEARCHED if choice is None else choice for choice in imposed]
         if any(_is_offered(request.view) for request in betting):
             windows = [choice.window for choice in imposed if choice is not None]
@@ -404,7 +402,7 @@ class ProfitController:
         return self.costs
 
     def observe(self, rounds: Sequence[Round]) -> None:
-        if self._skipped:
+        if all(r.reason == _NOT_SEARCHED.reason for r in rounds):
             self._observe_skipped(rounds)
             return
         self._spend(rounds)
@@ -426,7 +424,7 @@ class ProfitController:
     def _observe_skipped(self, rounds: Sequence[Round]) -> None:
         """Nothing was weighed and nothing is learned: such a round must cost next to nothing."""
         timing = rounds[0].timing
-        self._search_pace.observe(timing.draft_s, timing.verify_s, found=False)
+        self._search_pace.observe(timing.draft_s, timing.verify_s, searched=False, found=False)
         self._shapes.observe(rounds[0].n_pass_rows)
 
     def _spend(self, rounds: Sequence[Round]) -> None:
@@ -478,7 +476,11 @@ class ProfitController:
     def _observe_time(self, rounds: Sequence[Round]) -> None:
         first = rounds[0]
         self._search_pace.observe(
-            first.timing.draft_s, first.timing.verify_s, _is_bet(rounds), _was_right(rounds)
+            first.timing.draft_s,
+            first.timing.verify_s,
+            searched=self._was_searched(rounds),
+            found=_is_bet(rounds),
+            right=_was_right(rounds),
         )
         n_context = max([r.n_context for r in rounds])
         n_shape, rows = self._n_made(rounds), first.n_pass_rows
@@ -510,6 +512,10 @@ class ProfitController:
         self._observe_ahead(rounds)
         if drafter is not None:
             drafter.observe(draft_s * pace, first.timing.draft_s)
+
+    def _was_searched(self, rounds: Sequence[Round]) -> bool:
+        requests = (self._requests.get(r.seq_id) for r in rounds)
+        return any(request is not None and request.view.searched for request in requests)
 
     def _observe_ahead(self, rounds: Sequence[Round]) -> None:
         """What was drafted for these rounds was drafted beside the pass before them."""

@@ -36,7 +36,6 @@ class SearchPace:
         "_noticed",
         "_pass_s",
         "_patience",
-        "_searched",
         "_searches_s",
         "_spare",
         "share",
@@ -50,7 +49,7 @@ class SearchPace:
         self._fruitless = 0.0  # what searches in vain took since the last bet, in passes
         self._n_waited = 0
         self._n_right, self._patience = 0, _PATIENCE
-        self._searched = self._noticed = False
+        self._noticed = False
         self._spare = _N_FRUITLESS * _HARMLESS  # what they may take where a text was noticed
 
     @property
@@ -78,13 +77,16 @@ class SearchPace:
 
     def due(self) -> bool:
         """Whether to search in the coming round; called once for each."""
-        self._searched = not self.rests
-        self._n_waited = 0 if self._searched else self._n_waited + 1
-        return self._searched
+        searched = not self.rests
+        self._n_waited = 0 if searched else self._n_waited + 1
+        return searched
 
-    def observe(self, search_s: float, pass_s: float, found: bool, right: bool = False) -> None:
-        """A round: what came before its pass, the pass, whether anything was drafted, and whether
-        what was offered proved right without it."""
+    def observe(
+        self, search_s: float, pass_s: float, *, searched: bool, found: bool, right: bool = False
+    ) -> None:
+        """A round, perhaps after the next one is under way: what came before its pass, the pass,
+        whether anything was searched for and drafted, and whether what was offered proved right
+        without it."""
         most = _N_FRUITLESS * _HARMLESS
         if found:
             self._fruitless, self._spare, self._patience = 0.0, most, _PATIENCE
@@ -92,9 +94,9 @@ class SearchPace:
         self._pass_s = _averaged(self._pass_s, pass_s)
         self._spare = min(most, self._spare + _AIM)
         self._patience = min(_PATIENCE, self._patience + _PATIENCE_BACK)
-        (self._searches_s if self._searched else self._idles_s).append(search_s)
+        (self._searches_s if searched else self._idles_s).append(search_s)
         self.share = self._measured_share()
-        if self._searched:
+        if searched:
             self._observe_search(right)
 
     def _measured_share(self) -> float:

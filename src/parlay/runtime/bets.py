@@ -13,7 +13,7 @@ from time import perf_counter
 from parlay.control.controller import Choice, Controller, Listener, View, plain
 from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Look, Ready
 from parlay.decoding.round import Fallback, Round
-from parlay.decoding.span import common_prefix
+from parlay.decoding.span import common_prefix, nothing
 from parlay.proposers.glances import Glances
 from parlay.proposers.prediction import PREDICTION
 from parlay.proposers.proposer import (
@@ -75,6 +75,7 @@ class _Quiet:
 
     sequences: list[Sequence]
     frame: Frame
+    proposers: Seq[str]  # that were there
     placed: list[Bet]
 
     def is_for(self, sequences: Seq[Sequence], frame: Frame) -> bool:
@@ -106,7 +107,9 @@ class Bets:
         self._context_size = context_size
         self._max_window = max_window
         self._most_rows = most_rows
-        self._quiet: _Quiet | None = None
+        self.learn_last: Callable[[], None] = nothing  # what the last pass showed, if not yet done
+        self._quiet: _Quiet | None = None  # the last one that was plain whatever came before it
+        self._staked = False  # whether anything was drafted for the last round
         self._glances = Glances()
         self._looks: dict[int, tuple[int, Draft]] = {}  # by sequence: its tokens then, the draft
         self._faults = Faults()
@@ -153,22 +156,30 @@ class Bets:
         return [Bet(plain(Fallback.DRAFT_ERROR), NO_DRAFT) for _ in sequences]
 
     def _place(self, sequences: Seq[Sequence], frame: Frame) -> list[Bet]:
+        """What is weighed depends on what the last pass showed, and so do the bets that were on it.
+        Without either a GPU computes while that is learned: this time is speculation's, and is
+        taken for a part of the search."""
         if not sequences:
             return []
-        if not self.is_quiet(sequences):
-            self._quiet = None
-            return self._weigh(sequences, frame)
-        if self._quiet is not None and self._quiet.is_for(sequences, frame):
-            self.controller.due()  # a plain round like the last one needs no second thought
-            return self._quiet.placed
-        weighed = self._weigh(sequences, frame)
-        again = [Bet(bet.choice, NO_DRAFT) for bet in weighed]
-        self._quiet = _Quiet(list(sequences), frame, again)
-        return weighed
+        if self._staked or not self._rests_on(sequences, frame):
+            self.learn_last()
+            if not self._rests_on(sequences, frame):
+                return self._weigh(sequences, frame)
+        assert self._quiet is not None
+        self._staked = False
+        self.controller.due()  # a plain round like an earlier one needs no second thought
+        return self._quiet.placed
+
+    def _rests_on(self, sequences: Seq[Sequence], frame: Frame) -> bool:
+        """Whether the coming round is plain as an earlier one was."""
+        kept = self._quiet
+        if kept is None or not self._is_quiet(sequences) or kept.proposers != (*self.proposers,):
+            return False
+        return kept.is_for(sequences, frame)
 
     def _weigh(self, sequences: Seq[Sequence], frame: Frame) -> list[Bet]:
         """Let proposers and controller say what they would."""
-        due = self.controller.due()
+        quiet, due = self._is_quiet(sequences), self.controller.due()
         views = [self._view(seq, len(sequences), frame, due) for seq in sequences]
         choices = [
             self._explain(choice, seq, view)
@@ -180,10 +191,15 @@ class Bets:
         for seq, choice, draft in zip(sequences, choices, drafts, strict=True):
             if choice.look and draft.tokens:
                 self._looks[seq.seq_id] = len(seq.tokens), draft
-        return [
+        placed = [
             _bet(choice, draft, view)
             for choice, draft, view in zip(choices, drafts, views, strict=True)
         ]
+        self._staked = any(bet.draft.tokens or bet.n_dropped for bet in placed)
+        if quiet:
+            again = [Bet(bet.choice, NO_DRAFT) for bet in placed]
+            self._quiet = _Quiet(list(sequences), frame, tuple(self.proposers), again)
+        return placed
 
     def ahead(self, placed: Seq[tuple[Sequence, Bet]]) -> bool:
         """The target is about to verify these bets: let drafters that can go on meanwhile; whether
@@ -200,7 +216,7 @@ class Bets:
                 going = going or bool(further)
         return going
 
-    def is_quiet(self, sequences: Seq[Sequence]) -> bool:
+    def _is_quiet(self, sequences: Seq[Sequence]) -> bool:
         """Whether the coming round is plain, whatever the last one showed."""
         if not self.proposers:
             return True

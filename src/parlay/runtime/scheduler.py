@@ -144,6 +144,7 @@ class Scheduler:
         self.target = target
         target.meanwhile = self._meanwhile
         self.bets = bets
+        bets.learn_last = self._learn
         self.composition = composition
         self.spoiled: Inexact | None = None  # why no pass is exact now
         self.mode: Mode = mode
@@ -163,7 +164,6 @@ class Scheduler:
         self._reading = False  # whether a pass was only started
         self._beside = False  # whether a drafter went on beside the last pass
         self._made: _Pass | None = None  # under way
-        self._quiet = True  # whether nothing was weighed before the last pass
         self._unlearned: _Outcome | None = None
         self._untold: _Told | None = None
         self._faults = Faults()
@@ -272,7 +272,6 @@ class Scheduler:
             return
         self._wait_for_prompts(sequences)
         started = perf_counter()
-        self._learn_before(sequences, betting)
         made = self._propose(sequences, betting)
         drafted, busy = perf_counter(), self.target.busy_s
         try:
@@ -305,18 +304,6 @@ class Scheduler:
         # A first token is waited for: the next pass has a new shape, and takes long to be launched.
         if made.reads_prompt or not self.target.steady:
             self._catch_up()
-
-    def _learn_before(self, sequences: Seq[Sequence], betting: bool) -> None:
-        """What is weighed depends on what the last pass showed, and so do the bets that were on it.
-        Where neither was weighed, a GPU computes while that is learned: this time is speculation's,
-        and is taken for a part of the search."""
-        decoding = [seq for seq in sequences if seq.n_pending == 1]
-        if self.composition.wide is not None and any(seq.repeating for seq in decoding):
-            self.bets.controller.notice()  # such passes are wide, whoever bets on them
-        quiet = betting and (not decoding or self.bets.is_quiet(decoding))
-        if not (quiet and self._quiet):
-            self._learn()
-        self._quiet = quiet
 
     def _meanwhile(self) -> None:
         """While a GPU computes a pass: all that the next one may depend on and this one did not."""
@@ -399,6 +386,8 @@ class Scheduler:
         """Controller sets the windows, proposers fill them; prompts go on by a chunk."""
         decoding = [seq for seq in sequences if seq.n_pending == 1]
         exact = self._is_exact(sequences)
+        if self.composition.wide is not None and any(seq.repeating for seq in decoding):
+            self.bets.controller.notice()  # such passes are wide, whoever bets on them
         frame = self.composition.frame(decoding) if exact and decoding else ANY_SHAPE
         placed = self.bets.place(decoding, frame) if betting else self.bets.abstain(decoding)
         if exact and self.composition.wide is not None:
