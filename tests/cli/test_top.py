@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from parlay.cli import top
 from parlay.cli.show_top import screen, spark
-from tests.server.running import Running, running
+from tests.server.running import Running, running, server_on
 
 app = typer.Typer()
 top.register(app)
@@ -127,10 +126,7 @@ def test_a_wrong_address_or_key_is_one_line_that_says_what_to_do(served: Running
         assert result.exit_code == 1 and any(p in str(result.exception) for p in part.split("|"))
 
 
-@pytest.fixture(scope="module")
-def served(tiny_llama: Path) -> Iterator[Running]:
-    with running(tiny_llama) as found:
-        yield found
+served = server_on("tiny_llama")
 
 
 def test_the_key_comes_from_the_environment(

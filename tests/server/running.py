@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from parlay.deployment import Deployment, load_deployment
 from parlay.routing import Rule
 from parlay.server.lifecycle.process import Process
@@ -47,3 +49,17 @@ def running(target: Path, **overrides: Any) -> Iterator[Running]:
 
     with in_thread(partial(Process, read)) as (service, port):
         yield Running(service, port)
+
+
+def server_on(model: str, **overrides: Any) -> Any:
+    """A fixture: one server for all tests of a file, on the model that a fixture of this name has.
+
+    Keys as in `running`.
+    """
+
+    @pytest.fixture(scope="module")
+    def server(request: pytest.FixtureRequest) -> Iterator[Running]:
+        with running(request.getfixturevalue(model), **overrides) as found:
+            yield found
+
+    return server

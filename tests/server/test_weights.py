@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from anthropic import Anthropic
 
-from tests.server.running import Running, running
+from tests.server.running import Running, server_on
 
 pytestmark = pytest.mark.weights
 
@@ -31,11 +29,7 @@ PROMPTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def smol(smollm2: Path) -> Iterator[Running]:
-    options = {"runtime__slots": 4, "runtime__threads": 2, "runtime__speculative_window": 3}
-    with running(smollm2, **options) as server:
-        yield server
+smol = server_on("smollm2", runtime__slots=4, runtime__threads=2, runtime__speculative_window=3)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

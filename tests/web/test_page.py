@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
 from parlay.web import dashboard
-from tests.server.running import Running, running
+from tests.server.running import Running, server_on
 
 FOLDER = Path(dashboard.__file__).with_name("page")
 
 
-@pytest.fixture(scope="module")
-def locked(target: Path) -> Iterator[Running]:
-    with running(target, server__api_keys="secret-key") as server:
-        yield server
+locked = server_on("target", server__api_keys="secret-key")
 
 
 def test_the_page_comes_without_a_key_and_its_figures_do_not(locked: Running) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from parlay.cli.demo import PROMPT
 from tests.server.browsing import DESK, PHONE, WANTED, browser, check_access, picture, tab
-from tests.server.running import Running, running
+from tests.server.running import Running, running, server_on
 from tests.serving import wait_for
 
 LIST = (
@@ -29,11 +29,7 @@ def chromium() -> Iterator[Any]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def smol(smollm2: Path) -> Iterator[Running]:
-    options = {"runtime__threads": 2, "runtime__controller": "fixed", "runtime__context_size": 4096}
-    with running(smollm2, **options) as server:
-        yield server
+smol = server_on("smollm2", runtime__threads=2, runtime__context_size=4096)
 
 
 def send(page: Any, prompt: str, mode: str = "with") -> None:

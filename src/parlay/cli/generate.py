@@ -21,7 +21,14 @@ from parlay.cli.machine_options import (
     MachineOptions,
 )
 from parlay.cli.option_groups import with_groups
-from parlay.cli.options import ContextSizeOrAuto, GpuLayersOrAuto, Json, Threads, number_or_auto
+from parlay.cli.options import (
+    CacheOptions,
+    ContextSizeOrAuto,
+    GpuLayersOrAuto,
+    Json,
+    Threads,
+    number_or_auto,
+)
 from parlay.errors import BadRequest
 from parlay.parlay import Parlay, Stream
 from parlay.runtime.request import Mode, Verification
@@ -37,7 +44,7 @@ Switch = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, slots=True)
-class LoadOptions:
+class LoadOptions(CacheOptions):
     """What is loaded, and how."""
 
     model: Annotated[str, typer.Option("--model", "-m", help="GGUF file, or default.")] = "default"
@@ -67,11 +74,6 @@ class LoadOptions:
         list[str] | None, typer.Option("--devices", "--device", help="Such as CUDA0; may repeat.")
     ] = None
     flash_attention: Switch = "auto"
-    cache_type_k: str = "auto"
-    cache_type_v: str = "auto"
-    drafter_gpu_layers: int = -1
-    drafter_cache_type_k: str = "auto"
-    drafter_cache_type_v: str = "auto"
     draft_ahead: Annotated[
         Switch, typer.Option(help="Go on drafting while the target verifies; auto: if it pays.")
     ] = "auto"

@@ -40,12 +40,12 @@ def with_groups(verb: Verb) -> Verb:
 
 
 def _options(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
-    """A parameter by its name, or the fields of its group."""
+    """A parameter by its name, or the fields of its group: its own first, then what it shares."""
     named, group = inspect.Parameter.KEYWORD_ONLY, parameter.annotation
     if not is_dataclass(group):
         yield parameter.replace(kind=named)
         return
     hints = get_type_hints(group, include_extras=True)
-    for field in fields(group):
+    for field in sorted(fields(group), key=lambda field: field.name not in group.__annotations__):
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         yield inspect.Parameter(field.name, named, default=default, annotation=hints[field.name])

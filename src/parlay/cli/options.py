@@ -5,6 +5,7 @@ Knows typer; what a verb does with them is its own business.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import typer
@@ -22,6 +23,17 @@ GpuLayersOrAuto = Annotated[
 ContextSizeOrAuto = Annotated[
     str, typer.Option("--context-size", "-c", help="Tokens; auto: the longest that fits.")
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheOptions:
+    """Types of both caches, and where the drafter's weights go."""
+
+    cache_type_k: Annotated[str, typer.Option(help="Of keys: auto, f16, q8_0, ...")] = "auto"
+    cache_type_v: Annotated[str, typer.Option(help="Of values.")] = "auto"
+    drafter_cache_type_k: Annotated[str, typer.Option(help="The drafter's.")] = "auto"
+    drafter_cache_type_v: Annotated[str, typer.Option(help="The drafter's.")] = "auto"
+    drafter_gpu_layers: Annotated[int, typer.Option(help="As --gpu-layers.")] = -1
 
 
 def number_or_auto(option: str, text: str) -> int | Literal["auto"]:

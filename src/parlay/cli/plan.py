@@ -23,7 +23,13 @@ from parlay.cli.machine_options import (
     MachineOptions,
 )
 from parlay.cli.option_groups import with_groups
-from parlay.cli.options import ContextSizeOrAuto, GpuLayersOrAuto, Json, number_or_auto
+from parlay.cli.options import (
+    CacheOptions,
+    ContextSizeOrAuto,
+    GpuLayersOrAuto,
+    Json,
+    number_or_auto,
+)
 from parlay.fleet.sizing import Goals
 from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.llama.settings import ContextSettings, ModelSettings
@@ -73,7 +79,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryOptions:
+class MemoryOptions(CacheOptions):
     """What is to be loaded, and where."""
 
     draft: Annotated[
@@ -86,11 +92,6 @@ class MemoryOptions:
     )
     window: Annotated[int, typer.Option("--window", "-k", min=0)] = 16
     gpu_layers: GpuLayersOrAuto = "-1"
-    drafter_gpu_layers: int = -1
-    cache_type_k: str = "auto"
-    cache_type_v: str = "auto"
-    drafter_cache_type_k: str = "auto"
-    drafter_cache_type_v: str = "auto"
     batch: Annotated[int, typer.Option(help="Most rows in one pass.")] = 512
     mmap: bool = True
     features: Annotated[

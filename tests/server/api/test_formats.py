@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -14,7 +13,7 @@ from anthropic import Anthropic
 from anthropic import BadRequestError as AnthropicBadRequest
 from openai import BadRequestError, NotFoundError, OpenAI
 
-from tests.server.running import Running, running
+from tests.server.running import Running, server_on
 from tests.serving import PATIENCE_S
 
 PROMPT = "hello there"
@@ -226,11 +225,7 @@ def test_a_response_cannot_go_on_from_one_that_was_not_kept(openai: OpenAI) -> N
         responded(openai, previous_response_id="resp_1")
 
 
-@pytest.fixture(scope="module")
-def remembering(target: Path) -> Iterator[Running]:
-    options = {"server__stored_responses": 2, "server__api_keys": ("one", "two")}
-    with running(target, **options) as found:
-        yield found
+remembering = server_on("target", server__stored_responses=2, server__api_keys=("one", "two"))
 
 
 def test_a_response_goes_on_from_an_earlier_one_of_the_same_key(remembering: Running) -> None:
@@ -276,11 +271,7 @@ def test_where_nothing_is_kept_reading_says_how_to_keep(openai: OpenAI) -> None:
         openai.responses.retrieve("resp_1")
 
 
-@pytest.fixture(scope="module")
-def strict(target: Path) -> Iterator[Running]:
-    options = {"server__unknown_fields": "refuse", "server__api_keys": ("secret",)}
-    with running(target, **options) as found:
-        yield found
+strict = server_on("target", server__unknown_fields="refuse", server__api_keys=("secret",))
 
 
 def test_unknown_fields_can_be_refused_in_every_format(strict: Running) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,7 +9,7 @@ import pytest
 
 from parlay.decoding.round import Fallback
 from parlay.routing import Rule, When
-from tests.server.running import Running, running
+from tests.server.running import Running, server_on
 
 RULES = (
     Rule(name="tagged", when=When(tag="batch"), policy="plain"),
@@ -30,10 +28,7 @@ BODY: dict[str, Any] = {"prompt": "on on on on", "max_tokens": 30, "temperature"
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "on on on"}], "max_tokens": 30}
 
 
-@pytest.fixture(scope="module")
-def routed(target: Path) -> Iterator[Running]:
-    with running(target, routes=RULES, model__drafter="suffix,ngram") as server:
-        yield server
+routed = server_on("target", routes=RULES, model__drafter="suffix,ngram")
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.server.running import Running, running
+from tests.server.running import Running, server_on
 
 schemathesis = pytest.importorskip("schemathesis")
 
@@ -52,11 +50,7 @@ OPERATIONS = {
 }
 
 
-@pytest.fixture(scope="module")
-def fuzzed(target: Path) -> Iterator[Running]:
-    options = {"server__request_timeout_s": 1.0, "server__max_answer_tokens": 8}
-    with running(target, **options) as server:
-        yield server
+fuzzed = server_on("target", server__request_timeout_s=1.0, server__max_answer_tokens=8)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.running import Running, running
+from tests.server.running import Running, running, server_on
 from tests.serving import PATIENCE_S, wait_for
 
 BODY: dict[str, Any] = {"prompt": "on on on on", "max_tokens": 30, "temperature": 0}
@@ -136,10 +135,7 @@ def test_streamed_chunks_tell_origins_on_request_only(server: Running) -> None:
 # -- prices and the quick A/B ------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def benched(target: Path) -> Iterator[Running]:
-    with running(target, runtime__context_size=4096, runtime__controller="fixed") as found:
-        yield found
+benched = server_on("target", runtime__context_size=4096, runtime__controller="fixed")
 
 
 def progress(server: Running) -> dict[str, Any]:
