@@ -40,12 +40,12 @@ from parlay.hub.resolving import resolve_drafter
 from parlay.llama.facts import read_facts
 from parlay.training.corpus import Corpus
 from parlay.training.distill import export_all, train
-from parlay.training.prompts import Shares
 from parlay.training.start import Start, read_start
 from parlay.training.student_shape import StudentShape, preset
 from parlay.training.trainer import LEARNING_RATE, START_LEARNING_RATE, Recipe, TrainingProgress
 from parlay.training.writers import WritingJob, write
 from parlay.training.writing import WritingSettings
+from parlay.training.writing_prompts import Shares
 
 MAX_FILES = 8
 

@@ -21,9 +21,9 @@ from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.training.corpus import Corpus
 from parlay.training.frame import Template
-from parlay.training.prompts import Shares
 from parlay.training.writers import WritingJob, write
 from parlay.training.writing import WritingSettings, runs_in_circles
+from parlay.training.writing_prompts import Shares
 
 SETTINGS = WritingSettings(slots=8, context_size=128, max_user_tokens=8, max_answer_tokens=24)
 

@@ -225,7 +225,7 @@ def _types(given: list[str] | None) -> tuple[str, ...]:
 
 
 def _shares(prompts: Path | None) -> Any:
-    from parlay.training.prompts import Shares
+    from parlay.training.writing_prompts import Shares
 
     return Shares(given=0.3, seeds=0.2, over_texts=0.2) if prompts else Shares()
 

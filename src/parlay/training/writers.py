@@ -21,8 +21,8 @@ from parlay.errors import LoadError, ParlayError
 from parlay.llama.model import Model
 from parlay.llama.settings import ModelSettings
 from parlay.training.corpus import CorpusHeader, CorpusWriter
-from parlay.training.prompts import Messages, read_prompts
 from parlay.training.writing import Writing, WritingSettings
+from parlay.training.writing_prompts import Messages, read_prompts
 
 Show = Callable[[int], None]  # tokens written in all
 

@@ -24,7 +24,7 @@ from parlay.llama.settings import ContextSettings
 from parlay.training.corpus import CorpusText, CorpusWriter
 from parlay.training.drawing import Drawing, Drawn
 from parlay.training.frame import Template
-from parlay.training.prompts import Messages, Prompts, Shares
+from parlay.training.writing_prompts import Messages, Shares, WritingPrompts
 
 Progress = Callable[[int], bool]  # tokens written so far; False stops the writing
 
@@ -89,7 +89,7 @@ class Writing:
         self._frame = self._template.frame
         self._vocabulary = model.vocabulary
         self._writer = writer
-        self._prompts = Prompts(settings.seed, settings.shares, given)
+        self._prompts = WritingPrompts(settings.seed, settings.shares, given)
         self._rng = random.Random(settings.seed + 1)
         self._drawing = Drawing(settings.top_k, settings.seed, settings.device)
         self._context = Context(model, _context_settings(settings, threads))

@@ -107,7 +107,7 @@ def _parse(line: str, path: Path, number: int) -> Messages:
 
 
 @dataclass(slots=True)
-class Prompts:
+class WritingPrompts:
     """Gives one prompt after another: messages, or None for "let the target write the turn"."""
 
     seed: int

@@ -8,7 +8,7 @@ import pytest
 
 from parlay.bench.suite import load_suite
 from parlay.training.found import FoundText, found_texts
-from parlay.training.prompts import Prompts, Shares, shipped_seeds
+from parlay.training.writing_prompts import Shares, WritingPrompts, shipped_seeds
 
 
 def suite_texts() -> list[str]:
@@ -55,19 +55,19 @@ def test_every_task_can_be_filled() -> None:
 
 def test_no_prompt_comes_twice_and_the_seed_decides() -> None:
     shares = Shares(seeds=1.0, over_texts=0.0)
-    one, other = Prompts(7, shares), Prompts(7, shares)
+    one, other = WritingPrompts(7, shares), WritingPrompts(7, shares)
     given = [str(one.next()) for _ in range(500)]
     assert given == [str(other.next()) for _ in range(500)]
     asked = [text for text in given if text != "None"]
     assert len(set(asked)) == len(asked) > 450
 
 
-def over_texts(prompts: Prompts, n: int) -> list[str]:
+def over_texts(prompts: WritingPrompts, n: int) -> list[str]:
     return [str(given[0]["content"]) for _ in range(n) if (given := prompts.next())]
 
 
 def test_half_of_the_tasks_over_texts_are_over_found_ones() -> None:
-    prompts = Prompts(3, Shares(seeds=0.0, over_texts=1.0))
+    prompts = WritingPrompts(3, Shares(seeds=0.0, over_texts=1.0))
     written = "".join(f"Sentence {i} was written by the target. " for i in range(20))
     prompts.learn(written)
     asked = over_texts(prompts, 60)
@@ -78,7 +78,7 @@ def test_half_of_the_tasks_over_texts_are_over_found_ones() -> None:
 def test_found_texts_are_all_there_is_until_something_is_written_unless_unwanted() -> None:
     texts = [*found_texts().prose, *found_texts().code]
     for share, n in ((0.5, 50), (0.0, 0)):
-        asked = over_texts(Prompts(3, Shares(seeds=0.0, over_texts=1.0, found=share)), 50)
+        asked = over_texts(WritingPrompts(3, Shares(seeds=0.0, over_texts=1.0, found=share)), 50)
         assert sum(any(text in each for text in texts) for each in asked) == n
 
 
@@ -87,7 +87,7 @@ def test_code_gets_tasks_for_code_and_prose_those_for_prose(
 ) -> None:
     seeds = shipped_seeds()
     code = [task.partition("{")[0] for task in seeds.over_code if not task.startswith("{")]
-    prompts = Prompts(5, Shares(seeds=0.0, over_texts=1.0))
+    prompts = WritingPrompts(5, Shares(seeds=0.0, over_texts=1.0))
     found = found_texts()
 
     def is_over_code(text: str) -> bool:
@@ -99,7 +99,7 @@ def test_code_gets_tasks_for_code_and_prose_those_for_prose(
     assert any("```python\n" in text for text in over_code)
     assert all(any(each in text for each in found.code) for text in over_code[:20])
     # What the target wrote is code where it has a block of code.
-    monkeypatch.setattr("parlay.training.prompts.found_texts", lambda: FoundText((), ()))
+    monkeypatch.setattr("parlay.training.writing_prompts.found_texts", lambda: FoundText((), ()))
     block = "Here it is:\n\n```\n" + "x = 1\n" * 60 + "```"
     prompts.learn(block)
     tasks = [text for text in over_texts(prompts, 30) if not text.startswith("Here")]
