@@ -8,6 +8,7 @@ that were asked for (edits-16); scheduler, proposers and controller are the real
 its price by a recorded table, a search and the rest of a round what the options say, by a clock of
 their own: so the same code gives the same figures on every machine. Arms: as in `free_drafts`.
 `lost`: tokens that came alone, by who could have drafted them and did not, or was not bet on.
+`--drafter 0.8`: a draft model at the table's price is loaded, too, and is right so often.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.wanted_edits import wanted
 from parlay import Parlay
 from parlay.bench.suite import Prompt, load_suite
-from parlay.control.cost import CostTable, load_costs, shipped_costs
+from parlay.control.cost import CostTable, DrafterCost, load_costs, shipped_costs
 from parlay.control.cutting import Cutting
 from parlay.control.profit import ProfitController
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Round
 from parlay.decoding.sampling import Sampling
-from parlay.decoding.span import Span
+from parlay.decoding.span import Span, common_prefix
 from parlay.hub.resolving import resolve_model
 from parlay.llama.vocabulary import Detokenizer, Vocabulary
 from parlay.llama.vocabulary_only import open_vocabulary
 from parlay.proposers.prediction import PREDICTION, PredictionProposer
-from parlay.proposers.proposer import Proposer
+from parlay.proposers.proposer import Ask, Proposer
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime import scheduler as scheduling
@@ -61,6 +62,8 @@ CONTEXT: Final = 4096
 WIDEST, MOST_ROWS = 16, 64  # as engines have them
 FREE: Final = frozenset({"suffix", PREDICTION, SKELETON})
 ARMS: Final = ("plain", "all", "free", "others", "wrong")
+DRAFTER: Final = "model"
+_EASY: Final = (0.2, 1.0, 2.5)  # powers of a drafter's share of right tokens: some are easier
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,55 @@ class Saying(ScriptedModel):
         return curve.of(rows, changed) + settling_s
 
 
+class Drafter:
+    """Drafts the text that will be said, right as often as it should be; takes a drafter's time."""
+
+    name, continues = DRAFTER, True
+
+    def __init__(self, clock: Clock, cost: DrafterCost, right: float) -> None:
+        self._clock, self._cost, self._right = clock, cost, right
+        self._read: list[int] = []  # what its cache would hold
+        self.text: tuple[int, ...] = ()
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        return [self._draft(ask) for ask in asks]
+
+    def _draft(self, ask: Ask) -> Draft:
+        said = list(ask.tokens)
+        n_missing = max(1, len(said) - common_prefix(self._read, said))
+        self._clock.spend(self._cost.catch_up_s(n_missing))
+        sure: list[float] = []
+        follows = said == list(self.text[: len(said)])
+        while len(sure) < ask.window and (ask.keep_going is None or ask.keep_going(sure)):
+            if sure:
+                self._clock.spend(self._cost.step_s())
+            token, likely = self._next(said, follows)
+            follows = follows and token == self.text[len(said)]
+            said.append(token)
+            sure.append(likely)
+        self._read = said[:-1]
+        return Draft(tuple(said[len(ask.tokens) :]), DRAFTER, tuple(sure))
+
+    def _next(self, said: Sequence[int], follows: bool) -> tuple[int, float]:
+        at = len(said)
+        chance = np.random.default_rng((len(self.text), at))
+        likely = self._right ** _EASY[chance.integers(len(_EASY))]
+        right = follows and at < len(self.text) and chance.random() < likely
+        return (self.text[at] if right else int(said[-1])), likely
+
+    def forget(self, seq_id: int) -> None:
+        self._read = []
+
+    def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
+        """Keeps its cache."""
+
+    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        """No text is as long."""
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
 class Searching(Bets):
     """Bets whose search takes a given time, where there is one."""
 
@@ -178,7 +230,10 @@ class Counted:
 class Rig:
     """Scheduler, proposers and a controller that keeps what it learns from answer to answer."""
 
-    def __init__(self, vocabulary: Vocabulary, costs: CostTable, charges: Charges) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, costs: CostTable, charges: Charges, right: float | None = None
+    ) -> None:
+        """`right`: of a draft model's tokens; None: there is none."""
         self.clock = Clock()
         self._vocabulary, self._grammars = vocabulary, Grammars(vocabulary)
         self._target = Saying(self.clock, costs, charges, vocabulary.size)
@@ -188,6 +243,9 @@ class Rig:
             SKELETON: SkeletonProposer(vocabulary.piece),
             "suffix": SuffixProposer(),
         }
+        self._drafter = None
+        if right is not None and costs.drafter is not None:
+            self._drafter = proposers[DRAFTER] = Drafter(self.clock, costs.drafter, right)
         bets = Searching(self.controller, proposers, FREE, CONTEXT, WIDEST, MOST_ROWS)
         bets.clock, bets.charges = self.clock, charges
         slots = Slots(self._target, 1)
@@ -203,9 +261,21 @@ class Rig:
             n_batch=CONTEXT,
         )
 
+    def names(self, arm: str, suite: str) -> tuple[str, ...]:
+        """The proposers of an arm."""
+        free = SUITES[suite]
+        if arm == "plain":
+            return ()
+        if arm in ("free", "wrong"):
+            return (free,)
+        loaded = ("suffix",) if self._drafter is None else ("suffix", DRAFTER)
+        return (*loaded, free) if arm == "all" else loaded
+
     def play(self, said: Said, prompt: Prompt, names: Sequence[str], expected: str) -> Counted:
         """One answer from its first token on."""
         self._target.text = (*said.prompt, *said.tokens)
+        if self._drafter is not None:
+            self._drafter.text = self._target.text
         request = Request(
             said.prompt,
             max_tokens=len(said.tokens) + (said.tokens[-1] in self._vocabulary.ends) * 64,
@@ -280,7 +350,7 @@ def replay(
     charges, found = Charges(*(us / 1e6 for us in args.outside_us)), {}
     for suite in SUITES:
         arms = [a for a in args.arms if a != "wrong" or suite == "edits-16"]
-        rigs = {arm: Rig(vocabulary, costs, charges) for arm in ("plain", *arms)}
+        rigs = {arm: Rig(vocabulary, costs, charges, args.drafter) for arm in ("plain", *arms)}
         rows = {
             said.id: _row(rigs, said, load_suite(suite).prompts)
             for said in texts
@@ -297,7 +367,7 @@ def _row(rigs: Mapping[str, Rig], said: Said, prompts: Sequence[Prompt]) -> dict
     """One text in every arm."""
     prompt = next(prompt for prompt in prompts if prompt.id == said.id)
     played = {
-        arm: rig.play(said, prompt, _names(arm, said.suite), expected_by(arm, prompt, prompts))
+        arm: rig.play(said, prompt, rig.names(arm, said.suite), expected_by(arm, prompt, prompts))
         for arm, rig in rigs.items()
     }
     row = {arm: one.told(played["plain"]) for arm, one in played.items() if arm != "plain"}
@@ -308,15 +378,6 @@ def _row(rigs: Mapping[str, Rig], said: Said, prompts: Sequence[Prompt]) -> dict
     )
     print(f"{said.id:18} {', '.join(each)}", flush=True)
     return row
-
-
-def _names(arm: str, suite: str) -> tuple[str, ...]:
-    free = SUITES[suite]
-    if arm == "plain":
-        return ()
-    if arm in ("free", "wrong"):
-        return (free,)
-    return ("suffix", free) if arm == "all" else ("suffix",)
 
 
 def _all(rows: Mapping[str, Mapping[str, Any]], arm: str) -> dict[str, Any]:
@@ -377,6 +438,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--texts", type=Path, default=Path("texts.json"), help="recorded so")
     parser.add_argument("--tokens", type=int, default=192, help="of each answer, at most")
     parser.add_argument("--prices", nargs="+", default=["gpu-27b-q5_0", "gpu-14b-f16"])
+    parser.add_argument("--drafter", type=float, help="a draft model that is right so often")
     parser.add_argument("--arms", nargs="+", choices=ARMS[1:], default=["all"])
     parser.add_argument(
         "--outside-us",

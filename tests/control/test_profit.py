@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlay.control.controller import Choice, Controller, NeverRests, View
-from parlay.control.cost import CostTable, Curve
+from parlay.control.cost import CostTable, Curve, DrafterCost
 from parlay.control.cutting import Cutting
 from parlay.control.profit import ProfitController
 from parlay.decoding.draft import NO_DRAFT, Draft
@@ -567,6 +567,20 @@ def test_a_draft_is_padded_where_that_is_cheaper_and_its_pass_may_be() -> None:
     assert may.window == 6 and may.width(7) == 17
     must_not = choose(proven(flat(), "ngram"), view(sure))[0]
     assert must_not.window == 6 and must_not.width(7) == 7
+
+
+@pytest.mark.parametrize(("step_s", "taken"), [(2.0, "ngram"), (0.001, "model")])
+def test_beside_a_draft_model_free_drafts_are_padded_as_ever_and_its_own_are_not(
+    step_s: float, taken: str
+) -> None:
+    costs = flat()
+    costs.drafter = DrafterCost(Curve({1: step_s}, {}), single_steps=False)
+    controller = proven(costs, "ngram", "model")
+    offers = {"ngram": draft("ngram", *(0.97,) * (6 if taken == "ngram" else 1))}
+    both = replace(padding(offers), proposers=("ngram", "model"))
+    chosen = choose(controller, both)[0]
+    assert chosen.proposer == taken
+    assert bool(chosen.widths) == (taken == "ngram")
 
 
 def test_a_plain_round_waits_in_the_shape_of_drafts_as_long_as_they_are_near() -> None:

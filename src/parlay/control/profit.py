@@ -179,16 +179,13 @@ class ProfitController:
         if self._tokens > rate * self._seconds:
             rate = min(self._tokens / self._seconds, _attainable(curve.steady, rows, most))
         full, prices = self._shapes.prices(curve, most)
-        steady, widths = curve.steady, self._widths(requests, n_sequences, curve, full)
-        if widths:
-            steady, full, prices = ([each[n] for n in widths] for each in (steady, full, prices))
         return_s = curve.changed[rows] - plain_s
         return Market(
             requests,
             n_sequences,
             rows,
             undrafted,
-            steady,
+            curve.steady,
             full if len(full) <= most + 1 else full[: most + 1],
             prices,
             return_s,
@@ -199,23 +196,24 @@ class ProfitController:
             level=step > 1 and self.cutting.recurrent,
             undoing=self.costs.undoing,
             crowded=views[0].crowded,
-            widths=widths,
         )
 
-    def _widths(
-        self, requests: Sequence[Request], n_sequences: int, curve: Curve, full: Sequence[float]
-    ) -> Sequence[int]:
-        """What a pass over one sequence is padded to, by its rows; none: it may not be, or a draft
-        model is at hand, whose windows are chosen to stay in one shape."""
-        if not self._pads(requests, n_sequences, curve):
-            return ()
-        found = self._shapes.widths(curve, full)
-        found[1] = min(self._plain_width(requests[0].view, curve), len(full) - 1)
-        return found
+    def _padded(self, market: Market) -> Market:
+        """The same, where a pass over one sequence is padded to what is cheaper."""
+        view = market.requests[0].view
+        curve = self.costs.curve(view.n_context, market.n_sequences)
+        if not self._pads(market.requests, market.n_sequences, curve):
+            return market
+        widths = self._shapes.widths(curve, market.full)
+        widths[1] = min(self._plain_width(view, curve), len(widths) - 1)
+        steady, full, prices = (
+            [each[n] for n in widths] for each in (market.steady, market.full, market.prices)
+        )
+        return replace(market, steady=steady, full=full, prices=prices, widths=widths)
 
     def _pads(self, requests: Sequence[Request], n_sequences: int, curve: Curve) -> bool:
         view = requests[0].view
-        alone = n_sequences == 1 and view.offers.keys() >= set(view.proposers)
+        alone = n_sequences == 1 and bool(view.offers)
         return view.pads and alone and curve.prices_change and not self.cutting.recurrent
 
     def _plain_width(self, view: View, curve: Curve) -> int:
@@ -236,18 +234,21 @@ class ProfitController:
         """The best of: no draft at all, what the free proposers offer, a draft model."""
         if self._n_without_plain >= _N_WITHOUT_PLAIN:
             return {r.view.seq_id: _decline(r.view) for r in market.requests}
-        offers, saved = self._free_bets(market)
+        padded = self._padded(market)
+        offers, saved = self._free_bets(padded)
         plan = self._draft_plan(market, offers, saved)
         choices: dict[int, Choice] = {}
         for request in market.requests:
             seq_id = request.view.seq_id
             if plan is not None and request in plan.requests:
                 choices[seq_id] = self._draft(request, plan, market)
-            elif seq_id in offers:
-                choices[seq_id] = _take(request, offers[seq_id], market)
+                continue
+            if seq_id in offers:
+                choice = _take(request, offers[seq_id], padded)
             else:
-                choices[seq_id] = self._look(request, market) or _decline(request.view)
-        return {key: _shaped(choice, market.widths) for key, choice in choices.items()}
+                choice = self._look(request, market) or _decline(request.view)
+            choices[seq_id] = _shaped(choice, padded.widths)
+        return choices
 
     def _look(self, request: Request, market: Market) -> Choice | None:
         """Nothing pays: a block may be filled in all the same, to see whether the text follows."""
