@@ -1,0 +1,199 @@
+"""Microseconds of a round outside llama.cpp, on real models: what `round_cost` counts on scripts.
+
+A round's time less that of the target's pass (and so less what is done while a GPU computes it) and
+less what was waited for of a draft model's passes. Kinds: `plain`; `suffix`; `drafter`, by the
+controller's windows; `ahead`, the same with the draft model on a thread of its own; `resting`, with
+a draft model that is always wrong, so that the controller lets it be. They answer in turn.
+
+python -m benchmarks.measurements.round_outside --target 14b-f16.gguf --drafter smollm2-q8_0.gguf \\
+  --json out.json
+python -m benchmarks.measurements.round_outside --tokens 48 --prompts 2 --kinds plain resting
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.proofs.ahead import Arm, resolve_drafter
+from benchmarks.shared.arguments import parser_of
+from parlay import Parlay
+from parlay.bench.suite import load_suite
+from parlay.control.profit import ProfitController
+from parlay.decoding.draft import Draft
+from parlay.decoding.span import Span
+from parlay.hub.resolving import resolve_model
+from parlay.proposers.ahead import DraftAhead
+from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.proposer import Ask
+from parlay.runtime.loading import MODEL, behind
+
+KINDS = ("plain", "suffix", "drafter", "ahead", "resting")
+DRAFTS = {"plain": "none", "suffix": "suffix"}  # the others leave it to the controller
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One round of one sequence."""
+
+    us: float  # outside llama.cpp
+    ms: float  # all of it
+    n_drafted: int
+
+
+class Meter:
+    """Times every step of a scheduler. On the worker's thread, as all that it counts."""
+
+    def __init__(self, parlay: Parlay, drafter: DraftModel) -> None:
+        self.steps: list[Step] = []
+        self.wrong = False  # whether every drafted token is replaced
+        self._target, self._passes = parlay.engine.target, drafter.passes
+        self._n_vocab = self._target.n_vocab
+        self._waited_s, self._spans = 0.0, list[Span]()
+        scheduler = parlay.engine._scheduler
+        self._step, self._decode = scheduler.step, self._target.decode
+        scheduler.step = self.step  # type: ignore[method-assign]
+        self._target.decode = self.decode  # type: ignore[method-assign]
+
+    def step(self) -> None:
+        began, busy, self._waited_s, self._spans = time.perf_counter(), self._target.busy_s, 0.0, []
+        self._step()
+        all_s = time.perf_counter() - began
+        if len(self._spans) == 1 and self._spans[0].n_logits == len(self._spans[0].tokens):
+            outside_s = all_s - (self._target.busy_s - busy) - self._waited_s
+            n_drafted = len(self._spans[0].tokens) - self._spans[0].n_padding - 1
+            self.steps.append(Step(1e6 * outside_s, 1e3 * all_s, n_drafted))
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        self._spans += spans
+        return self._decode(spans)
+
+    def watch(self, drafter: DraftModel | DraftAhead) -> None:
+        """Its passes are llama.cpp's time, as far as they are waited for."""
+        propose = drafter.propose
+
+        def timed(asks: Sequence[Ask]) -> list[Draft]:
+            began, busy = time.perf_counter(), self._passes.busy_s
+            found = propose(asks)
+            inside_s = min(time.perf_counter() - began, self._passes.busy_s - busy)
+            self._waited_s = max(self._waited_s, inside_s)  # one asks another: it is the same
+            return [self._spoiled(draft) for draft in found] if self.wrong else found
+
+        drafter.propose = timed  # type: ignore[method-assign]
+
+    def _spoiled(self, draft: Draft) -> Draft:
+        return replace(draft, tokens=tuple((token + 1) % self._n_vocab for token in draft.tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Medians over the rounds of one kind."""
+
+    kind: str
+    drafts: bool  # of rounds with a draft, or of those without
+    us: float
+    round_ms: float
+    mean_us: float
+    n_rounds: int
+    drafted_per_round: float
+
+
+def found_of(kind: str, steps: Sequence[Step]) -> list[Outside]:
+    """Rounds with a draft and rounds without."""
+    found = []
+    for drafts in (True, False):
+        own = [step for step in steps if (step.n_drafted > 0) == drafts]
+        if own:
+            us, ms = ([getattr(step, name) for step in own] for name in ("us", "ms"))
+            middle = statistics.median(us), statistics.median(ms), statistics.fmean(us)
+            drafted = statistics.fmean(step.n_drafted for step in own)
+            found.append(Outside(kind, drafts, *middle, len(own), drafted))
+    return found
+
+
+def measure(parlay: Parlay, args: argparse.Namespace) -> list[Outside]:
+    arms = _arms(parlay, args.kinds)
+    bare = behind(parlay.engine.bets.proposers[MODEL])
+    assert isinstance(bare, DraftModel)
+    meter, steps = Meter(parlay, bare), {kind: list[Step]() for kind in arms}
+    for drafter in {bare, *(arm.drafter for arm in arms.values())}:
+        assert isinstance(drafter, DraftModel | DraftAhead)
+        meter.watch(drafter)
+    known = list(load_suite(args.suite).prompts)
+    prompts = known[:: max(1, len(known) // (1 + args.prompts))][: 1 + args.prompts]
+    end = time.monotonic() + args.seconds
+    for i, prompt in enumerate(prompts):  # the first one warms up
+        for kind, arm in arms.items():
+            meter.wrong = kind == "resting"
+            meter.steps.clear()
+            arm(prompt, args.tokens)
+            steps[kind] += meter.steps if i else []
+        if i and time.monotonic() > end:
+            break
+    return [each for kind, own in steps.items() for each in found_of(kind, own)]
+
+
+def _arms(parlay: Parlay, kinds: Sequence[str]) -> dict[str, Arm]:
+    """Each with a controller of its own, all by the same prices."""
+    ahead, first = parlay.engine.bets.proposers[MODEL], parlay.engine.bets.controller
+    assert isinstance(first, ProfitController)
+    found = {}
+    for kind in kinds:
+        controller = ProfitController(first.costs.copy(), cutting=parlay.engine.cutting)
+        drafter = ahead if kind == "ahead" else behind(ahead)
+        if kind == "ahead" and not isinstance(ahead, DraftAhead):
+            print("no draft ahead: both models would share a CPU's cores", file=sys.stderr)
+        else:
+            window = 0 if kind == "plain" else None
+            found[kind] = Arm(parlay, drafter, controller, DRAFTS.get(kind), window)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = _arguments(argv)
+    with Parlay(
+        resolve_model(args.target),
+        draft=f"suffix,{resolve_drafter(args.drafter)}",
+        mode="faithful",
+        context_size=args.context,
+        threads=args.threads,
+        draft_ahead="on" if args.force else "auto",
+    ) as parlay:
+        found = measure(parlay, args)
+    for each in found:
+        what = f"{each.drafted_per_round:.1f} tokens drafted" if each.drafts else "nothing drafted"
+        print(
+            f"{each.kind:8} {what:20} {each.us:5.0f} us outside llama.cpp (mean"
+            f" {each.mean_us:.0f}) in rounds of {each.round_ms:.2f} ms, {each.n_rounds} of them"
+        )
+    if args.json:
+        Path(args.json).write_text(json.dumps([asdict(each) for each in found], indent=1))
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = parser_of(__doc__)
+    parser.add_argument("--target", default="default")
+    parser.add_argument("--drafter", default="default", help="a GGUF file, or a shipped one")
+    parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
+    parser.add_argument("--force", action="store_true", help="draft ahead on a CPU, too")
+    parser.add_argument("--suite", default="core-60")
+    parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--seconds", type=float, default=30, help="no further prompt after so long")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--context", type=int, default=4096)
+    parser.add_argument("--json", help="file for the figures")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    main()
