@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from parlay import Parlay
-from parlay.control.controller import Choice, NeverRests, View, plain
+from parlay.control.controller import Choice, FixedWindow, NeverRests, View, plain
 from parlay.decoding.draft import Draft, Look
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.decoding.span import Span, common_prefix
@@ -113,6 +113,25 @@ def test_what_is_decided_while_a_device_computes_holds_from_the_next_pass_on(
     target.pause_capture(False)
     target.clear(0)
     assert heard == ([0] if pauses else [3])
+
+
+def test_a_drafter_that_rests_reads_states_beside_the_targets_passes(
+    parlay: Parlay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = parlay.engine
+    drafter = engine.bets.proposers["model"]
+    assert isinstance(drafter, Follower)
+    told = parlay.generate("abc def", max_tokens=60, raw=True, draft="none")
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.target, "steady", True)
+        patch.setattr(engine.bets, "controller", FixedWindow(0))
+        rested = parlay.generate("abc def", max_tokens=60, raw=True, draft="model")
+    (slot,) = drafter._slots.values()
+    assert rested.text == told.text
+    assert (len(slot.tokens) <= 17, slot.n_read > 32) == (True, True)
+    drafted = parlay.generate("abc def", max_tokens=60, raw=True, draft="model")
+    assert drafted.text == told.text
+    assert drafted.speculation.n_drafted > 0
 
 
 def test_not_once_chosen_is_enough_to_give_up_early(parlay: Parlay) -> None:
