@@ -121,9 +121,9 @@ def found_of(kind: str, steps: Sequence[Step]) -> list[Outside]:
 
 
 def measure(parlay: Parlay, args: argparse.Namespace) -> list[Outside]:
-    arms = _arms(parlay, args.kinds)
     bare = behind(parlay.engine.bets.proposers[MODEL])
     assert isinstance(bare, DraftModel)
+    arms = _arms(parlay, bare, args.kinds)
     meter, steps = Meter(parlay, bare), {kind: list[Step]() for kind in arms}
     for drafter in {bare, *(arm.drafter for arm in arms.values())}:
         assert isinstance(drafter, DraftModel | DraftAhead)
@@ -142,14 +142,14 @@ def measure(parlay: Parlay, args: argparse.Namespace) -> list[Outside]:
     return [each for kind, own in steps.items() for each in found_of(kind, own)]
 
 
-def _arms(parlay: Parlay, kinds: Sequence[str]) -> dict[str, Arm]:
+def _arms(parlay: Parlay, bare: DraftModel, kinds: Sequence[str]) -> dict[str, Arm]:
     """Each with a controller of its own, all by the same prices."""
     ahead, first = parlay.engine.bets.proposers[MODEL], parlay.engine.bets.controller
     assert isinstance(first, ProfitController)
     found = {}
     for kind in kinds:
         controller = ProfitController(first.costs.copy(), cutting=parlay.engine.cutting)
-        drafter = ahead if kind == "ahead" else behind(ahead)
+        drafter = ahead if kind == "ahead" else bare
         if kind == "ahead" and not isinstance(ahead, DraftAhead):
             print("no draft ahead: both models would share a CPU's cores", file=sys.stderr)
         else:
