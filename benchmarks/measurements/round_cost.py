@@ -177,9 +177,9 @@ class Blocks(Rows):
 class Searching(ProfitController):
     """Lets no round go without a search."""
 
-    def due(self) -> bool:
-        super().due()
-        return True
+    def due(self, n_texts: int) -> int:
+        super().due(n_texts)
+        return n_texts
 
     def rests(self) -> bool:
         return False

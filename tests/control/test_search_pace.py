@@ -61,7 +61,7 @@ def test_a_text_that_is_noticed_is_looked_at_in_the_next_round() -> None:
     while not pace.rests:
         searches(pace, 1, SEARCH)
     pace.notice()
-    assert (pace.rests, pace.due()) == (False, True)
+    assert (pace.rests, pace.due()) == (False, 1)
 
 
 def test_texts_that_are_noticed_for_nothing_take_no_more_than_a_hundredth_of_the_time() -> None:
@@ -82,7 +82,7 @@ def searched_while_right(pace: SearchPace, n: int) -> int:
     for _ in range(n):
         due = pace.due()
         made += due
-        pace.observe(SEARCH if due else 0.0, FAST, searched=due, found=False, right=due)
+        pace.observe(SEARCH if due else 0.0, FAST, searched=due, found=False, right=due > 0)
     return made
 
 
@@ -113,15 +113,61 @@ def test_offers_that_prove_right_and_are_never_bet_on_take_little_in_the_end() -
 def test_looks_never_stop() -> None:
     pace = SearchPace()
     searches(pace, 100, search_s=100.0)
-    assert searches(pace, 160, search_s=100.0) == 5
+    assert searches(pace, 320, search_s=100.0) == 5
 
 
 def test_after_a_bet_every_round_is_looked_at_for_a_while() -> None:
     pace = SearchPace()
     searches(pace, 100, SEARCH)
-    pace.observe(SEARCH, FAST, searched=True, found=True)
+    pace.observe(SEARCH, FAST, searched=True, found=True, right=True)
     pace.due()
     assert searches(pace, 2, SEARCH) == 2
+
+
+def test_a_bet_that_is_lost_gives_no_time_to_search_back() -> None:
+    pace = SearchPace()
+    searches(pace, 100, SEARCH)
+    pace.observe(SEARCH, FAST, searched=True, found=True)
+    pace.due()
+    assert searches(pace, 20, SEARCH) <= 1
+
+
+def of_many(pace: SearchPace, n_rounds: int, n_texts: int, *, noticed: bool = False) -> list[int]:
+    """How many of the texts are searched in each round, where all of them take a quarter of it."""
+    found = []
+    for _ in range(n_rounds):
+        if noticed:
+            pace.notice()
+        n = pace.due(n_texts)
+        found.append(n)
+        search_s = 0.25 * FAST * n / n_texts
+        pace.observe(search_s, FAST, searched=n, of=n_texts, found=False)
+    return found
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+def test_searches_of_many_texts_take_less_than_a_hundredth_of_an_answer_of_96(
+    noticed: bool,
+) -> None:
+    found = of_many(SearchPace(), 96, 16, noticed=noticed)
+    assert found[:2] == [2, 2]  # what a search takes is found out with a few of them
+    assert 16 in found  # and then all of them are asked, seldom
+    assert 0.25 * sum(found) / 16 < 0.0096 * 96
+
+
+def test_one_of_many_texts_that_is_noticed_wakes_the_search_for_all() -> None:
+    pace = SearchPace()
+    assert of_many(pace, 60, 16)[-1] == 0
+    pace.notice()
+    assert of_many(pace, 1, 16) == [16]
+
+
+def test_a_dear_search_is_dear_for_as_many_texts_as_there_are() -> None:
+    pace = SearchPace()
+    assert searches(pace, 50, 0.015 * FAST) > 10  # one text
+    pace.due(16)
+    pace.observe(0.0, FAST, searched=0, of=16, found=False)
+    assert pace.share > 0.2
 
 
 def test_one_slow_look_does_not_make_looks_rare() -> None:
@@ -148,7 +194,7 @@ def fruitless(controller: ProfitController, n: int) -> list[View]:
     """Rounds on a fast machine in which nobody has anything to say."""
     seen = []
     for i in range(n):
-        searched = controller.due()
+        searched = bool(controller.due(1))
         asked = replace(view({"ngram": draft("ngram")}, n_generated=2 + i), searched=searched)
         seen.append(asked)
         choice = controller.choose([asked])[0]
@@ -176,7 +222,7 @@ def test_a_text_that_begins_to_repeat_itself_is_bet_on_at_the_next_look(n_rests:
     controller = ProfitController(table(slope=0.1), {"record": {"ngram": 100.0}})
     fruitless(controller, n_rests)
     for i in range(33):
-        searched = controller.due()
+        searched = bool(controller.due(1))
         offers = {"ngram": draft("ngram", *(0.95,) * 8)} if searched else {}
         asked = replace(view(offers, n_generated=300 + i), searched=searched)
         if controller.choose([asked])[0].window:

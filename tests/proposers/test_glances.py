@@ -43,6 +43,15 @@ def test_of_many_texts_a_few_are_glanced_at_and_each_for_long_enough() -> None:
         assert max(map(len, rows)) >= 8
 
 
+def test_of_many_texts_one_must_go_on_as_expected_for_longer() -> None:
+    glances = Glances()
+    found = []
+    for n in range(1, 9):
+        glances.whose_turn(range(16))
+        found.append(glances.saw(0, [7] * n, frozenset({7})))
+    assert found == [False] * 6 + [True, True]
+
+
 def test_one_text_is_glanced_at_in_every_round() -> None:
     glances = Glances()
     assert all(glances.whose_turn(["one"]) == ["one"] for _ in range(50))

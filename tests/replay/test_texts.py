@@ -161,12 +161,14 @@ def over_plain(recordings: Sequence[Recording], n_slots: int, search: SearchCost
 
 @pytest.mark.parametrize("kind", ["chat", "edit", "extract"])
 @pytest.mark.parametrize("n_streams", [4, 8, 16])
-def test_a_burst_of_streams_loses_2_percent_at_most_searches_included(
+def test_a_burst_of_streams_loses_1_percent_at_most_searches_included(
     kind: str, n_streams: int
 ) -> None:
     """An H200 made 0.90 of plain with 8 streams of extraction, 0.91 with 16 of edits. From nothing,
-    so that what is spent at first is all in these 96 rounds."""
-    assert over_plain((burst(kind) * 2)[:n_streams], n_streams, SEARCH) >= 0.98
+    so that what is spent at first is all in these 96 rounds. Of 16 extractions ten win by one bet,
+    and the burst ends with the others."""
+    bound = 0.98 if (kind, n_streams) == ("extract", 16) else 0.99
+    assert over_plain((burst(kind) * 2)[:n_streams], n_streams, SEARCH) >= bound
 
 
 def test_streams_that_all_repeat_themselves_are_bet_on_although_a_search_takes_a_quarter() -> None:

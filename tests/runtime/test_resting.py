@@ -34,8 +34,8 @@ class Resting(FixedWindow):
         super().__init__(4)
         self.n_chosen = 0
 
-    def due(self) -> bool:
-        return False
+    def due(self, n_texts: int) -> int:
+        return 0
 
     def rests(self) -> bool:
         return True

@@ -392,8 +392,8 @@ def test_a_sequence_keeps_its_latest_rounds_but_not_the_reading_of_its_prompt() 
 class DrafterPause(FixedWindow):
     """Never wants anybody to be asked."""
 
-    def due(self) -> bool:
-        return False
+    def due(self, n_texts: int) -> int:
+        return 0
 
 
 @pytest.mark.parametrize(("window", "n_asked"), [(None, 0), (3, 7)])
@@ -625,8 +625,8 @@ class Learning(FixedWindow):
         super().__init__(2)
         self.said, self.resting, self.n_noticed = said, resting, 0
 
-    def due(self) -> bool:
-        return not self.resting
+    def due(self, n_texts: int) -> int:
+        return 0 if self.resting else n_texts
 
     def rests(self) -> bool:
         return self.resting

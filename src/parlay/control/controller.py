@@ -66,8 +66,9 @@ class Choice:
 class Controller(Protocol):
     """Chooses before a pass, learns after it."""
 
-    def due(self) -> bool:
-        """Whether the proposers should be asked in the coming round; called once for each."""
+    def due(self, n_texts: int) -> int:
+        """For how many of the texts the proposers should be asked in the coming round; called once
+        for each round."""
 
     def rests(self) -> bool:
         """Whether `due` will say no: the coming round is plain, whatever the last one showed."""
@@ -125,8 +126,8 @@ def first_draft(view: View, window: int) -> Choice:
 class NeverRests:
     """What a controller is that chooses in every round and has no prices."""
 
-    def due(self) -> bool:
-        return True
+    def due(self, n_texts: int) -> int:
+        return n_texts
 
     def rests(self) -> bool:
         return False

@@ -75,8 +75,8 @@ class Guarded:
         """Whether acceptance was too low and everything decodes plainly for now."""
         return self._n_cooling > 0
 
-    def due(self) -> bool:
-        return not self.cooling and self.controller.due()
+    def due(self, n_texts: int) -> int:
+        return 0 if self.cooling else self.controller.due(n_texts)
 
     def rests(self) -> bool:
         return not self.cooling and self.controller.rests()

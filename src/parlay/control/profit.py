@@ -93,8 +93,8 @@ class ProfitController:
 
     # -- before a pass --------------------------------------------------------
 
-    def due(self) -> bool:
-        return self._search_pace.due()
+    def due(self, n_texts: int) -> int:
+        return self._search_pace.due(n_texts)
 
     def rests(self) -> bool:
         return self._search_pace.rests
@@ -425,7 +425,9 @@ class ProfitController:
     def _observe_skipped(self, rounds: Sequence[Round]) -> None:
         """Nothing was weighed and nothing is learned: such a round must cost next to nothing."""
         timing = rounds[0].timing
-        self._search_pace.observe(timing.draft_s, timing.verify_s, searched=False, found=False)
+        self._search_pace.observe(
+            timing.draft_s, timing.verify_s, searched=0, of=len(rounds), found=False
+        )
         self._shapes.observe(rounds[0].n_pass_rows)
 
     def _spend(self, rounds: Sequence[Round]) -> None:
@@ -476,12 +478,14 @@ class ProfitController:
 
     def _observe_time(self, rounds: Sequence[Round]) -> None:
         first = rounds[0]
+        betting = _is_bet(rounds)
         self._search_pace.observe(
             first.timing.draft_s,
             first.timing.verify_s,
-            searched=self._was_searched(rounds),
-            found=_is_bet(rounds),
-            right=_was_right(rounds),
+            searched=self._n_searched(rounds),
+            of=len(rounds),
+            found=betting,
+            right=any(r.n_accepted for r in rounds) if betting else _was_right(rounds),
         )
         n_context = max([r.n_context for r in rounds])
         n_shape, rows = self._n_made(rounds), first.n_pass_rows
@@ -514,9 +518,9 @@ class ProfitController:
         if drafter is not None:
             drafter.observe(draft_s * pace, first.timing.draft_s)
 
-    def _was_searched(self, rounds: Sequence[Round]) -> bool:
-        requests = (self._requests.get(r.seq_id) for r in rounds)
-        return any(request is not None and request.view.searched for request in requests)
+    def _n_searched(self, rounds: Sequence[Round]) -> int:
+        requests = [self._requests.get(r.seq_id) for r in rounds]
+        return sum([request is not None and request.view.searched for request in requests])
 
     def _observe_ahead(self, rounds: Sequence[Round]) -> None:
         """What was drafted for these rounds was drafted beside the pass before them."""

@@ -11,12 +11,16 @@ from collections import deque
 
 # Up to this share of a pass is searched without a thought; beyond it, so much is aimed at.
 _HARMLESS, _AIM = 0.01, 0.004
-_LONGEST = 32  # rounds from one search to the next
+_LONGEST = 64  # rounds from one search to the next
 # Searches in a row whose offers proved right, though nobody bet on them: the text repeats itself,
 # and a bet wants evidence. What such searches may take, in passes; a bet gives it back, and time
 # does slowly: where prices forbid every bet, all that is right is of no use.
 _ROW, _PATIENCE, _PATIENCE_BACK = 3, 0.5, 0.0005
 _N_FRUITLESS = 16  # harmless searches in a row that find nothing, before a round goes without one
+# To search several texts may take a quarter of a pass, and a bet wants most of them to repeat
+# themselves: where it takes more than this it is done seldom from the first, unless one is noticed,
+# with so much of the patience. As long as nobody knows what it takes, so many are searched.
+_DEAR, _SEVERAL, _SAMPLE = 0.05, 0.5, 2
 _KEPT = 0.9  # the times of passes are averaged over about ten rounds
 # Of searches the middle one of so many counts, once there are a few: the first one of a grammar
 # takes as long as ten others, and an average would take it for what all of them cost. Of rounds
@@ -32,6 +36,7 @@ class SearchPace:
         "_fruitless",
         "_idles_s",
         "_n_right",
+        "_n_texts",
         "_n_waited",
         "_noticed",
         "_pass_s",
@@ -42,13 +47,14 @@ class SearchPace:
     )
 
     def __init__(self) -> None:
-        self._searches_s: deque[float] = deque(maxlen=_N_TIMES)
+        self._searches_s: deque[float] = deque(maxlen=_N_TIMES)  # of one text
         self._idles_s: deque[float] = deque(maxlen=_N_TIMES)
         self._pass_s = 0.0
         self.share = 0.0  # what a search takes of a pass, beyond what comes before any pass
         self._fruitless = 0.0  # what searches in vain took since the last bet, in passes
         self._n_waited = 0
         self._n_right, self._patience = 0, _PATIENCE
+        self._n_texts = 1  # of the coming round
         self._noticed = False
         self._spare = _N_FRUITLESS * _HARMLESS  # what they may take where a text was noticed
 
@@ -56,9 +62,10 @@ class SearchPace:
     def interval(self) -> int:
         """Rounds from one search to the next."""
         # Before any round goes without a search, all in vain may take what harmless ones would.
-        if self.share <= _HARMLESS or self._fruitless < _N_FRUITLESS * _HARMLESS:
+        eager = self._n_texts <= 1 or self.share <= _DEAR
+        if self.share <= _HARMLESS or (eager and self._fruitless < _N_FRUITLESS * _HARMLESS):
             return 1
-        if self._n_right >= _ROW and self._patience >= self.share:
+        if self._n_right >= _ROW and self._patience_left >= self.share:
             return 1
         return min(_LONGEST, math.ceil(self.share / _AIM))
 
@@ -68,54 +75,72 @@ class SearchPace:
         return not self._wakes and self._n_waited + 1 < self.interval
 
     @property
+    def _patience_left(self) -> float:
+        return self._patience - (_SEVERAL * _PATIENCE if self._n_texts > 1 else 0.0)
+
+    @property
     def _wakes(self) -> bool:
-        return self._noticed and self._spare >= self.share
+        return self._noticed and self._spare >= min(self.share, _N_FRUITLESS * _HARMLESS)
 
     def notice(self) -> None:
         """A text seems to repeat itself: worth a search, while there is time to spare."""
         self._noticed = True
 
-    def due(self) -> bool:
-        """Whether to search in the coming round; called once for each."""
-        searched = not self.rests
-        self._n_waited = 0 if searched else self._n_waited + 1
-        return searched
+    def due(self, n_texts: int = 1) -> int:
+        """How many texts to search in the coming round; called once for each round."""
+        rests, self._n_texts = self.rests, n_texts
+        self._n_waited = self._n_waited + 1 if rests else 0
+        known = len(self._searches_s) >= _FEW
+        return 0 if rests else n_texts if known else min(n_texts, _SAMPLE)
 
     def observe(
-        self, search_s: float, pass_s: float, *, searched: bool, found: bool, right: bool = False
+        self,
+        search_s: float,
+        pass_s: float,
+        *,
+        searched: int,
+        of: int = 1,
+        found: bool,
+        right: bool = False,
     ) -> None:
         """A round, perhaps after the next one is under way: what came before its pass, the pass,
-        whether anything was searched for and drafted, and whether what was offered proved right
-        without it."""
+        how many of its texts were searched, whether anything was drafted, and whether what was
+        offered or drafted proved right. A bet that is lost gives nothing back."""
         most = _N_FRUITLESS * _HARMLESS
         if found:
-            self._fruitless, self._spare, self._patience = 0.0, most, _PATIENCE
+            self._noticed = right
+            if right:
+                self._fruitless, self._spare, self._patience = 0.0, most, _PATIENCE
             return
         self._pass_s = _averaged(self._pass_s, pass_s)
         self._spare = min(most, self._spare + _AIM)
         self._patience = min(_PATIENCE, self._patience + _PATIENCE_BACK)
-        (self._searches_s if searched else self._idles_s).append(search_s)
-        self.share = self._measured_share()
         if searched:
-            self._observe_search(right)
+            self._searches_s.append(search_s / searched)
+        else:
+            self._idles_s.append(search_s)
+        self.share = self._measured_share(of)
+        if searched:
+            self._observe_search(self.share * searched / of, right)
 
-    def _measured_share(self) -> float:
+    def _measured_share(self, n_texts: int) -> float:
         times = sorted(self._searches_s)
         if not self._pass_s or len(times) < _FEW:
             return 0.0
         idle_s = min(self._idles_s) if len(self._idles_s) >= _FEW else 0.0
-        return max(0.0, times[(len(times) - 1) // 2] - idle_s) / self._pass_s
+        search_s = n_texts * times[(len(times) - 1) // 2]
+        return max(0.0, search_s - idle_s) / self._pass_s
 
-    def _observe_search(self, right: bool) -> None:
+    def _observe_search(self, spent: float, right: bool) -> None:
         """In vain, unless its offer proved right and there is patience left."""
         noticed, self._noticed = self._noticed, False
         self._n_right = (_ROW if noticed else self._n_right + 1) if right else 0
-        if right and self._patience >= self.share:
-            self._patience -= self.share
+        if right and self._patience_left >= spent:
+            self._patience -= spent
             return
-        self._fruitless += self.share
+        self._fruitless += spent
         if noticed:
-            self._spare -= self.share
+            self._spare -= spent
 
 
 def _averaged(before: float, now: float) -> float:

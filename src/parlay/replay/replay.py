@@ -194,8 +194,9 @@ class _World:
         crowded: bool = False,
     ) -> ReplayOutcome:
         """One round of every sequence, in one pass."""
-        due = self._searching.due(controller)
-        choices = controller.choose([_view(seq, proposers, due, crowded) for seq in slots])
+        n_due = self._searching.due(controller, len(slots))
+        views = [_view(seq, proposers, i < n_due, crowded) for i, seq in enumerate(slots)]
+        choices = controller.choose(views)
         bets = [_bet(seq, choice) for seq, choice in zip(slots, choices, strict=True)]
         made = {seq.seq_id: 1 + len(bet.confidence) for seq, bet in zip(slots, bets, strict=True)}
         n_context = max(seq.recording.n_prompt + seq.position for seq in slots)
@@ -203,15 +204,15 @@ class _World:
         if len(slots) == 1:
             laid_out = {seq_id: choices[0].width(n) for seq_id, n in laid_out.items()}
         rows = sum(laid_out.values())
-        search_s = self._searching.seconds(len(slots), due)
+        search_s = self._searching.seconds(n_due)
         both, draft_s = self._beside(choices, bets), search_s + self._draft_s(slots, bets)
         pass_s = self._pass_s(self._cutting.parts(laid_out), n_context)
         slowdown = 1.0 if both is None else both.slowdown[rows]
         timing = Timing(draft_s, pass_s * slowdown, self._undo_s(bets))
         shape = _Shape(len(slots), rows, rows - sum(made.values()), both is not None)
         rounds = [
-            _round(seq, choice, bet, timing, shape, due)
-            for seq, choice, bet in zip(slots, choices, bets, strict=True)
+            _round(seq, choice, bet, timing, shape, view.searched)
+            for seq, choice, bet, view in zip(slots, choices, bets, views, strict=True)
         ]
         self._searching.glance(controller, [_place(seq) for seq in slots])
         for seq, bet, r in zip(slots, bets, rounds, strict=True):

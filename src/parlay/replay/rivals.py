@@ -162,8 +162,8 @@ class OneProposer:
         self._controller = controller
         self._proposer = proposer
 
-    def due(self) -> bool:
-        return self._controller.due()
+    def due(self, n_texts: int) -> int:
+        return self._controller.due(n_texts)
 
     def rests(self) -> bool:
         return self._controller.rests()

@@ -38,14 +38,14 @@ class Searching:
         self._cost = cost
         self._glances = Glances()
 
-    def due(self, controller: Controller) -> bool:
-        """Whether the free proposers are asked in the coming round; called once for each."""
-        return True if self._cost is None else controller.due()
+    def due(self, controller: Controller, n_texts: int) -> int:
+        """For how many the free proposers are asked in the coming round; called once for each."""
+        return n_texts if self._cost is None else controller.due(n_texts)
 
-    def seconds(self, n_sequences: int, due: bool) -> float:
+    def seconds(self, n_searched: int) -> float:
         if self._cost is None:
             return 0.0
-        return n_sequences * self._cost.each_s if due else self._cost.idle_s
+        return n_searched * self._cost.each_s if n_searched else self._cost.idle_s
 
     def glance(self, controller: Controller, places: Sequence[Place]) -> None:
         """While a pass is computed that nothing was searched for."""

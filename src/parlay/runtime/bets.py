@@ -167,7 +167,7 @@ class Bets:
                 return self._weigh(sequences, frame)
         assert self._quiet is not None
         self._staked = False
-        self.controller.due()  # a plain round like an earlier one needs no second thought
+        self.controller.due(len(sequences))  # a plain round like an earlier one: no second thought
         return self._quiet.placed
 
     def _rests_on(self, sequences: Seq[Sequence], frame: Frame) -> bool:
@@ -179,8 +179,9 @@ class Bets:
 
     def _weigh(self, sequences: Seq[Sequence], frame: Frame) -> list[Bet]:
         """Let proposers and controller say what they would."""
-        quiet, due = self._is_quiet(sequences), self.controller.due()
-        views = [self._view(seq, len(sequences), frame, due) for seq in sequences]
+        n, quiet = len(sequences), self._is_quiet(sequences)
+        n_due = self.controller.due(n)
+        views = [self._view(seq, n, frame, i < n_due) for i, seq in enumerate(sequences)]
         choices = [
             self._explain(choice, seq, view)
             for choice, seq, view in zip(

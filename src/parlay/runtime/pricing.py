@@ -46,8 +46,8 @@ class Pricing:
 
     # -- a controller; on the worker's thread ---------------------------------
 
-    def due(self) -> bool:
-        return self._trials is not None or self.controller.due()
+    def due(self, n_texts: int) -> int:
+        return self.controller.due(n_texts) if self._trials is None else n_texts
 
     def rests(self) -> bool:
         return self._trials is None and self.controller.rests()
