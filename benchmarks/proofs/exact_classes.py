@@ -193,9 +193,9 @@ class Texts:
         self._read(round_)
         results.deadline = until
         with opened(self._args, self._args.draft, self._args.slots, **self._options) as parlay:
-            widest = max(parlay.engine.exact.widths) - 1
-            arms = arms_of(widest, self._args)
-            results.save(arms=list(arms), class_=parlay.engine.exact.to_dict())
+            pair = parlay.engine.chosen.pair
+            arms = arms_of([max(each.widths) - 1 for each in pair], self._args)
+            results.save(arms=list(arms), classes=[each.to_dict() for each in pair])
             n = len(self._args.texts)
             for chain in chains(n, list(arms), self._args.slots, round_):
                 if not results.late:
@@ -273,13 +273,14 @@ def _name(case: Case, prompt: int, round_: int) -> str:
     return f"{round_}: {prompt}, {case.arm}, {case.company}, {case.turn}"
 
 
-def arms_of(widest: int, args: argparse.Namespace) -> dict[str, Options]:
-    """Who proposes, and what a request says to have it so."""
-    windows = range(1, min(widest, args.widest) + 1) if args.drafter is not None else ()
+def arms_of(widest: Sequence[int], args: argparse.Namespace) -> dict[str, Options]:
+    """Who proposes, and what a request says to have it so; `widest`: windows of the class, and of
+    the one of texts that repeat themselves."""
+    windows = range(1, min(widest[0], args.widest) + 1) if args.drafter is not None else ()
     return {
         "controller": {},
         **{f"model at {n}": {"draft": MODEL, "window": n} for n in windows},
-        "suffix": {"draft": "suffix", "window": min(4, widest)},
+        "suffix": {"draft": "suffix", "window": max(widest)},
         "none": {"draft": "none"},
     }
 
@@ -305,7 +306,7 @@ def n_cases(arms: Sequence[str], args: argparse.Namespace) -> int:
 def chosen_class(args: argparse.Namespace) -> str:
     """What an engine with these proposers chooses by price."""
     with opened(args, args.draft, args.slots, mode="exact") as parlay:
-        return parlay.engine.exact.name
+        return parlay.engine.exact_name
 
 
 # -- the speed ------------------------------------------------------------------------------------
@@ -331,7 +332,7 @@ def speed(args: argparse.Namespace, results: Results, name: str | None) -> Optio
                 if i >= done:
                     rates[mode][i:] = [answer.tokens_per_second]
             results.save()
-        found = {"class": parlay.engine.exact.name, "four_rows": _four_rows(parlay)}
+        found = {"class": parlay.engine.exact_name, "four_rows": _four_rows(parlay)}
     n = min(map(len, rates.values()))
     pairs = (("exact", "faithful"), ("exact", "plain"), ("faithful", "plain"))
     if n < 2:
@@ -359,7 +360,7 @@ def show_classes(args: argparse.Namespace) -> Options:
             steady = None if prices is None else prices.curve(256, 1).steady
             price = "" if steady is None else f", plain {steady[found.floor] / steady[1]:.2f}"
             say(f"{found.name}{price}: {json.dumps(found.to_dict())}")
-        return {"chosen": chosen.found.name, "classes": [c.to_dict() for c in chosen.classes]}
+        return {"chosen": chosen.name, "classes": [c.to_dict() for c in chosen.classes]}
 
 
 def parsed() -> argparse.Namespace:
