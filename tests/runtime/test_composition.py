@@ -99,6 +99,14 @@ def test_a_length_nobody_tried_is_tried_once() -> None:
     assert made.frame([Place(0, 700)]).window == 2
 
 
+def test_where_a_longer_text_rounds_otherwise_all_but_one_row_are_padding() -> None:
+    made = Composition(replace(exact_class(3, 4), bands=frozenset({0})), SIZE)
+    assert made.frame([Place(0, 100)]).window == 3
+    made.groups([Place(0, 700)])  # tried, and not found to hold
+    assert made.frame([Place(0, 700)]).window == 0
+    assert list(made.widths([1], [700])) == [3]
+
+
 @given(lengths=st.lists(st.integers(0, 5000), min_size=1, max_size=6), paged=st.booleans())
 def test_what_fits_is_what_holds_whether_it_was_asked_before_or_not(
     lengths: list[int], paged: bool

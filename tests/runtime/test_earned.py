@@ -6,6 +6,7 @@ Log-probabilities are compared to the bit, on a tiny model with K-quants, whose 
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +24,7 @@ from parlay.runtime.class_probe import probe
 from parlay.runtime.engine import Engine
 from parlay.runtime.exactness import Inexact
 from parlay.runtime.request import Mode, Request
+from parlay.server.lifecycle.slot_files import SlotFiles
 from tests import tiny_models
 from tests.runtime.rig import Rig, exact_class, plain, whole_class
 from tests.runtime.test_engine import PROBE, Waiting, run, settings
@@ -110,6 +112,21 @@ def test_what_another_prompt_left_in_the_cache_changes_nothing(
         for read in (prompt(300)[:201], (*prompt(300), 9, 9), prompt(299)):
             run(engine, Request(read, max_tokens=5))
             assert bits(engine, asked(300)) == cold[300]
+
+
+def test_of_a_slot_saved_by_an_engine_that_reads_in_other_chunks_nothing_is_reused(
+    target: Path, tmp_path: Path
+) -> None:
+    firm = []
+    for chunk in (128, 64):
+        with Engine(settings(target, "suffix", prompt_chunk=chunk, **EXACT)) as engine:
+            files = SlotFiles(engine, tmp_path, 1 << 30)
+            if chunk == 128:
+                run(engine, asked(300))
+                asyncio.run(files.save(0, "one", ""))
+            asyncio.run(files.restore(0, "one", ""))
+            firm.append(engine.slots.all[0].n_firm)
+    assert firm == [256, 0]
 
 
 def test_what_a_faithful_answer_left_in_the_cache_is_not_reused(

@@ -508,6 +508,11 @@ class Engine:
     def _pair_key(self) -> str:
         return self.pair_key(drafter_files(self.settings.draft))
 
+    @property
+    def firm_key(self) -> str:
+        """Of all that what is cached of a prompt depends on, beside its text."""
+        return store.fingerprint(self.pair_key(()), self._chunk)
+
     def pair_key(self, drafters: Iterable[Path]) -> str:
         """Under what prices and what was learned of these drafters are kept."""
         return self._calibration.pair_key(drafters)

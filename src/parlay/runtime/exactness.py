@@ -147,7 +147,10 @@ class ExactClass:
         return tuple(r for r in possible if n_pages(longest + r) == page or r == alone)
 
     def real_rows(self, lengths: Sequence[int]) -> int:
-        """The most rows that may be real: each reads the pages of a plain pass at its place."""
+        """The most rows that may be real: each reads the pages of a plain pass at its place. Where
+        nothing was tried, or what was tried differs, one: the others are padding."""
+        if not self.is_probed(len(lengths), lengths):
+            return 1
         if self._ignores_pages(len(lengths)):
             return max(self.widths)
         return n_pages(max(lengths) + self.floor) * PAGE - self.floor - max(lengths) + 1

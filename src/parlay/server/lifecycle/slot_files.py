@@ -104,7 +104,7 @@ class SlotFiles:
         identity = store.file_identity(engine.settings.target)
         kinds = engine.target.rollback, engine.target.cache_types
         needed = store.fingerprint(identity, library.version(), *kinds, engine.settings.model)
-        return needed, engine.pair_key(())
+        return needed, engine.firm_key
 
 
 def _ms(started: float) -> float:
