@@ -107,6 +107,18 @@ def test_a_replay_is_deterministic() -> None:
     assert replay.run(ProfitController(table()), table()) == first
 
 
+def test_exact_passes_are_padded_and_no_draft_reaches_into_another_class() -> None:
+    """Three rows at least, four at most; from the third position on ten, where there is room."""
+    made = recording(*(RecordedOffer(8, (0.99,) * 8) for _ in range(12)))
+    seen = Seen()
+
+    def rows_at(_recording: Recording, position: int) -> tuple[int, int]:
+        return (3, 4) if position < 3 else (10, 16)
+
+    Replay([made], ("ngram",)).run(FixedWindow(8), table(0.1), [seen], rows_at=rows_at)
+    assert [(r.n_drafted, r.n_pass_rows) for r in seen.rounds] == [(2, 3), (8, 10)]
+
+
 def test_several_sequences_share_passes() -> None:
     recordings = mixed_workload()[:6]
     replay = Replay(recordings, ("suffix",))

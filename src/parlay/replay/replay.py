@@ -8,8 +8,8 @@ not taken back for nothing, the drafter's catching up, its early stops.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from parlay.control.both import Both
@@ -24,6 +24,8 @@ from parlay.replay.recording import Recording
 from parlay.replay.searching import Place, SearchCost, Searching
 
 MAX_WINDOW = 64
+# The fewest and the most rows that a pass over one answer may have at a position of it.
+RowsAt = Callable[[Recording, int], tuple[int, int]]
 FREE = frozenset({"ngram", "suffix", PREDICTION})
 
 
@@ -109,10 +111,11 @@ class Replay:
         costs: CostTable,
         listeners: Sequence[Listener] = (),
         search: SearchCost | None = None,
+        rows_at: RowsAt | None = None,
     ) -> list[ReplayOutcome]:
         """One answer after the other; the controller keeps what it learns. `search`: what looking
-        for free drafts takes; nothing, unless it is given."""
-        world = _World(costs, listeners, search=search)
+        for free drafts takes; nothing, unless it is given. `rows_at`: of exact passes."""
+        world = _World(costs, listeners, search=search, rows_at=rows_at)
         return [world.play(controller, [self._start(i, 0)], self.proposers) for i in self._order()]
 
     def run_together(
@@ -169,7 +172,9 @@ class _World:
         cutting: Cutting = APART,
         n_sequences: int = 1,
         search: SearchCost | None = None,
+        rows_at: RowsAt | None = None,
     ) -> None:
+        self._rows_at = rows_at
         self._costs = costs
         self._searching = Searching(search)
         self._listeners = listeners
@@ -196,13 +201,18 @@ class _World:
         """One round of every sequence, in one pass."""
         n_due = self._searching.due(controller, len(slots))
         views = [_view(seq, proposers, i < n_due, crowded) for i, seq in enumerate(slots)]
+        if self._rows_at is not None:
+            views = [
+                _held(view, seq, self._rows_at) for view, seq in zip(views, slots, strict=True)
+            ]
         choices = controller.choose(views)
         bets = [_bet(seq, choice) for seq, choice in zip(slots, choices, strict=True)]
         made = {seq.seq_id: 1 + len(bet.confidence) for seq, bet in zip(slots, bets, strict=True)}
         n_context = max(seq.recording.n_prompt + seq.position for seq in slots)
         laid_out = self._laid_out(made, n_context)
         if len(slots) == 1:
-            laid_out = {seq_id: choices[0].width(n) for seq_id, n in laid_out.items()}
+            least = views[0].floor
+            laid_out = {id_: max(least, choices[0].width(n)) for id_, n in laid_out.items()}
         rows = sum(laid_out.values())
         search_s = self._searching.seconds(n_due)
         both, draft_s = self._beside(choices, bets), search_s + self._draft_s(slots, bets)
@@ -303,6 +313,17 @@ def _view(seq: _Sequence, proposers: tuple[str, ...], searched: bool, crowded: b
         pads=True,
         look=seq.seen(),
     )
+
+
+def _held(view: View, seq: _Sequence, rows_at: RowsAt) -> View:
+    """As an exact pass leaves it: no draft reaches where rows of another kind begin."""
+    least, most = bounds = rows_at(seq.recording, seq.position)
+    n, n_positions = 1, seq.recording.n_tokens
+    while n < most and rows_at(seq.recording, min(seq.position + n, n_positions - 1)) == bounds:
+        n += 1
+    window = min(view.max_window, n - 1)
+    offers = {name: _first(draft, window) for name, draft in view.offers.items()}
+    return replace(view, max_window=window, floor=least, pads=False, offers=offers)
 
 
 def _first(draft: Draft, n: int) -> Draft:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 # So many tokens that occurred before are a repetition: what followed them does again 97 times in a
 # hundred (the recordings that come with the package).
-_RUN = 8
+RUN = 8
 # Repetitions that end at once are not worth a wider pass. A token that follows as it did earns one,
 # one that does not costs two; a text in debt is not taken for repeating.
 _CREDIT, _MOST, _ELSEWHERE = 4, 32, 2
 _MASK = (1 << 64) - 1
 _FACTORS: NDArray[np.uint64] = np.random.default_rng(8).integers(
-    1 << 32, 1 << 63, _RUN, dtype=np.uint64
+    1 << 32, 1 << 63, RUN, dtype=np.uint64
 ) * np.uint64(2) + np.uint64(1)
 _SINGLE: list[int] = _FACTORS.tolist()
 
@@ -73,11 +73,11 @@ class Repeats:
             follows = text[expected] == token
             self._credit = min(_MOST, credit + 1) if follows else credit - _ELSEWHERE
         text.append(token)
-        key = _key(text) if len(text) >= _RUN else 0
+        key = _key(text) if len(text) >= RUN else 0
         before = self._ends.get(key)
         self._taken.append((key, before, expected, credit))
         self._earlier = before
-        if len(text) >= _RUN:
+        if len(text) >= RUN:
             self._ends[key] = len(text)
 
     def _pop(self) -> None:
@@ -91,13 +91,13 @@ class Repeats:
 
 def _key(text: Sequence[int]) -> int:
     """Of the last run: equal for equal runs, and always the same."""
-    return sum(t * f for t, f in zip(text[-_RUN:], _SINGLE, strict=True)) & _MASK
+    return sum(t * f for t, f in zip(text[-RUN:], _SINGLE, strict=True)) & _MASK
 
 
 def _ends_of(text: Sequence[int]) -> dict[int, int]:
     """The same for every run of a text at once."""
-    if len(text) < _RUN:
+    if len(text) < RUN:
         return {}
-    runs = np.lib.stride_tricks.sliding_window_view(np.array(text, np.uint64), _RUN)
+    runs = np.lib.stride_tricks.sliding_window_view(np.array(text, np.uint64), RUN)
     keys = (runs * _FACTORS).sum(axis=1, dtype=np.uint64)
-    return dict(zip(keys.tolist(), range(_RUN, len(text) + 1), strict=True))
+    return dict(zip(keys.tolist(), range(RUN, len(text) + 1), strict=True))
