@@ -34,7 +34,8 @@ from parlay import Parlay
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Round
 from parlay.llama.facts import Facts, read_facts
-from parlay.proposers.proposer import Ask, Proposer, prepares
+from parlay.proposers.follower import Follower
+from parlay.proposers.proposer import Ask
 from parlay.runtime.answer import Answer
 from parlay.runtime.drafter_pause import DrafterPause
 
@@ -130,7 +131,7 @@ def _wide(name: str, rows: int, columns: int) -> Tensor:
 class Recorded:
     """A drafter whose passes are made and whose tokens are the recording's, with errors."""
 
-    def __init__(self, drafter: Proposer, share: float, n_vocab: int) -> None:
+    def __init__(self, drafter: Follower, share: float, n_vocab: int) -> None:
         self.name = drafter.name
         self._drafter = drafter
         self._share = share
@@ -148,8 +149,10 @@ class Recorded:
         return [self._exchange(ask, draft) for ask, draft in zip(asks, made, strict=True)]
 
     def prepare(self, ask: Ask) -> None:
-        if prepares(self._drafter):
-            self._drafter.prepare(ask)
+        self._drafter.prepare(ask)
+
+    def n_unread(self, seq_id: int, tokens: Sequence[int]) -> int:
+        return self._drafter.n_unread(seq_id, tokens)
 
     def _exchange(self, ask: Ask, draft: Draft) -> Draft:
         at = len(ask.tokens) - self._n_prompt
@@ -217,8 +220,9 @@ def decode_plainly(parlay: Parlay, n_tokens: int, n_prompts: int) -> list[Answer
 def measure(parlay: Parlay, share: float, window: int | None, plain: Sequence[Answer]) -> Row:
     """Plain decoding is timed again beside it: a machine's speed drifts."""
     engine, plainly = parlay.engine, Hearing()
-    scripted = Recorded(engine.bets.proposers["model"], share, engine.target.n_vocab)
     inner, heard = engine.bets.proposers["model"], Hearing()
+    assert isinstance(inner, Follower)
+    scripted = Recorded(inner, share, engine.target.n_vocab)
     engine.bets.proposers["model"] = scripted
     engine.bets.listeners.append(heard)
     answers = []

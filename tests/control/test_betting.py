@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 
 import pytest
 
-from parlay.control.betting import Market, Stake
+from parlay.control.betting import Market, Request, Stake
 from parlay.control.evidence import Evidence
 from parlay.control.undoing import Undoing
+from tests.control.synthetic import view
 
 SURE = list(accumulate([1.0] * 16))  # tokens expected to hold, by window
 
@@ -57,3 +59,13 @@ def test_the_largest_loss_is_two_passes_and_what_leaving_and_taking_back_cost() 
     undoing = Undoing(free=1, seconds=1.5)
     market = Market([], 1, 1, 1, steady, dear, dear, 0.25, 1.0, 1.0, undoing=undoing)
     assert market.largest_s == 2.0 + 0.5 + 0.25 + 1.5
+
+
+def test_a_draft_model_lacks_what_came_since_its_last_draft_less_what_it_read_by_itself() -> None:
+    request = Request(view(n_context=50))
+    assert request.n_missing("model") == 51
+    request.view = replace(request.view, unread={"model": 12})
+    assert request.n_missing("model") == 12
+    request.has_read("model", 4, but=1)
+    request.view = replace(request.view, n_context=54, unread={"model": 4})
+    assert request.n_missing("model") == 1  # what it drafted itself, it need not read again

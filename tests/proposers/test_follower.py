@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parlay.control.controller import Choice, FixedWindow, View
 from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
@@ -193,6 +194,28 @@ def test_states_are_read_beside_passes_that_nobody_drafts_for(make: Make) -> Non
     (again,) = found.rig.run(Request((*seq.tokens[:-1], 7), max_tokens=20, window=4))
     assert again.n_reused == len(seq.tokens) - 1
     assert again.counts.n_accepted == again.counts.n_drafted > 0
+
+
+class Seeing(FixedWindow):
+    """Keeps what it is told of the tokens that a drafter lacks."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.unread: list[int] = []
+
+    def choose(self, views: Sequence[View]) -> list[Choice]:
+        self.unread += [view.unread["model"] for view in views]
+        return super().choose(views)
+
+
+@pytest.mark.parametrize(("steady", "most"), [(True, 16), (False, 65)])
+def test_a_controller_is_told_what_a_drafter_has_read_by_itself(
+    make: Make, steady: bool, most: int
+) -> None:
+    controller = Seeing()
+    found = following(make, steady=steady, controller=controller)
+    found.rig.run(Request(PROMPT, max_tokens=100))
+    assert max(controller.unread) == most
 
 
 def test_a_failure_beside_a_pass_costs_no_answer_and_starts_over(make: Make) -> None:

@@ -59,8 +59,9 @@ class Request:
         self.looking = False  # a draft is being compared with the text
 
     def n_missing(self, proposer: str) -> int:
-        """Tokens that a draft model has not read."""
-        return max(1, self.view.n_context + 1 - self._n_read.get(proposer, 0))
+        """Tokens that a draft model has not read: since its last draft, or beside passes."""
+        since = self.view.n_context + 1 - self._n_read.get(proposer, 0)
+        return max(1, min(since, self.view.unread.get(proposer, since)))
 
     def has_read(self, proposer: str, n_generated: int, *, but: int) -> None:
         """A draft model has read all there is after a round, `but` for the last ones."""
@@ -514,7 +515,9 @@ def _n_allowed(plan: DraftPlan, market: Market, rows_at: Sequence[int]) -> int:
     undoing, n_requests = market.undoing, len(plan.requests)
     for n in range(len(rows_at), 0, -1):
         lost_s = market.pass_loss(rows_at[n - 1]) + plan.catch_up_s + plan.steps_s(n)
-        if lost_s + n_requests * undoing.worst_s(n) <= plan.allowance:
+        if undoing.seconds:
+            lost_s += n_requests * undoing.worst_s(n)
+        if lost_s <= plan.allowance:
             return n
     return 0
 

@@ -6,7 +6,7 @@ Knows neither tokens' meaning nor models. The fixed window is the simplest one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from parlay.control.cost import CostTable
@@ -37,6 +37,8 @@ class View:
     floor: int = 1  # rows of each sequence that the pass is padded to at least
     pads: bool = False  # whether its pass may be padded to any shape
     look: Look | None = None  # what came of the last one that was asked for, told once
+    # By draft model that reads without being asked: tokens it lacks before the last one.
+    unread: Mapping[str, int] = field(default_factory=dict)
 
 
 # Given the confidences of a finished draft: how many of its tokens are worth a row in the pass?

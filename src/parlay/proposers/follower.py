@@ -109,6 +109,10 @@ class Follower(ABC):
             self._reset()  # what the cache holds now is unknown
             raise
 
+    def n_unread(self, seq_id: int, tokens: Sequence[int]) -> int:
+        """Tokens of a text that it has not read but for the last one."""
+        return max(0, len(tokens) - 1 - self._slot(seq_id).n_read)
+
     def _read_ahead(self, seq_id: int, slot: Followed, following: int) -> None:
         """Take in what waits; `following` is the token after it."""
         tokens = [*slot.tokens[1:], following]

@@ -83,6 +83,14 @@ class Preparing(Protocol):
         """A device computes, so that this takes nobody's time; the text is not known further."""
 
 
+@runtime_checkable
+class Reading(Protocol):
+    """A proposer that may read a text without being asked for a draft."""
+
+    def n_unread(self, seq_id: int, tokens: Sequence[int]) -> int:
+        """Tokens of a text that it has not read but for the last one."""
+
+
 class Proposer(Protocol):
     """Proposes tokens cheaply."""
 
@@ -153,3 +161,8 @@ def indexes(proposer: object) -> TypeGuard[Indexing]:
 def prepares(proposer: object) -> TypeGuard[Preparing]:
     """Whether it can do something for its next draft while a device computes."""
     return _follows(proposer, Preparing)
+
+
+def reads(proposer: object) -> TypeGuard[Reading]:
+    """Whether it may have read on since its last draft."""
+    return _follows(proposer, Reading)

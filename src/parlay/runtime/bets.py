@@ -25,6 +25,7 @@ from parlay.proposers.proposer import (
     looks_ahead,
     prepares,
     provides,
+    reads,
 )
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.runtime.composition import ANY_SHAPE, Frame
@@ -322,6 +323,7 @@ class Bets:
             n_remaining=seq.n_remaining,
             searched=searched,
             ready=self._ready(proposers, seq),
+            unread=self._unread(proposers, seq),
             crowded=self.crowded,
             floor=frame.floor,
             pads=frame is ANY_SHAPE,
@@ -349,6 +351,11 @@ class Bets:
                 if found is NOTHING_READY or own.n_tokens > found.n_tokens:
                     found = Ready(own.n_tokens, own.n_ahead, own.ahead_s, name)
         return found
+
+    def _unread(self, names: Seq[str], seq: Sequence) -> Mapping[str, int]:
+        """By draft model that reads without being asked: tokens that it has not read yet."""
+        named = ((name, self.proposers[name]) for name in names if name not in self._free)
+        return {name: p.n_unread(seq.seq_id, seq.tokens) for name, p in named if reads(p)}
 
     def _absence(self, seq: Sequence) -> Fallback:
         """Why none of a request's proposers can draft."""
