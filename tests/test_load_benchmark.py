@@ -121,25 +121,13 @@ def test_whoever_answers_sooner_is_not_the_slower_for_it() -> None:
     assert found["ratios"]["first token over llama.cpp"] < 1
 
 
-@pytest.mark.weights
-def test_a_short_run_answers_every_cell_with_both_of_the_own_subjects(tmp_path: Path) -> None:
+def test_a_short_run_answers_every_cell_with_both_of_the_own_subjects(
+    target: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "load.json"
-    sizes = [
-        "--streams",
-        "1",
-        "2",
-        "--depths",
-        "40",
-        "--answers",
-        "8",
-        "--budget",
-        "0",
-        "--settle",
-        "0",
-        "--threads",
-        "1",
-    ]
-    main([*sizes, "--no-peer", "--again", "--json", str(out)])
+    sizes = "--streams 1 2 --depths 10 --answers 8 --budget 0 --settle 0 --threads 1 --no-peer"
+    own = "--own=--context-size 1024"  # a token of this model is a letter
+    main([*sizes.split(), own, "--model", str(target), "--again", "--json", str(out)])
     cells = json.loads(out.read_text())["cells"]
     assert [cell["streams"] for cell in cells] == [1, 2]
     for cell in cells:

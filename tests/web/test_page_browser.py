@@ -30,6 +30,7 @@ def chromium() -> Iterator[Any]:
 
 
 smol = server_on("smollm2", runtime__threads=2, runtime__context_size=4096)
+benched = server_on("target", runtime__context_size=4096)
 
 
 def send(page: Any, prompt: str, mode: str = "with") -> None:
@@ -150,9 +151,8 @@ def test_the_live_pane_shows_figures_charts_and_one_request_s_rounds(
         assert found.complaints == []
 
 
-@pytest.mark.weights
-def test_a_quick_bench_runs_from_the_page_to_its_report(smol: Running, chromium: Any) -> None:
-    with tab(chromium, f"{smol.url}/#bench") as found:
+def test_a_quick_bench_runs_from_the_page_to_its_report(benched: Running, chromium: Any) -> None:
+    with tab(chromium, f"{benched.url}/#bench") as found:
         page = found.page
         page.select_option("#bench-pairs", "1")
         page.select_option("#bench-tokens", "16")
