@@ -12,7 +12,9 @@ from itertools import chain, repeat
 import numpy as np
 from numpy.typing import NDArray
 
+from parlay.decoding.constraint import Forced
 from parlay.decoding.draft import Draft
+from parlay.decoding.spacing import Spacing
 from parlay.decoding.span import Span, nothing
 from parlay.errors import DecodeError
 from parlay.proposers.proposer import Ask
@@ -208,3 +210,28 @@ class RecordedProposer:
 
     def close(self) -> None:
         """Holds nothing."""
+
+
+class LaxConstraint:
+    """Allows every token and forces none; tests say what else a grammar of theirs does."""
+
+    complete = True
+
+    def permits(self, draft: Sequence[int], token: int) -> bool:
+        return True
+
+    def allowed(self, draft: Sequence[int]) -> NDArray[np.bool_] | None:
+        return None  # nobody asks where every token is permitted
+
+    def accept(self, tokens: Sequence[int]) -> None: ...
+
+    def must(self, draft: Sequence[int]) -> int | None:
+        return None
+
+    def n_obeying(self, draft: Sequence[int]) -> int:
+        return len(draft)
+
+    def forced(self, spacing: Spacing) -> Forced:
+        return Forced()
+
+    def prepare(self, spacing: Spacing) -> None: ...

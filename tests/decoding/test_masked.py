@@ -8,22 +8,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from parlay.decoding.constraint import Forced
 from parlay.decoding.draft import Draft
 from parlay.decoding.masked import Masked, masked, prepare
 from parlay.decoding.sampling import Sampling
-from parlay.decoding.spacing import Spacing
 from parlay.decoding.verification import coupled
 from parlay.errors import BadRequest
+from parlay.testing import LaxConstraint
 
 N = 16
 DRAWN = Sampling(temperature=0.9, top_p=0.8, seed=3)
 
 
-class Even:
+class Even(LaxConstraint):
     """Even tokens after a draft of even length, odd ones after the others."""
-
-    complete = True
 
     def __init__(self) -> None:
         self.n_masks = 0
@@ -35,19 +32,6 @@ class Even:
         self.n_masks += 1
         mask: NDArray[np.bool_] = np.arange(N) % 2 == len(draft) % 2
         return mask
-
-    def accept(self, tokens: Sequence[int]) -> None: ...
-
-    def must(self, draft: Sequence[int]) -> int | None:
-        return None
-
-    def n_obeying(self, draft: Sequence[int]) -> int:
-        return len(draft)
-
-    def forced(self, spacing: Spacing) -> Forced:
-        return Forced()
-
-    def prepare(self, spacing: Spacing) -> None: ...
 
 
 def rows(seed: int, n: int = 4) -> NDArray[np.float32]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from parlay.decoding.constraint import Forced
 from parlay.decoding.spacing import Spacing
 from parlay.proposers.proposer import Ask
 from parlay.proposers.skeleton import SkeletonProposer
+from parlay.testing import LaxConstraint
 
 TEXT = '{\n  "a": 1,'
 
 
-class Forces:
+class Forces(LaxConstraint):
     """A grammar that forces a colon's and a comma's white space, by habit."""
 
     complete = False
@@ -26,19 +25,6 @@ class Forces:
         text = (b"" if space is None else space.text) + b'"k'
         sure = 0.95 if space is None else space.sure
         return Forced(tuple(text), (*(sure,) * (len(text) - 1), 1.0))
-
-    def permits(self, draft: Sequence[int], token: int) -> bool:
-        return True
-
-    def accept(self, tokens: Sequence[int]) -> None: ...
-
-    def allowed(self, draft: Sequence[int]) -> None: ...
-
-    def must(self, draft: Sequence[int]) -> int | None:
-        return None
-
-    def n_obeying(self, draft: Sequence[int]) -> int:
-        return len(draft)
 
 
 def ask(text: str, window: int = 8, owner: str = "") -> Ask:

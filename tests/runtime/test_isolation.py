@@ -9,14 +9,12 @@ import pytest
 from numpy.typing import NDArray
 
 from parlay.control.controller import Choice, FixedWindow, View
-from parlay.decoding.constraint import Forced
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.sampling import Sampling
-from parlay.decoding.spacing import Spacing
 from parlay.decoding.span import Span
 from parlay.errors import BadRequest, DecodeError, ParlayError
 from parlay.runtime.request import Request
-from parlay.testing import ScriptedProposer
+from parlay.testing import LaxConstraint, ScriptedProposer
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
 
 PROMPT = (1, 2, 3, 4, 5)
@@ -24,12 +22,12 @@ HONEST = [Request((*PROMPT, i), max_tokens=20) for i in range(3)]
 DRAWN = Sampling(temperature=0.8, seed=3)
 
 
-class Script:
+class Script(LaxConstraint):
     """A grammar that allows everything for so many tokens, and then nothing."""
 
     def __init__(self, n: int, *, complete: bool) -> None:
         self._left = n
-        self._complete = complete
+        self.complete = complete
 
     def permits(self, draft: Sequence[int], token: int) -> bool:
         return len(draft) < self._left
@@ -39,21 +37,6 @@ class Script:
 
     def allowed(self, draft: Sequence[int]) -> NDArray[np.bool_]:
         return np.full(N_VOCAB, len(draft) < self._left)
-
-    def must(self, draft: Sequence[int]) -> int | None:
-        return None
-
-    def n_obeying(self, draft: Sequence[int]) -> int:
-        return len(draft)
-
-    def forced(self, spacing: Spacing) -> Forced:
-        return Forced()
-
-    def prepare(self, spacing: Spacing) -> None: ...
-
-    @property
-    def complete(self) -> bool:
-        return self._complete
 
 
 def boom(*_: object) -> None:

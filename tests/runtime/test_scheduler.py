@@ -28,7 +28,7 @@ from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime.exactness import Inexact
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import KEPT_ROUNDS, Piece, Sequence
-from parlay.testing import ScriptedModel, ScriptedProposer
+from parlay.testing import LaxConstraint, ScriptedModel, ScriptedProposer
 from tests.runtime.rig import LOGITS, N_VOCAB, Letters, Rig, exact_class, plain, whole_class
 
 PROMPT = (1, 2, 3, 4, 5)
@@ -525,34 +525,18 @@ def test_time_outside_of_rounds_is_told_once() -> None:
     assert sum(found.outside_s for found in seq.rounds) == pytest.approx(0.5, abs=0.1)
 
 
-class Forcing:
+class Forcing(LaxConstraint):
     """A grammar that forces the next two tokens as plain decoding would choose them."""
-
-    complete = True
 
     def __init__(self, tokens: Seq[int]) -> None:
         self._left = list(tokens)
-
-    def prepare(self, spacing: object) -> None: ...
 
     def forced(self, spacing: object) -> Forced:
         left = tuple(self._left[:2])
         return Forced(left, (1.0,) * len(left))
 
-    def permits(self, draft: Seq[int], token: int) -> bool:
-        return True
-
     def accept(self, tokens: Seq[int]) -> None:
         del self._left[: len(tokens)]
-
-    def allowed(self, draft: Seq[int]) -> None:
-        return None
-
-    def must(self, draft: Seq[int]) -> int | None:
-        return None
-
-    def n_obeying(self, draft: Seq[int]) -> int:
-        return len(draft)
 
 
 def test_what_a_grammar_forces_and_what_follows_it_are_drafted_together() -> None:

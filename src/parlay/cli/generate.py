@@ -16,19 +16,9 @@ import typer
 from rich.console import Console
 
 from parlay.cli import show
-from parlay.cli.machine_options import (
-    NO_MACHINE_OPTIONS,
-    MachineOptions,
-)
+from parlay.cli.machine_options import NO_MACHINE_OPTIONS, MachineOptions
 from parlay.cli.option_groups import with_groups
-from parlay.cli.options import (
-    CacheOptions,
-    ContextSizeOrAuto,
-    GpuLayersOrAuto,
-    Json,
-    Threads,
-    number_or_auto,
-)
+from parlay.cli.options import Json, PlacingOptions, Threads
 from parlay.errors import BadRequest
 from parlay.parlay import Parlay, Stream
 from parlay.runtime.request import Mode, Verification
@@ -44,7 +34,7 @@ Switch = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, slots=True)
-class LoadOptions(CacheOptions):
+class LoadOptions(PlacingOptions):
     """What is loaded, and how."""
 
     model: Annotated[str, typer.Option("--model", "-m", help="GGUF file, or default.")] = "default"
@@ -64,12 +54,10 @@ class LoadOptions(CacheOptions):
         Mode | None, typer.Option(help="Default: exact where that costs less than 5 %.")
     ] = None
     exact_class: Annotated[str | None, typer.Option(help="Class of passes, such as 3-4.")] = None
-    context_size: ContextSizeOrAuto = "4096"
     threads: Threads = 0
     follow_load: Annotated[
         bool, typer.Option(help="On a CPU: fewer threads where other work takes the cores.")
     ] = True
-    gpu_layers: GpuLayersOrAuto = "-1"
     devices: Annotated[
         list[str] | None, typer.Option("--devices", "--device", help="Such as CUDA0; may repeat.")
     ] = None
@@ -96,9 +84,8 @@ class LoadOptions(CacheOptions):
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         given["target"] = given.pop("model")
         given["draft"] = ",".join(self.draft) if self.draft else "auto"
-        given["context_size"] = number_or_auto("--context-size", self.context_size)
-        given["gpu_layers"] = number_or_auto("--gpu-layers", self.gpu_layers)
-        return given | {"devices": self.devices or ()}
+        sizes = {"context_size": self.size, "gpu_layers": self.layers}
+        return given | sizes | {"devices": self.devices or ()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,27 +16,34 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 Threads = Annotated[int, typer.Option(min=0, help="0: physical cores.")]
 GpuLayers = Annotated[int, typer.Option(help="-1: all, if there is a GPU.")]
 ContextSize = Annotated[int, typer.Option("--context-size", "-c", help="Tokens.")]
-# The same where Parlay can also find the number by itself.
-GpuLayersOrAuto = Annotated[
-    str, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
-]
-ContextSizeOrAuto = Annotated[
-    str, typer.Option("--context-size", "-c", help="Tokens; auto: the longest that fits.")
-]
 
 
 @dataclass(frozen=True, slots=True)
-class CacheOptions:
-    """Types of both caches, and where the drafter's weights go."""
+class PlacingOptions:
+    """How much of a model is loaded where; the same for its drafter."""
 
+    context_size: Annotated[
+        str, typer.Option("--context-size", "-c", help="Tokens; auto: the longest that fits.")
+    ] = "4096"
+    gpu_layers: Annotated[
+        str, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
+    ] = "-1"
     cache_type_k: Annotated[str, typer.Option(help="Of keys: auto, f16, q8_0, ...")] = "auto"
     cache_type_v: Annotated[str, typer.Option(help="Of values.")] = "auto"
     drafter_cache_type_k: Annotated[str, typer.Option(help="The drafter's.")] = "auto"
     drafter_cache_type_v: Annotated[str, typer.Option(help="The drafter's.")] = "auto"
     drafter_gpu_layers: Annotated[int, typer.Option(help="As --gpu-layers.")] = -1
 
+    @property
+    def size(self) -> int | Literal["auto"]:
+        return _number_or_auto("--context-size", self.context_size)
 
-def number_or_auto(option: str, text: str) -> int | Literal["auto"]:
+    @property
+    def layers(self) -> int | Literal["auto"]:
+        return _number_or_auto("--gpu-layers", self.gpu_layers)
+
+
+def _number_or_auto(option: str, text: str) -> int | Literal["auto"]:
     """What was given for an option that Parlay can also find by itself."""
     if text == "auto":
         return "auto"

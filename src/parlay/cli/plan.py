@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -18,18 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from parlay.cli import plan_concurrency
-from parlay.cli.machine_options import (
-    NO_MACHINE_OPTIONS,
-    MachineOptions,
-)
+from parlay.cli.machine_options import NO_MACHINE_OPTIONS, MachineOptions
 from parlay.cli.option_groups import with_groups
-from parlay.cli.options import (
-    CacheOptions,
-    ContextSizeOrAuto,
-    GpuLayersOrAuto,
-    Json,
-    number_or_auto,
-)
+from parlay.cli.options import Json, PlacingOptions
 from parlay.fleet.sizing import Goals
 from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.llama.settings import ContextSettings, ModelSettings
@@ -79,19 +70,17 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryOptions(CacheOptions):
+class MemoryOptions(PlacingOptions):
     """What is to be loaded, and where."""
 
     draft: Annotated[
         list[str] | None,
         typer.Option(help="A drafter's GGUF file, or default, default-block; may be repeated."),
     ] = None
-    context_size: ContextSizeOrAuto = "4096"
     slots: Annotated[int | None, typer.Option(min=1, max=256, help="Sequences at a time; 1.")] = (
         None
     )
     window: Annotated[int, typer.Option("--window", "-k", min=0)] = 16
-    gpu_layers: GpuLayersOrAuto = "-1"
     batch: Annotated[int, typer.Option(help="Most rows in one pass.")] = 512
     mmap: bool = True
     features: Annotated[
@@ -105,14 +94,6 @@ class MemoryOptions(CacheOptions):
     gpu_gb: Annotated[
         float | None, typer.Option(min=0.1, help="Plan for a GPU of this size instead.")
     ] = None
-
-    @property
-    def size(self) -> int | Literal["auto"]:
-        return number_or_auto("--context-size", self.context_size)
-
-    @property
-    def layers(self) -> int | Literal["auto"]:
-        return number_or_auto("--gpu-layers", self.gpu_layers)
 
     @property
     def drafters(self) -> list[Path]:
