@@ -24,6 +24,7 @@ from typing import Any
 
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio_of_prompts, recorded
+from benchmarks.shared.record import keep
 from parlay import Parlay
 from parlay.bench.suite import load_suite
 from parlay.control.crew import Crew, crews
@@ -169,8 +170,7 @@ def main() -> None:
         slices = Slices(parlay, args.draft, args.tokens, args.seconds)
         for each in measure(slices, [int(n) for n in args.busy.split(",")], args.rounds):
             found.append(each)
-            if args.out:
-                args.out.write_text(json.dumps(found, indent=1), "utf-8")
+            keep(args.out, found)
     print(json.dumps(found, indent=1))
 
 

@@ -13,13 +13,12 @@ minutes on a GPU; on a CPU give --sequences 4 --depths 128.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Mapping
-from pathlib import Path
 from time import perf_counter
 
 from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.record import keep
 from parlay.decoding.span import Span
 from parlay.hub.resolving import resolve_model
 from parlay.llama.context import Context
@@ -42,8 +41,7 @@ def main() -> None:
                 print(f"{depth:>6}  {case:<24} {row['apart']:>9.2f} {row['unified']:>9.2f}")
     finally:
         model.close()
-    if args.json:
-        Path(args.json).write_text(json.dumps(found, indent=1))
+    keep(args.json, found)
 
 
 _KINDS = ("apart", "unified")

@@ -11,12 +11,12 @@ any one text, over plain decoding. Nothing is timed: the same code gives the sam
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio_of_prompts
+from benchmarks.shared.record import keep
 from parlay.control.controller import Controller, FixedWindow
 from parlay.control.cost import CostTable, load_costs, shipped_costs
 from parlay.control.profit import ProfitController
@@ -100,8 +100,7 @@ def main() -> None:
             found[key] = compared(costs, names, base, args.wide)
             for way, ratios in found[key].items():
                 print(key, way, ratios, flush=True)
-    if args.out is not None:
-        args.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    keep(args.out, found)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.measurements.server_vs_llama import _idle_share, _loop_cpu_s
 from benchmarks.shared import served
 from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.record import keep
 from parlay.hub.resolving import resolve_model
 
 TURN = [{"role": "user", "content": "Tell me a long story."}]
@@ -50,8 +51,7 @@ def main() -> None:
         over = medians[name] / medians["chat"]
         low, high = min(found), max(found)
         print(f"{name:<10} {medians[name]:7.1f} us [{low:.1f}, {high:.1f}]  {over:.2f} of chat's")
-    if args.json:
-        args.json.write_text(json.dumps(costs, indent=1))
+    keep(args.json, costs)
 
 
 def cost_us(own: served.Served, name: str, n_tokens: int, idle_share: float) -> float:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from benchmarks.measurements.free_drafts import expected_by
 from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.record import keep
 from benchmarks.shared.wanted_edits import wanted
 from parlay import Parlay
 from parlay.bench.suite import Prompt, load_suite
@@ -333,8 +334,7 @@ def main() -> None:
     with open_vocabulary(resolve_model(args.model)) as vocabulary:
         for name in args.prices:
             found[name] = replay(vocabulary, _prices(name), texts, args)
-    if args.json:
-        args.json.write_text(json.dumps(found, indent=1), "utf-8")
+    keep(args.json, found)
 
 
 def _prices(name: str) -> CostTable:

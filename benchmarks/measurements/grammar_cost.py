@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.record import keep
 from parlay.bench.suite import load_suite
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.masked import Masked, prepare
@@ -73,8 +74,7 @@ def main() -> None:
             for ahead in (False, True)
         ]
     print(json.dumps(found, indent=1))
-    if args.json:
-        args.json.write_text(json.dumps(found, indent=1), "utf-8")
+    keep(args.json, found)
 
 
 def measure(

@@ -13,7 +13,6 @@ Example, on a GPU with a stand-in and a drafter:
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import statistics
@@ -28,6 +27,7 @@ import httpx
 from benchmarks.shared import served
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio, shown
+from benchmarks.shared.record import keep
 from parlay import Parlay
 from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import Prompt, load_suite
@@ -147,8 +147,7 @@ def main() -> None:
     subjects["parlay auto"] = own(parlay, None, None)
     with parlay, ExitStack() as stack:
         samples = run(subjects | peers(args, target, stack), args)
-    if args.json:
-        Path(args.json).write_text(json.dumps(samples))
+    keep(args.json, samples)
     report(samples, args)
 
 

@@ -20,20 +20,19 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import json
 import pstats
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.record import keep
 from parlay.control.cost import MAX_ROWS, CostTable, load_costs, shipped_costs
 from parlay.control.cutting import Cutting
 from parlay.control.profit import ProfitController
@@ -212,8 +211,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     for line in _over_plain(found):
         print(line)
-    if args.json:
-        Path(args.json).write_text(json.dumps([asdict(cost) for cost in found], indent=1))
+    keep(args.json, found)
 
 
 def _over_plain(found: Sequence[Cost]) -> Iterator[str]:

@@ -13,19 +13,18 @@ python -m benchmarks.measurements.round_outside --tokens 48 --prompts 2 --kinds 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.proofs.ahead import Arm, resolve_drafter
 from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.record import keep
 from parlay import Parlay
 from parlay.bench.suite import load_suite
 from parlay.control.profit import ProfitController
@@ -175,8 +174,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"{each.kind:8} {what:20} {each.us:5.0f} us outside llama.cpp (mean"
             f" {each.mean_us:.0f}) in rounds of {each.round_ms:.2f} ms, {each.n_rounds} of them"
         )
-    if args.json:
-        Path(args.json).write_text(json.dumps([asdict(each) for each in found], indent=1))
+    keep(args.json, found)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.record import keep
 from parlay.bench.suite import Prompt, load_suite
 from parlay.decoding.span import Span
 from parlay.hub.resolving import resolve_model
@@ -75,8 +76,7 @@ def main() -> None:
     prices = Prices(args.window, args.pass_ms, args.step_ms, args.token_ms)
     record = {"prices": asdict(prices), **report(texts, prices)}
     print(json.dumps(record, indent=1))
-    if args.json:
-        Path(args.json).write_text(json.dumps(record, indent=1))
+    keep(args.json, record)
 
 
 def _arguments() -> argparse.Namespace:

@@ -15,14 +15,14 @@ slots, so that whoever ends makes room.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 from benchmarks.measurements.load import TEXTS, Cell, prompt
 from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.record import keep
 from parlay.control.controller import FixedWindow
 from parlay.control.cost import CostTable, shipped_tables
 from parlay.control.profit import ProfitController
@@ -105,8 +105,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f" searches {each.search_s / each.seconds:.1%}, bets in {each.n_bets} of"
             f" {each.n_rounds} rounds, {each.n_drafted} drafted, {each.n_accepted} accepted"
         )
-    if args.json:
-        Path(args.json).write_text(json.dumps([asdict(each) for each in found], indent=1))
+    keep(args.json, found)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

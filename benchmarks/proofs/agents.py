@@ -18,13 +18,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.shared import served
 from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.record import keep
 
 ASK = "Say hello in one word."
 AGAIN = "And once more."
@@ -354,8 +355,7 @@ def main() -> None:
                 print(told(outcome), flush=True)
                 if args.show:
                     print(outcome.output[-3000:])
-    if args.json:
-        args.json.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
+    keep(args.json, outcomes)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ python -m benchmarks.proofs.ahead --target 27b-q5_0.gguf --drafter smollm2-q8_0.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import statistics
@@ -34,6 +33,7 @@ from benchmarks.measurements.peer import asked, figures
 from benchmarks.shared import served
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio, recorded, shown
+from benchmarks.shared.record import keep
 from parlay import Parlay
 from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import Prompt, load_suite
@@ -118,8 +118,7 @@ def main() -> None:
             with ExitStack() as stack:
                 asks = {**arms(parlay, args.windows), **servers(args, path, drafter, stack)}
                 record = measure(asks, args)
-    if args.json:
-        Path(args.json).write_text(json.dumps(record, indent=1))
+    keep(args.json, record)
     if not record["passed"]:
         sys.exit(1)
 

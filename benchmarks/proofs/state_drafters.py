@@ -10,7 +10,6 @@ acceptance differs by more than two points.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import httpx
 
 from benchmarks.shared import served
 from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.record import keep
 from parlay import Parlay
 from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import load_suite
@@ -46,8 +46,7 @@ def main() -> int:
         f"token acceptance: Parlay {total['parlay']:.2%}, llama.cpp's server"
         f" {total['server']:.2%}, {apart:.2f} points apart"
     )
-    if args.json:
-        args.json.write_text(json.dumps({"rows": rows, **total}, indent=1))
+    keep(args.json, {"rows": rows, **total})
     return int(apart > POINTS)
 
 
