@@ -75,15 +75,16 @@ class Memory:
         with store.whole(path) as part:
             part.write_text(json.dumps({"parlay_memory": _VERSION, "owners": owners}), "utf-8")
 
-    def load(self, record: Mapping[str, Any]) -> None:
-        """What `save` wrote; what is none of it is left out."""
+    def load(self, record: Mapping[str, Any]) -> bool:
+        """What `save` wrote; what is none of it is left out. Whether it was a memory at all."""
         owners = record.get("owners")
         if record.get("parlay_memory") != _VERSION or not isinstance(owners, dict):
-            return
+            return False
         for owner, texts in owners.items():
             for text in texts if isinstance(texts, list) else ():
                 if isinstance(text, list) and all(isinstance(t, int) and t >= 0 for t in text):
                     self.add(str(owner), text)
+        return True
 
 
 class _Past:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
+import pytest
 
 from parlay.proposers.skeleton import SkeletonProposer
+from parlay.proposers.suffix import SuffixProposer
+from parlay.runtime.engine import Engine
+from parlay.server.lifecycle.answer_memory import AnswerMemory
 from tests.server.running import Running, running
 from tests.serving import wait_for
 
@@ -78,3 +83,35 @@ def test_a_file_keeps_it_across_a_restart_and_a_damaged_one_is_set_aside(
     with running(target, **options) as server:
         assert remembered(server) == 0
         assert (tmp_path / "memory.json.damaged").exists()
+
+
+def opened(path: Path) -> AnswerMemory:
+    """That of an engine which has nothing but a suffix proposer."""
+    suffix = SuffixProposer(remember_tokens=1000)
+    bets = SimpleNamespace(proposers={"suffix": suffix})
+    engine = SimpleNamespace(bets=bets, call=lambda asked: asked())
+    memory = AnswerMemory(cast(Engine, engine), path)
+    assert suffix.memory is not None
+    suffix.memory.add("", list(range(40)))
+    memory.keep()
+    return memory
+
+
+def test_a_folder_is_left_where_it_is_and_said_to_keep_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "mine").mkdir()
+    opened(tmp_path / "mine")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert caplog.messages == ["nothing is kept in mine: Is a directory"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"name": "of something else"}', "\xff"])
+def test_a_file_of_another_kind_is_set_aside_and_not_written_over(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(text, "latin-1")
+    opened(path)
+    assert (tmp_path / "mine.json.damaged").read_text("latin-1") == text
+    assert "parlay_memory" in path.read_text()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 from parlay.proposers.memory import Memory, Remembered
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
@@ -61,13 +62,14 @@ class AnswerMemory:
         if memory is None or path is None or not path.exists():
             return
         try:
-            record = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError):
-            aside = path.with_suffix(path.suffix + ".damaged")
-            path.replace(aside)
-            log.warning("%s is damaged; it was set aside as %s", path.name, aside.name)
-            return
-        memory.load(record if isinstance(record, dict) else {})
+            text = path.read_bytes()
+            if not memory.load(_parsed(text)):
+                aside = path.with_suffix(path.suffix + ".damaged")
+                path.replace(aside)
+                log.warning("%s is damaged; it was set aside as %s", path.name, aside.name)
+        except OSError as error:  # it may be somebody's folder: it stays as it is
+            log.warning("nothing is kept in %s: %s", path.name, error.strerror)
+            self._path = None
         self._kept = memory.told
 
     def _save(self) -> None:
@@ -79,3 +81,11 @@ class AnswerMemory:
             self._kept = memory.told
         except OSError as error:
             log.warning("what is remembered cannot be kept in %s: %s", path.name, error.strerror)
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
