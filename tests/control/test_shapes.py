@@ -67,3 +67,25 @@ def test_staying_where_nothing_settled_yet_pays_for_settling_unless_drafts_come_
     prices = curve(STEEP, change=4.0, settling=8.0)
     assert widths(after((8, True)), prices)[7] == 7
     assert widths(after(*[(8, True), (1, False)] * 20, (8, True)), prices)[7] == 8
+
+
+def test_a_text_owes_its_first_change_of_shape_and_its_first_settling_whatever_is_bet() -> None:
+    prices, shapes = curve(STEEP, change=3.0, settling=4.0), Shapes()
+    shapes.begin()
+    full, _ = shapes.prices(prices, 8)
+    assert full[1:] == prices.changed[1:9]  # no shape is the last one's
+    owed = []
+    for settling_s in (0.0, 4.0, 4.0):
+        owed.append(shapes.owed_s(prices, 1, settling_s))
+        shapes.observe(1)
+    assert owed == [3.0, 4.0, 0.0]
+
+
+def test_a_text_that_settled_in_the_shape_of_drafts_settles_once_more_on_its_way_back() -> None:
+    prices, shapes, back = curve(STEEP, change=3.0, settling=4.0), Shapes(), []
+    shapes.begin()
+    for rows in (4, 4, 4, 1, 1, 1):
+        back.append(shapes.back_s(prices, 1))
+        shapes.observe(rows, drafted=rows > 1)
+    # The first bet may still be left for nothing more than the change.
+    assert back == [3.0, 7.0, 7.0, 7.0, 7.0, 3.0]

@@ -396,7 +396,7 @@ def test_a_look_takes_its_time_and_none_of_the_pass() -> None:
             self.all += rounds
 
     heard = Rounds()
-    over_plain(blocks(0.5, 1), [heard])
+    over_plain(blocks(0.2, 4), [heard])
     looks = [r for r in heard.all if r.reason == "look"]
     assert looks
     assert {(r.n_rows, r.n_pass_rows, r.n_drafted) for r in looks} == {(1, 1, 0)}

@@ -34,6 +34,9 @@ _STAKE = 0.5  # plain passes, for a proposer nothing is known of
 _CERTAIN = 0.5  # of a bound that is spent where the loss is no risk, but certain
 _LIKELY = 0.5  # of what a request may generate, it does
 _RISK = 1.0  # plain passes that a text which has shown something may lose on average
+# What a draft model may lose in a text that nothing was lost in yet: at most so many plain passes.
+# What it lost in earlier texts counts for half: one that began badly is no bad drafter.
+_FIRST, _BORNE = 2.0, 0.5
 # What refused drafts may make up for: so many plain passes, and never more than the bonus.
 _REGAINED = 1.5
 # The bonus is this part of what a proposer has won of late; each request it is bet in forgets
@@ -55,6 +58,7 @@ class Account:
         self._regained: dict[int, float] = {}  # by refused drafts that were right
         self._share: dict[int, float] = {}  # seconds that each request may lose by its length
         self._left = 0.0  # what requests that have ended left of theirs
+        self._before: dict[int, dict[str, float]] = {}  # the record when each request began
         self._record = {proposer: float(won) for proposer, won in (record or {}).items()}
 
     def open(self, seq_id: int) -> None:
@@ -66,6 +70,7 @@ class Account:
         for proposer, won in self._record.items():  # one that lost gets another chance, one day
             if won < 0:
                 self._record[proposer] = _FORGIVEN * won
+        self._before[seq_id] = dict(self._record)
 
     def book(self, seq_id: int, proposer: str, seconds: float) -> None:
         """A round won so many seconds over plain decoding, or lost them."""
@@ -141,6 +146,13 @@ class Account:
     def vouched(self, proposer: str, limit_s: float) -> float:
         """Seconds that one may stake which this text has shown to be right, less what it lost."""
         return max(0.0, limit_s + min(0.0, self._record.get(proposer, 0.0)))
+
+    def first_stake(self, seq_id: int, proposer: str, plain_s: float, n_tokens: int) -> float:
+        """Seconds beyond the usual stake that a draft model may lose in a request which may have so
+        many tokens, less what it has lost in earlier ones."""
+        most = min(_FIRST, _SHARE * n_tokens) - _STAKE
+        lost = min(0.0, self._before[seq_id].get(proposer, 0.0))
+        return max(0.0, most * plain_s + _BORNE * lost)
 
     def savings(self, proposer: str, limit_s: float) -> float:
         """Seconds that earlier requests left, less what this proposer has lost of them."""

@@ -104,6 +104,7 @@ class Market:
     undoing: Undoing = FOR_NOTHING
     crowded: bool = False  # others wait for a slot
     widths: Sequence[int] = ()  # by rows, what a pass is padded to: these are its prices
+    owed_s: float = 0.0  # what a plain pass, too, takes longer now: a text begins
 
     def at(self, window: int) -> int:
         """Rows of the pass if one sequence drafts so many tokens."""
@@ -168,7 +169,7 @@ class Market:
         """The same, but for taking the drafts back: nothing for rows that would be padding."""
         if rows == self.rows:
             return 0.0
-        return self.full[rows] - self.plain_s + self.return_s
+        return self.full[rows] - self.plain_s - self.owed_s + self.return_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +414,8 @@ class DraftPlan:
     catch_up_s: float
     step_s: float
     n_ready: int = 0  # tokens that every request has already, drafted ahead
+    again_s: float = 0.0  # what catching up takes once it follows the text
+    worth: float = 0.0  # seconds that an accepted token saves
     window: int = 0  # expected to save most; 0: more may be lost than is allowed
     rows: int = 0  # of the pass then
     value: float = 0.0  # seconds saved
@@ -475,11 +478,13 @@ def draft_plan(
         (drafter.catch_up_s(n_missing, n) + beside * drafter.under_way_s(n)) if n_missing else 0.0,
         drafter.step_s(n),
         n_ready,
+        drafter.catch_up_s(n, n),
     )
     invested = 0.0
     if n_missing > _CATCH_UP * n:
-        invested = max(0.0, plan.catch_up_s - 2 * plan.step_s)
-        plan.allowance -= _RESERVE * market.plain_s
+        invested = max(0.0, plan.catch_up_s - drafter.catch_up_s(2 * n, n))
+        if drafter.block is None:  # which is drafted while it catches up
+            plan.allowance -= _RESERVE * market.plain_s
     both = drafter.both
     foresight = None if both is None else Foresight(both, drafter, plan.rates, n_ready)
     _choose_window(plan, market, invested, foresight)
@@ -494,6 +499,9 @@ def _choose_window(
     if market.step > 1 or market.n_sequences == 1:
         gained = gained[: market.most_window]
         rows_at = market.rows_at(len(gained))
+    plan.worth = 1.0 / market.rate
+    if foresight is None:
+        plan.worth = min(plan.worth, 1.0 / _attained(plan, market, rows_at, gained))
     n_allowed = _n_allowed(plan, market, rows_at)
     if n_allowed == 0:
         return
@@ -506,8 +514,23 @@ def _choose_window(
     best = max(values)
     at = values.index(best)
     plan.window, plan.rows, plan.gain = at + 1, rows_at[at], gained[at]
-    plan.value = best + market.prices[market.rows] - plan.catch_up_s
+    # Beside what others offer, its tokens are worth what theirs are.
+    more = (1.0 / market.rate - plan.worth) * plan.gain
+    plan.value = best + more + market.prices[market.rows] - plan.catch_up_s
     plan.ahead = saved[at] > 0.0
+
+
+def _attained(
+    plan: DraftPlan, market: Market, rows_at: Sequence[int], gained: Sequence[float]
+) -> float:
+    """Tokens per second if every round is such a draft: what is not drafted now will be then."""
+    n, drafting_s = market.n_sequences, plan.again_s
+    best = n / market.plain_s
+    for rows, gain in zip(rows_at, gained, strict=True):
+        rate = (n + gain) / (market.steady[rows] + drafting_s)
+        best = rate if rate > best else best
+        drafting_s += plan.step_s
+    return best
 
 
 def _n_allowed(plan: DraftPlan, market: Market, rows_at: Sequence[int]) -> int:
@@ -530,7 +553,7 @@ def _values(
     saved: Sequence[float],
 ) -> list[float]:
     """Seconds that each window saves, less those of its pass; `saved` by drafting ahead."""
-    prices, each, step_s = market.prices, 1.0 / market.rate, plan.step_s
+    prices, each, step_s = market.prices, plan.worth, plan.step_s
     values, drafting_s = [], -step_s * max(1, plan.n_ready)  # what is ready takes nothing
     for rows, gain, ahead_s in zip(rows_at, gained, saved, strict=True):
         drafting_s += step_s
@@ -589,6 +612,10 @@ def _allowance(
     # Savings are for the first bets of a proposer whose record says nothing yet.
     first = _STAKE_WITH_SAVINGS * plain_s
     stake = account.savings(proposer, first)
+    if len(requests) == 1:
+        view = requests[0].view
+        n_tokens = view.n_generated + view.n_remaining
+        stake = max(stake, account.first_stake(view.seq_id, proposer, plain_s, n_tokens))
     if vouched:
         stake = max(stake, account.vouched(proposer, first))
     return sum(allowances) + min(stake, max(0.0, first - sum(allowances)))

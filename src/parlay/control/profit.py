@@ -49,6 +49,8 @@ _WIDTHS = (0, 1, 3, 7, 15, 31)  # rows more than without a draft, as far as pric
 
 # A token that was only looked at and came makes up for so much of a pass that bets lost before.
 _VOUCHED = 0.25
+_LOOK = 0.5  # plain passes that one look may take
+_NOTHING_S = 1e-9
 _SEARCH_SHARE = 0.05  # of a pass that searching may take, while it is done at all
 _NOT_SEARCHED = replace(plain(Fallback.UNPROFITABLE), reason="not_searched")
 
@@ -129,6 +131,8 @@ class ProfitController:
             self.account.open(view.seq_id)
             if n_sequences == 1:  # how fast the last text was says nothing about this one
                 self._tokens = self._seconds = 0.0
+                if view.n_generated:  # by the pass that read the prompt
+                    self._shapes.begin()
         request.view = view
         if view.look is not None:
             self._saw(request, view.look)
@@ -179,7 +183,7 @@ class ProfitController:
         if self._tokens > rate * self._seconds:
             rate = min(self._tokens / self._seconds, _attainable(curve.steady, rows, most))
         full, prices = self._shapes.prices(curve, most)
-        return_s = curve.changed[rows] - plain_s
+        return_s = self._shapes.back_s(curve, rows)
         return Market(
             requests,
             n_sequences,
@@ -196,6 +200,7 @@ class ProfitController:
             level=step > 1 and self.cutting.recurrent,
             undoing=self.costs.undoing,
             crowded=views[0].crowded,
+            owed_s=self._shapes.owed_s(curve, rows),
         )
 
     def _padded(self, market: Market) -> Market:
@@ -268,10 +273,10 @@ class ProfitController:
 
     def _may_look(self, proposer: str, request: Request, cost: DrafterCost, plain_s: float) -> bool:
         """It is lost time, and comes out of what may be lost."""
-        view, limit_s = request.view, plain_s
+        view, limit_s = request.view, _LOOK * plain_s
         seconds = cost.draft_s(cost.longest or view.max_window, request.n_missing(proposer))
         allowed = self.account.allowance(view.seq_id, proposer, view.n_generated, plain_s, limit_s)
-        return seconds <= max(allowed, self.account.savings(proposer, limit_s))
+        return seconds <= min(limit_s, max(allowed, self.account.savings(proposer, limit_s)))
 
     def _saw(self, request: Request, look: Look) -> None:
         """What was drafted without a bet, and how much of it came."""
@@ -343,11 +348,17 @@ class ProfitController:
 
     def _trial(self, plans: Sequence[DraftPlan], market: Market) -> DraftPlan | None:
         """A draft model that does not pay, if it would at its best and has waited long enough."""
-        due = [p for p in plans if p.window and self._probing[p.proposer].wait()]
+        changes = market.return_s > 0.0  # then blocks are looked at instead
+        plans = [p for p in plans if p.window and not (changes and self._is_block(p.proposer))]
+        due = [p for p in plans if self._probing[p.proposer].wait()]
         for plan in due[:1]:
             self._probing[plan.proposer].tried()
             return plan if plan.pays_at_best(market) else None
         return None
+
+    def _is_block(self, proposer: str) -> bool:
+        cost = self.costs.cost_of(proposer)
+        return cost is not None and cost.block is not None
 
     def _plan(self, proposer: str, requests: list[Request], market: Market) -> DraftPlan:
         cost = self.costs.cost_of(proposer)
@@ -381,7 +392,7 @@ class ProfitController:
             request.difficulty(proposer).factor,
             plan.rates[plan.requests.index(request)],
             prices,
-            1.0 / market.rate,
+            plan.worth,
             plan.step_s / len(plan.requests),  # they share it, as long as others go on too
             window,
             market.undoing,
@@ -504,10 +515,11 @@ class ProfitController:
         seconds = min(all_s / pace, _LARGEST_EXCESS * expected) + first.timing.draft_s / pace
         n_plain = n_shape * self._floor(first)
         plain_s = curve.steady[n_plain]
-        return_s = curve.of(n_plain, changed) + settling_s - plain_s
+        owed_s = self._shapes.owed_s(curve, n_plain, settling_s)
+        return_s = curve.of(n_plain, changed) + settling_s - plain_s - owed_s
         if first.reason == WAITS:
             return_s = seconds - plain_s
-        self._book(rounds, seconds, plain_s, return_s)
+        self._book(rounds, seconds - owed_s, plain_s, return_s)
         self._n_without_plain = 0 if rows == n_plain else self._n_without_plain + 1
         if settling_s:
             self.costs.observe_settling(rows, n_context, n_shape, pass_s)
@@ -622,14 +634,14 @@ class ProfitController:
         betting = _is_bet(rounds)
         for r in rounds:
             request = self._requests.get(r.seq_id)
-            if request is None:
+            if request is None or request.view.window is not None:  # nobody here chose it
                 continue
             if betting:
                 won = plain_s * r.n_generated - seconds
                 self.account.book(r.seq_id, request.asked, won / n)
                 self.account.wait(r.seq_id, won)
                 self._last_proposer = request.asked
-            elif return_s > 0:
+            elif abs(return_s) > _NOTHING_S:
                 self.account.book(r.seq_id, self._last_proposer, -return_s / n)
                 self.account.wait(r.seq_id, -return_s)
 

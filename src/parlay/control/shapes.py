@@ -28,6 +28,9 @@ class Shapes:
     def __init__(self) -> None:
         self.last = 1
         self.settled = True  # whether the last shape had at least two passes in a row
+        self.begins = False  # whether a text's first pass is to come,
+        self._settles = False  # and whether none of its passes has settled yet
+        self._astray = False  # the first one that did was no plain pass
         self._share: dict[int, float] = {1: 1.0}
         self._drafting = 0.0  # the share of the latest passes that had a draft
         self._drafts: dict[int, float] = {}  # and of those, the share of each shape
@@ -78,6 +81,27 @@ class Shapes:
             return 0.0
         return (1.0 - self._drafts.get(self.last, 0.0)) * curve.settling_s
 
+    def begin(self) -> None:
+        """A prompt was read: the text's first pass changes the shape whatever it is, and the second
+        one settles."""
+        self.leave()
+        self.begins = self._settles = True
+        self._astray = False
+
+    def back_s(self, curve: Curve, rows: int) -> float:
+        """What it costs to come back to a plain pass of so many rows, sooner or later: it changes
+        the shape, and settles once more where a text has settled in another one, or will now."""
+        elsewhere = self.last != rows and not self.begins
+        again = self._astray or (elsewhere and self._settles)
+        return curve.changed[rows] - curve.steady[rows] + again * curve.settling_s
+
+    def owed_s(self, curve: Curve, rows: int, settling_s: float = 0.0) -> float:
+        """What the coming pass takes longer that plain decoding would have paid in this text, too:
+        the first change of shape, and the first settling; `rows`: of a plain pass."""
+        if self.begins:
+            return curve.changed[rows] - curve.steady[rows]
+        return settling_s if self._settles else 0.0
+
     def leave(self) -> None:
         """Something else was computed since: whatever comes next is another shape."""
         self.last, self.settled = 0, False
@@ -87,6 +111,9 @@ class Shapes:
         self._drafting = _KEPT * self._drafting + (1.0 - _KEPT) * drafted
         self.settled = rows == self.last
         self.last = rows
+        self.begins = False
+        if self.settled:
+            self._astray, self._settles = rows > 1 and (self._settles or self._astray), False
         self._share = _moved(self._share, rows)
         if drafted:
             self._drafts = _moved(self._drafts, rows)

@@ -45,8 +45,9 @@ def fixed_seconds(recording: Recording, costs: CostTable, proposer: str, window:
 
 
 def plain_seconds(recording: Recording, costs: CostTable) -> float:
-    """Seconds of one answer without drafts."""
-    return recording.n_tokens * costs.curve(recording.n_prompt, 1).steady[1]
+    """Seconds of one answer without drafts; its first pass changes the shape of the prompt's."""
+    curve, n = costs.curve(recording.n_prompt, 1), recording.n_tokens
+    return curve.changed[1] + (n - 1) * curve.steady[1] + (curve.settling_s if n > 1 else 0.0)
 
 
 class _Key:
@@ -68,8 +69,8 @@ def _path_of(key: _Key, proposer: str, window: int) -> Path:
     passes: Counter[tuple[int, bool]] = Counter()
     drafts: Counter[tuple[int, int]] = Counter()
     rejections: Counter[tuple[int, int]] = Counter()
-    i, last, missing = 0, 1, recording.n_prompt + 1
-    n_settling, settled = 0, True
+    i, last, missing = 0, 0, recording.n_prompt + 1
+    n_settling, settled = 0, False
     while i < recording.n_tokens:
         offer = recording.offers[proposer][i]
         k = min(window, len(offer.confidence), _room(recording, i))
@@ -135,7 +136,7 @@ def oracle_seconds(recording: Recording, costs: CostTable, proposers: Sequence[s
             min(changed, curve.steady[b] + then[b]) if b in then else changed
             for b in range(widest + 1)
         ]
-    return table[0][1]
+    return table[0][0]  # after a prompt
 
 
 def _least_after(

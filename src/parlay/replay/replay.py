@@ -199,6 +199,8 @@ class _World:
         crowded: bool = False,
     ) -> ReplayOutcome:
         """One round of every sequence, in one pass."""
+        if len(slots) == 1 and not slots[0].position:
+            self._settled, self._last = False, Part(0, 0)  # a prompt was read
         n_due = self._searching.due(controller, len(slots))
         views = [_view(seq, proposers, i < n_due, crowded) for i, seq in enumerate(slots)]
         if self._rows_at is not None:
