@@ -146,6 +146,29 @@ def test_prompts_agree_where_chunks_round_as_the_class_does() -> None:
     assert not found.prompts
 
 
+def test_a_chunk_that_rounds_otherwise_is_found_in_the_long_text_that_begins_with_it() -> None:
+    class Chunks(Kernels):
+        """What is read as a prompt in passes of a whole chunk is rounded in its own way."""
+
+        n_off = 0
+
+        def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+            found = super().decode(spans)
+            whole = [span for span in spans if span.n_logits < len(span.tokens) == 128]
+            for span in whole:
+                self._written[span.seq_id][span.start] += self.n_off
+            return found
+
+    def prompts(n_off: int) -> bool:
+        model = Chunks(lambda n, start, place: 0)
+        model.n_off = n_off
+        (found,) = probe(model, MAX_ROWS, 1, chunk=128).classes
+        return found.prompts
+
+    assert prompts(0)
+    assert not prompts(1)
+
+
 def test_a_class_is_known_again_by_a_few_of_its_logits() -> None:
     kernel = {"kind": 1}
     model = Kernels(lambda n, start, place: kernel["kind"])

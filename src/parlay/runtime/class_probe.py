@@ -17,7 +17,8 @@ from parlay.runtime.exactness import PAGE, SINGLE, ExactClass, band, n_pages
 from parlay.runtime.walking import Budget, Digest, OutOfTime, Run, Walker
 from parlay.timing.probe_text import probe_tokens
 
-# A shape must agree in unrelated contexts, since one can agree by chance, and past the first page.
+# A shape must agree in unrelated contexts, since one can agree by chance (two are too few, as a
+# tiny model at Q4_K_M shows), and past the first page.
 _SHORT, _OTHER, _LONG = 24, 9, 264
 _N_MIXED = 12  # tokens of a walk in which widths and padding change from pass to pass
 _N_SIGNED = 4  # places whose logits tell later whether a class still holds
@@ -125,19 +126,20 @@ class _Probing:
         self._size = walker.passes.context_size
         # What padded plain passes gave, by the length of the text before them and their rows.
         self._plain: dict[tuple[int, int], list[Digest]] = {}
+        self._ends: dict[int, list[Digest]] = {}  # by the length of a text, those of its chunks
 
     def find(self) -> Probe:
-        contexts = [n for n in (_SHORT, _OTHER, _LONG) if n + self._max_rows <= self._size]
-        groups, n_probed = self._agreeing(contexts)
-        if n_probed < min(2, len(contexts)) or not contexts:
-            return Probe((SINGLE,), complete=not contexts)
-        bands = frozenset(map(band, contexts[:n_probed]))
+        fitting = [n for n in (_SHORT, _OTHER, _LONG) if n + self._max_rows <= self._size]
+        groups, probed = self._agreeing(fitting)
+        if len(probed) < min(2, len(fitting)) or not fitting:
+            return Probe((SINGLE,), complete=not fitting)
+        bands = frozenset(map(band, probed))
         classes = [ExactClass(group, bands=bands) for group in groups]
         try:
             classes = self._described(classes)
             if self._n_sequences > 1:
                 classes = self._in_company(classes)
-            complete = n_probed == len(contexts)
+            complete = probed[-1] == fitting[-1]
         except OutOfTime:
             complete = False
         return Probe(tuple(classes), complete)
@@ -148,17 +150,18 @@ class _Probing:
             return [company.hoped(found) for found in classes]
         return company.join(classes)
 
-    def _agreeing(self, contexts: Sequence[int]) -> tuple[list[frozenset[int]], int]:
-        """Widths that agree in every context there was time for, and in how many that was."""
-        groups = [frozenset(range(1, self._max_rows + 1))]
-        for i, n_prefix in enumerate(contexts):
+    def _agreeing(self, fitting: Sequence[int]) -> tuple[list[frozenset[int]], list[int]]:
+        """Widths that agree in every context there was time for, and which these were."""
+        groups, probed = [frozenset(range(1, self._max_rows + 1))], list[int]()
+        for n_prefix in fitting:
             text = self._text(n_prefix)
             try:
-                self._walker.read(text.prefix)
+                self._ends[n_prefix] = self._walker.read(text.prefix)
                 groups = [part for group in groups for part in self._split(text, group)]
             except OutOfTime:
-                return groups, i
-        return groups, len(contexts)
+                break
+            probed.append(n_prefix)
+        return groups, probed
 
     def _text(self, n_prefix: int) -> _Text:
         n = n_prefix + max(self._max_rows, _N_MIXED)
@@ -253,20 +256,38 @@ class _Probing:
         most = min(walker.chunk, self._size - self._max_rows - 1)
         if found.floor > 1 or found.limit < self._max_rows or most < 1:
             return found
-        tokens = probe_tokens(most + 1, walker.passes.n_vocab, most)
+        tokens = self._text(_LONG).prefix[: most + 1]  # the long text begins with a chunk
+        known = self._after_chunk(tokens) if walker.chunk == most < len(tokens) else None
+        if known is None:
+            tokens = probe_tokens(most + 1, walker.passes.n_vocab, most)
         walker.passes.clear(0)
         own = list(walker.in_full(tokens, self._max_rows))
-        if not self._reads_alike(tokens, own):
+        if not self._reads_alike(tokens, own, known):
             return found
         wide = min(self._wide, walker.chunk)
         wider = self._max_rows < wide <= most and self._is_wide(tokens[:wide], own)
         widths = frozenset(range(1, wide + 1)) if wider else found.widths
         return replace(found, prompts=True, widths=widths)
 
-    def _reads_alike(self, tokens: Sequence[int], own: Sequence[Digest]) -> bool:
-        """Whether prompts read in chunks leave the logits and the cache that the class would."""
+    def _after_chunk(self, tokens: Sequence[int]) -> list[Digest] | None:
+        """Of a chunk that begins the text in the cache: its end, and what follows it; None: the
+        text there is another, or cannot be cut."""
+        walker, size = self._walker, len(tokens) - 1
+        if _LONG not in self._ends or walker.passes.reusable(0, size) != size:
+            return None
+        walker.passes.truncate(0, size)
+        return [self._ends[_LONG][0], *walker.step(size, tokens[size:], 1)]
+
+    def _reads_alike(
+        self, tokens: Sequence[int], own: Sequence[Digest], known: Sequence[Digest] | None
+    ) -> bool:
+        """Whether prompts read in chunks leave the logits and the cache that the class would;
+        `known`: of the largest chunk, if it was read before."""
         walker, most = self._walker, len(tokens) - 1
-        for size in sorted({min(size, most) for size in (*_CHUNKS, most)}):
+        sizes = {min(size, most) for size in (*_CHUNKS, most)}
+        if known is not None and known != own[most - 1 :]:
+            return False
+        for size in sorted(sizes - {most} if known is not None else sizes):
             if walker.end(tokens[:size]) != own[size - 1]:
                 return False
             if walker.step(size, tokens[size : size + 1], 1) != own[size : size + 1]:

@@ -61,13 +61,16 @@ class Walker:
         self.chunk = chunk
         self._budget = budget
 
-    def read(self, prefix: Sequence[int], seq_id: int = 0, chunk: int | None = None) -> None:
-        """A text into an empty cache, in chunks."""
-        size = chunk or self.chunk
+    def read(self, prefix: Sequence[int], seq_id: int = 0) -> list[Digest]:
+        """A text into an empty cache, in chunks; what each of them ends with."""
         self.passes.clear(seq_id)
-        for at in range(0, len(prefix), size):
-            self._decode([Span(seq_id, at, prefix[at : at + size], 0)])
+        chunks = (prefix[at : at + self.chunk] for at in range(0, len(prefix), self.chunk))
+        found = [
+            digest(self._decode([Span(seq_id, i * self.chunk, chunk, 1)])[0][0])
+            for i, chunk in enumerate(chunks)
+        ]
         self.passes.mark(seq_id, lasting=True)
+        return found
 
     def end(self, prompt: Sequence[int]) -> Digest:
         """A prompt of one chunk, read as prompts are: only its last logits are asked for."""
