@@ -396,6 +396,33 @@ class DrafterPause(FixedWindow):
         return 0
 
 
+class AsksOne(FixedWindow):
+    """Wants the first of several to be asked."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.seen: list[tuple[bool, Seq[str]]] = []
+
+    def due(self, n_texts: int) -> int:
+        return 1
+
+    def choose(self, views: Seq[View]) -> list[Choice]:
+        if len(views) == 2:
+            self.seen += [(view.searched, list(view.offers)) for view in views]
+        return super().choose(views)
+
+
+def test_of_several_as_many_are_asked_as_the_controller_wants_and_the_others_have_nothing() -> None:
+    controller = AsksOne()
+    rig = Rig(controller=controller, slots=2, mode="faithful", free=frozenset({"scripted"}))
+    requests = [Request((1, 2, n), max_tokens=9) for n in (3, 4)]
+    asked, silent = rig.run(*requests)
+    assert controller.seen[:2] == [(True, ["scripted"]), (False, ["scripted"])]
+    assert asked.rounds[0].n_drafted == 3
+    assert silent.rounds[0].n_drafted == 0
+    assert [rig.text(seq) for seq in (asked, silent)] == [plain(request) for request in requests]
+
+
 @pytest.mark.parametrize(("window", "n_asked"), [(None, 0), (3, 7)])
 def test_proposers_are_asked_where_the_controller_or_the_request_wants_it(
     window: int | None, n_asked: int
