@@ -188,9 +188,10 @@ def _arguments() -> argparse.Namespace:
 
 
 def _some(prompts: Sequence[Prompt], n: int) -> list[Prompt]:
-    """So many of them, of all kinds."""
+    """So many of them, of all kinds in turn: a run that is cut has some of each."""
     step = max(1.0, len(prompts) / max(1, n))
-    return [prompts[int(i * step)] for i in range(min(n, len(prompts)))]
+    found = [prompts[int(i * step)] for i in range(min(n, len(prompts)))]
+    return sorted(found, key=lambda prompt: prompt.id.rpartition("-")[2])
 
 
 def _measure(
