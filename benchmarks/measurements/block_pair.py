@@ -292,15 +292,20 @@ def _promised(parlay: Parlay, rounds: Sequence[Round]) -> float:
     assert prices is not None, "windows are chosen by prices here"
     n_context = int(median(r.n_context for r in rounds))
     curve, drafter = prices.curve(n_context, 1), prices.drafter
-    seconds, before, n_missing = 0.0, 1, 1
+    seconds, before, settled, n_missing, position = 0.0, 0, False, 1, 0
     for r in rounds:
-        seconds += prices.pace * (curve.steady if r.n_rows == before else curve.changed)[r.n_rows]
-        n_made = r.n_drafted + r.n_dropped
+        if r.position <= position:  # another text: its prompt was read before
+            before, n_missing = 0, 1
+        changed, n_made = r.n_rows != before, r.n_drafted + r.n_dropped
+        seconds += prices.pace * curve.of(r.n_rows, changed)
+        seconds += 0.0 if changed or settled else prices.pace * curve.settling_s
+        if prices.undoing.is_paid(r.n_drafted, r.n_accepted):
+            seconds += prices.pace * prices.undoing.seconds
         if drafter is not None and n_made:
             seconds += drafter.draft_s(n_made, n_missing)
             n_missing = 0
         n_missing += r.n_generated
-        before = r.n_rows
+        before, settled, position = r.n_rows, not changed, r.position
     return sum(r.n_generated for r in rounds) / seconds
 
 

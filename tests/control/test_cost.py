@@ -151,6 +151,14 @@ def test_a_block_costs_once_and_little_more_for_each_further_token() -> None:
     assert drafter.draft_s(7, 1) == pytest.approx(0.017)
 
 
+def test_a_whole_block_costs_what_it_was_measured_to_cost() -> None:
+    """The first rows of one may be dearer than its last."""
+    block = Curve({2: 0.010, 9: 0.016, 16: 0.017}, {})
+    reading = Curve({1: 0.001, 64: 0.004}, {})
+    drafter = DrafterCost(reading, single_steps=False, block=block, longest=15)
+    assert drafter.draft_s(15) == pytest.approx(0.018)
+
+
 def test_the_price_of_blocks_survives_a_file() -> None:
     block = Curve({2: 0.010, 8: 0.016}, {})
     drafter = DrafterCost(Curve({1: 0.001, 64: 0.004}, {}), single_steps=False, block=block)

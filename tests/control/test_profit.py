@@ -5,6 +5,7 @@ import random
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -618,3 +619,17 @@ def test_what_waiting_costs_is_booked_as_lost() -> None:
     made = replace(finished(seconds=1.1), n_pass_rows=17, n_padding=16, reason=WAITS)
     controller.observe([made])
     assert controller.account.left(0) == pytest.approx(before - 0.3)
+
+
+def test_a_drafter_that_had_nothing_to_say_is_looked_at_again_and_ever_more_seldom() -> None:
+    costs = table(1.0, 0.05, change=0.8)
+    assert costs.drafter is not None
+    costs.drafter.block = Curve({2: 0.05, 16: 0.06}, {})
+    controller, at = ProfitController(costs), []
+    for n in range(1, 60):
+        choice = choose(controller, view(proposers=("model",), n_generated=n))[0]
+        if choice.look:
+            at.append(n)
+        controller.observe([replace(finished(seconds=1.0), reason=choice.reason)])
+    assert 2 <= len(at) < 6
+    assert [b - a for a, b in pairwise(at)] == [4, 10, 22][: len(at) - 1]

@@ -109,11 +109,10 @@ def test_the_passes_of_the_probe_are_not_made_again() -> None:
     clock = Clock()
     target = Stopwatch(SlowModel(clock, linear), clock)
     probe(target, 17, 1)
-    n_single = len(target.samples[1, 1, False])
+    before = {rows: len(target.samples[1, rows, False]) for rows in (1, 5, 8)}
     measure(target, None, max_window=16, clock=clock)
-    assert len(target.samples[1, 1, False]) == n_single
-    assert len(target.samples[1, 5, False]) == 3
-    assert len(target.samples[1, 8, False]) == 2
+    after = {rows: len(target.samples[1, rows, False]) for rows in before}
+    assert after == {rows: max(before[rows], {1: 8, 5: 3, 8: 2}[rows]) for rows in before}
 
 
 def test_a_changed_shape_is_timed_apart_where_it_matters() -> None:
@@ -131,6 +130,26 @@ def test_a_changed_shape_is_timed_apart_where_it_matters() -> None:
     assert found.drafter is not None and found.drafter.single_steps
     assert abs(found.drafter.step_s() - 0.011) < 1e-4
     assert found.drafter.catch_up_s(3) < found.drafter.catch_up_s(40)
+
+
+def test_a_steady_pass_is_never_dearer_than_a_changed_one() -> None:
+    """A text that grows while a wide shape is timed makes its steady passes the slow ones."""
+
+    def odd(rows: int, changed: bool) -> float:
+        return 0.010 + 0.001 * rows + (-0.004 if changed and rows == 33 else 0.002 * changed)
+
+    clock = Clock()
+    target = Stopwatch(SlowModel(clock, odd, steady=True), clock)
+    found = measure(target, None, max_window=16, most_rows=65, clock=clock, budget_s=60)
+    curve = found.curve(100, 1)
+    assert all(s <= c for s, c in zip(curve.steady[1:], curve.changed[1:], strict=True))
+
+
+def test_a_tight_budget_times_the_widths_that_kernels_end_at() -> None:
+    clock = Clock()
+    target = Stopwatch(SlowModel(clock, linear, steady=True), clock)
+    found = measure(target, None, max_window=16, clock=clock, budget_s=2.0)
+    assert {1, 2, 4, 8, 16} <= found.curve(100, 1).known
 
 
 class Narrow(SlowModel):

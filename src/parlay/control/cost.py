@@ -162,9 +162,10 @@ class DrafterCost:
     def step_s(self, n_sequences: int = 1) -> float:
         """One more token for each of so many sequences."""
         if self.block is not None:
-            few, many = min(2 * n_sequences, MAX_ROWS), min(8 * n_sequences, MAX_ROWS)
-            more = self.block.steady[many] - self.block.steady[few]
-            return self.pace * max(more / 6, 1e-9)
+            few, widest = 2, max(3, 1 + (self.longest or 7))
+            rows = [min(n * n_sequences, MAX_ROWS) for n in (few, widest)]
+            more = self.block.steady[rows[1]] - self.block.steady[rows[0]]
+            return self.pace * max(more / (widest - few), 1e-9)
         return self.pace * self.curve.steady[n_sequences]
 
     def catch_up_s(self, n_missing: int, n_sequences: int = 1) -> float:

@@ -49,7 +49,7 @@ _WIDTHS = (0, 1, 3, 7, 15, 31)  # rows more than without a draft, as far as pric
 
 # A token that was only looked at and came makes up for so much of a pass that bets lost before.
 _VOUCHED = 0.25
-_LOOK = 0.5  # plain passes that one look may take
+_LOOKS, _LOOK = "look", 0.5  # a choice's reason; plain passes that one look may take
 _NOTHING_S = 1e-9
 _SEARCH_SHARE = 0.05  # of a pass that searching may take, while it is done at all
 _NOT_SEARCHED = replace(plain(Fallback.UNPROFITABLE), reason="not_searched")
@@ -468,6 +468,9 @@ class ProfitController:
         n_made = r.n_drafted + r.n_dropped
         if not n_made:
             self._regain(r, request)
+            if r.reason == _LOOKS:  # it had nothing to say: that is all there will be to see
+                self._looks[request.asked].saw(0)
+                request.looking = False
         if not n_made or request.asked in view.offers:
             return
         # It never read its own last token; if any was rejected, only the target's is new to it.
@@ -653,7 +656,7 @@ def _looking(proposer: str, window: int) -> Choice:
         window,
         Fallback.UNPROFITABLE,
         keep_going=lambda _drafted: True,
-        reason="look",
+        reason=_LOOKS,
         ahead=False,
         look=True,
     )

@@ -212,7 +212,7 @@ def tasks(
     widest = max_window + 1
     shapes = [b for b in (*range(2, _DENSE_ROWS + 1), *_SPARSE_ROWS) if b < widest]
     wide = [b for b in _WIDE_ROWS if widest < b <= most_rows] if target.steady else []
-    first = [b for b in (2, 4, 8) if b < widest]
+    first = [b for b in (2, 4, 8, 16) if b < widest]  # kernels switch beyond 8 and 16
     for b in (*first, widest, *wide, *(b for b in shapes if b not in first)):
         n = _N_SAMPLES if b <= _SMALL_ROWS else _N_SAMPLES_WIDE
         yield f"{b} rows", partial(_time_shape, target, b, n)
@@ -366,8 +366,10 @@ def _curve(passes: Stopwatch, n_sequences: int, fixed_s: float, choice_s: float)
         if n == n_sequences and rows in steady
     ]
     settling_s = max(0.0, median(again)) if again else 0.0
-    # A shape that was only ever seen as a changed one is at least known from above.
-    return Curve({**changed_, **steady}, changed_, settling_s)
+    # A shape that was only ever seen as a changed one is at least known from above; so is one whose
+    # steady passes were not: a longer text may change it, too.
+    known = {rows: min(s, changed_.get(rows, s)) for rows, s in steady.items()}
+    return Curve({**changed_, **known}, changed_, settling_s)
 
 
 def _is_stable(passes: Stopwatch) -> bool:
