@@ -21,9 +21,9 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import Prompt, load_suite
 from parlay.control.controller import Controller
 from parlay.control.profit import ProfitController
+from parlay.decoding.round import Round
 from parlay.hub.resolving import resolve_model
 from parlay.llama import library
 from parlay.models import SHIPPED_DRAFTERS
@@ -56,6 +57,35 @@ Ask = Callable[[Prompt, int], Sample]
 PLAIN, AUTO, AUTO_AHEAD = "plain", "auto", "auto ahead"
 
 
+class Rounds:
+    """Every round of the answer at hand, for those who want to know why; bounded by its length."""
+
+    COLUMNS = (
+        "proposer", "reason", "window", "rows", "drafted", "dropped", "accepted", "ready",
+        "made_ahead", "ahead_ms", "beside", "draft_ms", "verify_ms", "overhead_ms",
+    )  # fmt: skip
+
+    def __init__(self, keeps: bool) -> None:
+        self._keeps = keeps
+        self._told: list[list[Any]] = []
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        if self._keeps:
+            self._told += [self._row(r) for r in rounds]
+
+    def take(self) -> list[list[Any]]:
+        found, self._told = self._told, []
+        return found
+
+    def _row(self, r: Round) -> list[Any]:
+        times = (r.timing.draft_s, r.timing.verify_s, r.timing.overhead_s)
+        return [
+            r.proposer, r.fallback.value if r.fallback else r.reason, r.window, r.n_pass_rows,
+            r.n_drafted, r.n_dropped, r.n_accepted, r.n_ahead, r.n_drafted_ahead,
+            round(1e3 * r.drafted_ahead_s, 3), r.beside, *(round(1e3 * s, 3) for s in times),
+        ]  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Arm:
     """One way to answer on the resident models."""
@@ -65,6 +95,7 @@ class Arm:
     controller: Controller
     draft: str | None
     window: int | None
+    rounds: Rounds = field(default_factory=lambda: Rounds(keeps=False))
 
     def __call__(self, prompt: Prompt, n_tokens: int) -> Sample:
         engine = self.parlay.engine
@@ -76,6 +107,7 @@ class Arm:
         )  # fmt: skip
         answer, counts = stream.answer, stream.answer.speculation
         rounds = counts.n_rounds
+        told = engine.ask(self.rounds.take).result()  # after its last round was told of
         return {
             "tps": answer.tokens_per_second,
             "n": len(answer.tokens),
@@ -87,6 +119,7 @@ class Arm:
             "overhead_ms": 1e3 * counts.overhead_s / max(1, rounds),
             "length": counts.acceptance_length,
             "speculation": counts.as_dict(),
+            **({"rounds": told} if told else {}),
         }
 
     def _take_over(self) -> None:
@@ -116,8 +149,10 @@ def main() -> None:
             record = soak(parlay, args)
         else:
             with ExitStack() as stack:
-                asks = {**arms(parlay, args.windows), **servers(args, path, drafter, stack)}
-                record = measure(asks, args)
+                own = arms(parlay, args.windows, Rounds(args.rounds))
+                record = measure({**own, **servers(args, path, drafter, stack)}, args)
+                if args.rounds:
+                    record |= {"columns": Rounds.COLUMNS, "prices": prices(own)}
     keep(args.json, record)
     if not record["passed"]:
         sys.exit(1)
@@ -142,6 +177,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--mode", choices=("exact", "faithful"), default="faithful")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="clients come and leave")
     parser.add_argument("--slots", type=int, default=3, help="of a soak")
+    parser.add_argument("--rounds", action="store_true", help="keep rounds and prices, too")
     parser.add_argument("--json", help="file for samples and ratios")
     return parser.parse_args()
 
@@ -153,7 +189,7 @@ def resolve_drafter(name: str) -> str:
 # -- who answers ---------------------------------------------------------------
 
 
-def arms(parlay: Parlay, windows: Sequence[int]) -> dict[str, Ask]:
+def arms(parlay: Parlay, windows: Sequence[int], rounds: Rounds) -> dict[str, Arm]:
     """Every way on the resident models; those that do not draft ahead have the drafter bare."""
     bets = parlay.engine.bets
     ahead, with_ahead = bets.proposers[MODEL], bets.controller
@@ -162,13 +198,20 @@ def arms(parlay: Parlay, windows: Sequence[int]) -> dict[str, Ask]:
     assert isinstance(with_ahead, ProfitController)
     cutting, bare = parlay.engine.cutting, ahead.drafter
     told, without = (ProfitController(with_ahead.costs.copy(), cutting=cutting) for _ in range(2))
-    found: dict[str, Ask] = {PLAIN: Arm(parlay, bare, told, "none", 0)}
+    bets.listeners.append(rounds)
+    found = {PLAIN: Arm(parlay, bare, told, "none", 0, rounds)}
     for k in windows:
-        found[f"k={k}"] = Arm(parlay, bare, told, MODEL, k)
-        found[f"k={k} ahead"] = Arm(parlay, ahead, told, MODEL, k)
-    found[AUTO] = Arm(parlay, bare, without, None, None)
-    found[AUTO_AHEAD] = Arm(parlay, ahead, with_ahead, None, None)
+        found[f"k={k}"] = Arm(parlay, bare, told, MODEL, k, rounds)
+        found[f"k={k} ahead"] = Arm(parlay, ahead, told, MODEL, k, rounds)
+    found[AUTO] = Arm(parlay, bare, without, None, None, rounds)
+    found[AUTO_AHEAD] = Arm(parlay, ahead, with_ahead, None, None, rounds)
     return found
+
+
+def prices(arms: Mapping[str, Arm]) -> dict[str, Any]:
+    """What each controller chooses by in the end: a cost table, to be replayed with."""
+    known = {name: arms[name].controller.prices() for name in (AUTO, AUTO_AHEAD)}
+    return {name: costs.to_dict() for name, costs in known.items() if costs is not None}
 
 
 def servers(
@@ -195,7 +238,7 @@ def servers(
 # -- speed ---------------------------------------------------------------------
 
 
-def measure(asks: dict[str, Ask], args: argparse.Namespace) -> dict[str, Any]:
+def measure(asks: Mapping[str, Ask], args: argparse.Namespace) -> dict[str, Any]:
     known = list(load_suite(args.suite).prompts)
     prompts = known[:: max(1, len(known) // args.prompts)][: args.prompts]
     samples: list[Sample] = []

@@ -178,3 +178,34 @@ def test_of_several_draft_models_each_has_prices_of_its_own_beside_the_target() 
     assert made.costs.drafter is not None and made.costs.drafter.both is not None
     assert made.costs.drafter.both.token_s[9] == 0.0017
     assert made.costs.drafter.both.slowdown[9] == 1.05
+
+
+def test_a_stretch_that_was_fast_does_not_make_the_next_drafts_worthless() -> None:
+    """Where another proposer knew the text by heart, its speed was out of reach of the model: its
+    tokens seemed to be worth less than their time, and rounds were plain until that was forgotten.
+    """
+    made = controller(None)
+    n = learn(made, accepted=6)
+    made._requests[0].has_read("model", 0, but=1)
+    made._tokens, made._seconds = 10.0, 0.008  # of late
+    (choice,) = made.choose([view(n)])
+    assert choice.window
+
+
+def test_a_draft_may_go_on_where_it_is_sure_but_no_more_is_made_ahead_than_is_of_use() -> None:
+    made = controller(Both({2: 1.05}, {2: 0.0017}))
+    n = learn(made, accepted=5)
+    (choice,) = made.choose([view(n)])
+    assert choice.ahead and choice.window == 16
+    assert choice.next_window < 16
+
+
+@pytest.mark.parametrize(("token_s", "more"), [(0.0045, False), (0.0009, True)])
+def test_where_a_pass_leaves_time_for_it_more_is_made_ahead_than_would_be_waited_for(
+    token_s: float, more: bool
+) -> None:
+    made = controller(Both({2: 1.05}, {2: token_s}))
+    n = learn(made, accepted=5)
+    market = made._market([made._follow(view(n), 1)], [view(n)], [])
+    plan = made._plan("model", market.requests, market)
+    assert plan.ahead and (plan.n_ahead > plan.window) is more

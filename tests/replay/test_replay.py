@@ -224,6 +224,14 @@ def test_the_token_under_way_when_a_pass_ends_is_waited_for_where_it_is_wanted()
     assert third.timing.draft_s == pytest.approx(0.6 * 0.1 + 0.4)
 
 
+def test_a_draft_that_holds_to_the_end_of_what_was_recorded_is_gone_on_with() -> None:
+    """What the drafter takes for the target's own token is the first one of its next draft."""
+    made = recording(*[RecordedOffer(4, (0.9,) * 4)] * 11, proposer="model", n_prompt=9)
+    seen = Seen()
+    Replay([made], ("model",)).run(FixedWindow(4), ahead_table(token=0.2), [seen])
+    assert [r.n_ahead for r in seen.rounds[:2]] == [0, 4]
+
+
 def test_prices_of_both_at_once_make_the_controller_draft_ahead_where_it_pays() -> None:
     recordings = mixed_workload()[:24]
     speeds = {}

@@ -105,6 +105,7 @@ class Market:
     crowded: bool = False  # others wait for a slot
     widths: Sequence[int] = ()  # by rows, what a pass is padded to: these are its prices
     owed_s: float = 0.0  # what a plain pass, too, takes longer now: a text begins
+    least_rate: float = 0.0  # tokens per second that are valued, whatever can be made
 
     def at(self, window: int) -> int:
         """Rows of the pass if one sequence drafts so many tokens."""
@@ -421,6 +422,8 @@ class DraftPlan:
     value: float = 0.0  # seconds saved
     gain: float = 0.0  # tokens expected to be accepted
     ahead: bool = False  # whether the drafter should go on beside the pass
+    n_ahead: int = 0  # tokens of the next draft that it should make then
+    stakes: Sequence[tuple[float, float]] = ()  # of drafting ahead, by window (`foresight.py`)
 
     @property
     def draft_s(self) -> float:
@@ -499,9 +502,12 @@ def _choose_window(
     if market.step > 1 or market.n_sequences == 1:
         gained = gained[: market.most_window]
         rows_at = market.rows_at(len(gained))
-    plan.worth = 1.0 / market.rate
+    attained = _attained(plan, market, rows_at, gained)
+    # After a passage that was copied the rate of late is out of reach of any draft: at that, its
+    # tokens would be worth less than their time.
+    each = plan.worth = 1.0 / min(market.rate, max(attained, market.least_rate))
     if foresight is None:
-        plan.worth = min(plan.worth, 1.0 / _attained(plan, market, rows_at, gained))
+        plan.worth = min(each, 1.0 / attained)
     n_allowed = _n_allowed(plan, market, rows_at)
     if n_allowed == 0:
         return
@@ -515,9 +521,31 @@ def _choose_window(
     at = values.index(best)
     plan.window, plan.rows, plan.gain = at + 1, rows_at[at], gained[at]
     # Beside what others offer, its tokens are worth what theirs are.
-    more = (1.0 / market.rate - plan.worth) * plan.gain
+    more = (each - plan.worth) * plan.gain
     plan.value = best + more + market.prices[market.rows] - plan.catch_up_s
     plan.ahead = saved[at] > 0.0
+    if plan.ahead and foresight is not None:
+        plan.n_ahead = _next_window(plan, market, foresight, rows_at, gained, saved)
+        if len(plan.requests) == 1:
+            plan.stakes = foresight.stakes(rows_at, market.steady)
+
+
+def _next_window(
+    plan: DraftPlan,
+    market: Market,
+    foresight: Foresight,
+    rows_at: Sequence[int],
+    gained: Sequence[float],
+    saved: Sequence[float],
+) -> int:
+    """How far the next draft goes if it is ready as far as this pass leaves time for it.
+
+    What is made beyond that is of no use, and one token of it is waited for after a miss.
+    """
+    pass_s = market.steady[plan.rows]
+    n_ready = int(foresight.both.n_beside(plan.rows, pass_s)) - 1
+    values = _values(replace(plan, n_ready=n_ready), market, rows_at, gained, saved)
+    return max(plan.window, values.index(max(values)) + 1)
 
 
 def _attained(

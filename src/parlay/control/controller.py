@@ -57,8 +57,14 @@ class Choice:
     expected_gain: float | None = None  # predicted tokens per second over plain decoding's
     reason: str = ""
     ahead: bool = True  # whether its drafter, if it can, goes on while the target verifies
+    n_ahead: int | None = None  # tokens of the next draft to make then; None: as many as now
     look: bool = False  # the draft is kept out of the pass, and compared with the text as it comes
     widths: Sequence[int] = ()  # by its rows, those to pad the pass to; none: as it is
+
+    @property
+    def next_window(self) -> int:
+        """Tokens of the next draft that are made ahead."""
+        return self.window if self.n_ahead is None else self.n_ahead
 
     def width(self, rows: int) -> int:
         """The rows of a pass that needs so many."""

@@ -375,9 +375,10 @@ class ProfitController:
         request.asked = proposer
         known = self.survival.of(proposer, view.greedy, view.thinking)
         most = len(plan.rates[plan.requests.index(request)])
-        # Drafting ahead, nobody waits for tokens that are worth less than the pass they delay: they
-        # are drafted beside it.
-        window = plan.window if plan.ahead else plan.most(market, most)
+        # What is drafted beside a pass is of use to one sequence as far as its confidences go. Of
+        # several all have to hold: nobody waits for tokens that are worth less than the pass.
+        shared = plan.ahead and not plan.stakes
+        window = plan.window if shared else plan.most(market, most)
         # The change of shape it begins with was decided upon: here it is the same for every window.
         prices = market.steady if market.plainly else _changed_to(plan.rows, market)
         if market.n_sequences == 1 and market.floor > 1:  # what would be padding costs nothing
@@ -396,6 +397,7 @@ class ProfitController:
             plan.step_s / len(plan.requests),  # they share it, as long as others go on too
             window,
             market.undoing,
+            plan.stakes,
         )
         gain = _gain(plan.gain, market.prices[plan.rows] + plan.draft_s, market)
         return Choice(
@@ -406,6 +408,7 @@ class ProfitController:
             expected_gain=gain,
             reason="profit" if plan.value > 0 else "probe",
             ahead=plan.ahead,
+            n_ahead=plan.n_ahead,
         )
 
     # -- after it -------------------------------------------------------------
@@ -710,7 +713,8 @@ def _beside_offer(market: Market, saved: float, offer: Offer) -> tuple[Market, f
     """The market as a free offer sees it, and what that saves over the plain pass of plans: a token
     must not be worth more as part of another draft."""
     saved += market.prices[market.rows] - offer.plain_s
-    return replace(market, rate=max(market.rate, 1.0 / offer.worth)), saved
+    least = 1.0 / offer.worth
+    return replace(market, rate=max(market.rate, least), least_rate=least), saved
 
 
 def _changed_to(rows: int, market: Market) -> Sequence[float]:

@@ -11,14 +11,12 @@ from collections.abc import Sequence
 from parlay.control.survival import CELL_OF, STEPS
 from parlay.control.undoing import FOR_NOTHING, Undoing
 
-# How many tokens ahead the gain is looked for: prices have steps, so one token may not pay alone.
-_AHEAD = 4
-
 
 class Stopping:
     """One draft in the making. `keep_going` and `verify` are the hooks of a choice."""
 
     __slots__ = (
+        "_ahead",
         "_best",
         "_difficulty",
         "_gained",
@@ -44,25 +42,30 @@ class Stopping:
         step_s: float,
         window: int,
         undoing: Undoing = FOR_NOTHING,
+        ahead: Sequence[tuple[float, float]] = (),
     ) -> None:
         """`odds` by cell of confidence; `rates` by position, for tokens not drafted yet; `prices`
-        in seconds by rows of this sequence; `worth`: seconds that one accepted token saves."""
+        in seconds by rows of this sequence; `worth`: seconds that one accepted token saves;
+        `ahead`: by tokens, what a hit of drafting on beside the pass wins, and what that costs."""
         self._odds, self._difficulty, self._rates = odds, difficulty, rates
         self._prices, self._worth, self._step, self._window = prices, worth, step_s, window
         self._n = self._n_best = 0
-        self._survival, self._undoing = 1.0, undoing
+        self._survival, self._undoing, self._ahead = 1.0, undoing, ahead
         self._gained: list[float] = []
         self._best = -prices[1]  # the value of verifying the best part so far
 
     def keep_going(self, confidences: Sequence[float]) -> bool:
-        """Whether the next few tokens are expected to be worth more than what there is."""
+        """Whether the next tokens are expected to be worth more than what there is.
+
+        However many of them: prices have steps, so one token may not pay alone.
+        """
         self._read(confidences)
         survival, gained, seconds = self._survival, self._gained.copy(), 0.0
-        for j in range(self._n, min(self._n + _AHEAD, self._window)):
+        for j in range(self._n, self._window):
             survival *= self._rates[j]
             gained.append((gained[-1] if gained else 0.0) + survival)
             seconds += self._step
-            if self._value(gained) - seconds > self._best:
+            if self._value(gained, survival) - seconds > self._best:
                 return True
         return False
 
@@ -77,12 +80,15 @@ class Stopping:
             self._n += 1
             self._survival /= 1.0 + self._odds[CELL_OF[int(sure * STEPS)]] * self._difficulty
             self._gained.append((self._gained[-1] if self._gained else 0.0) + self._survival)
-            value = self._value(self._gained)
+            value = self._value(self._gained, self._survival)
             if value >= self._best:
                 self._best, self._n_best = value, self._n
 
-    def _value(self, gained: Sequence[float]) -> float:
-        """Of verifying all of so many tokens."""
+    def _value(self, gained: Sequence[float], survival: float) -> float:
+        """Of verifying all of so many tokens; `survival`: the chance that all of them hold."""
         n = len(gained)
         value = self._worth * gained[-1] - self._prices[n + 1]
+        if self._ahead:
+            won_s, cost_s = self._ahead[min(n, len(self._ahead)) - 1]
+            value += survival * self._rates[min(n, len(self._rates) - 1)] * won_s - cost_s
         return value - self._undoing.expected_s(gained, n) if self._undoing.seconds else value

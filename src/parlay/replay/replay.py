@@ -229,8 +229,8 @@ class _World:
             for seq, choice, bet, view in zip(slots, choices, bets, views, strict=True)
         ]
         self._searching.glance(controller, [_place(seq) for seq in slots])
-        for seq, bet, r in zip(slots, bets, rounds, strict=True):
-            _look_ahead(seq, bet, r, self._costs.drafter, pass_s)
+        for seq, choice, bet, r in zip(slots, choices, bets, rounds, strict=True):
+            _look_ahead(seq, choice, bet, r, self._costs.drafter, pass_s)
             _advance(seq, bet, r)
         for hears in (controller, *self._listeners):
             hears.observe(rounds)
@@ -411,7 +411,12 @@ def _agreed(seq: _Sequence, n_generated: int) -> dict[str, int]:
 
 
 def _look_ahead(
-    seq: _Sequence, bet: _Bet, r: Round, drafter: DrafterCost | None, pass_s: float
+    seq: _Sequence,
+    choice: Choice,
+    bet: _Bet,
+    r: Round,
+    drafter: DrafterCost | None,
+    pass_s: float,
 ) -> None:
     """What is there for the next round: a draft goes on as the one recorded there does, by as many
     tokens as the next one may have. One that is under way when the pass ends is waited for, unless
@@ -421,15 +426,21 @@ def _look_ahead(
     seq.ahead_s = seq.wait_s = 0.0
     n = len(bet.confidence)
     if both is not None and drafter is not None and bet.n_made:
-        most = max(0, n + 1 + r.window - bet.n_made)
+        most = max(0, n + 1 + choice.next_window - bet.n_made)
         n_beside = both.n_beside(r.n_pass_rows, pass_s)
         seq.n_ahead = min(most, int(n_beside))
         seq.ahead_s = seq.n_ahead * both.token_s[r.n_pass_rows]
         if n_beside < most:
             seq.wait_s = (1.0 - n_beside % 1.0) * drafter.step_s()
     if bet.n_made and r.n_accepted == n and not bet.look:
-        n_right = seq.recording.offers[bet.proposer][seq.position].n_accepted
-        seq.n_ready = max(0, bet.n_made - n + seq.n_ahead - 1) if n_right > n else 0
+        guessed = _guesses(seq, bet.proposer, seq.position + n)
+        seq.n_ready = max(0, bet.n_made - n + seq.n_ahead - 1) if guessed else 0
+
+
+def _guesses(seq: _Sequence, proposer: str, position: int) -> bool:
+    """Whether a draft model has the target's own token at a position for its next one."""
+    offers = seq.recording.offers[proposer]
+    return position < len(offers) and offers[position].n_accepted > 0
 
 
 def _advance(seq: _Sequence, bet: _Bet, r: Round) -> None:

@@ -212,7 +212,7 @@ class Bets:
         for name, proposer in self.proposers.items():
             if looks_ahead(proposer):
                 further = [
-                    Further(seq.seq_id, seq.tokens, len(bet.draft.tokens), bet.choice.window)
+                    Further(seq.seq_id, seq.tokens, len(bet.draft.tokens), bet.choice.next_window)
                     for seq, bet in placed
                     if bet.choice.proposer == name and (bet.choice.ahead or proposer.always)
                 ]
