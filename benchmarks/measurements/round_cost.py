@@ -170,7 +170,7 @@ class Blocks(Rows):
         return [(self._out[:0], item.states[:0]) for item in fed]
 
     def _next(self, seq_id: int, position: int) -> int:
-        return super()._next(seq_id, position) + 1
+        return (super()._next(seq_id, position) + 1) % N_VOCAB
 
 
 class Searching(ProfitController):

@@ -45,6 +45,12 @@ def test_what_comes_before_every_pass_is_not_taken_for_a_search() -> None:
     assert pace.interval == 1
 
 
+def test_a_slow_first_pass_does_not_make_looks_seem_harmless() -> None:
+    pace = SearchPace()
+    searches(pace, 1, SEARCH, pass_s=30 * FAST)  # it is the first of its shape
+    assert searches(pace, 8, SEARCH) < 5
+
+
 def test_a_slow_round_without_a_look_does_not_make_looks_seem_harmless() -> None:
     """The first round that rests also learns from the last search: it takes nearly as long."""
     pace = SearchPace()

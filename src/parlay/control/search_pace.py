@@ -144,7 +144,7 @@ class SearchPace:
 
 
 def _averaged(before: float, now: float) -> float:
-    """One slow round among many is the machine's doing."""
-    if not before:
+    """One slow round among many is the machine's doing, and so is a first one."""
+    if not before or 2 * now < before:
         return now
     return _KEPT * before + (1 - _KEPT) * min(now, 3 * before)
