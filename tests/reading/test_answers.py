@@ -108,3 +108,15 @@ def test_what_is_no_json_is_nothing(data: bytes) -> None:
 def test_json_of_another_kind_is_empty_and_depth_breaks_nothing() -> None:
     assert object_of("[1]") == {}
     assert object_of("[" * 100_000) is None
+
+
+def test_what_is_known_after_several_chunks_is_the_last_that_each_field_was_told() -> None:
+    chunks = [
+        AnswerEvent(text="a", n_prompt=4, n_tokens=1),
+        AnswerEvent(text="b", n_tokens=2, finish_reason="stop"),
+        AnswerEvent(finish_reason=""),
+    ]
+    known = AnswerEvent()
+    for chunk in chunks:
+        known = known.then(chunk)
+    assert known == AnswerEvent(n_prompt=4, n_tokens=2, finish_reason="stop")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from parlay.control.cost import MAX_ROWS, CostTable
 from parlay.decoding.span import Span
 from parlay.testing import ScriptedModel
-from parlay.timing.batches import batch_shapes, measure_batches
+from parlay.timing.batches import BatchPlan, batch_shapes, measure_batches
 from parlay.timing.shape_runs import Shape, time_shapes
 
 Rule = Callable[[int, int, bool], float]  # sequences, rows of all, whether the shape changed
@@ -40,9 +40,8 @@ def per_row(n_sequences: int, rows: int, _changed: bool) -> float:
 
 
 def measured(model: TimedModel, budget_s: float = 1e6, n_times: int = 1) -> CostTable:
-    return measure_batches(
-        model, max_sequences=4, n_times=n_times, budget_s=budget_s, clock=model.clock
-    )
+    plan = BatchPlan(4, n_times=n_times, budget_s=budget_s)
+    return measure_batches(model, plan, clock=model.clock)
 
 
 def test_shapes_stay_within_the_rows_of_a_table_and_none_comes_twice() -> None:
@@ -108,9 +107,8 @@ def test_a_drafter_is_priced_by_sequences_not_by_the_prompts_it_reads() -> None:
         TimedModel(per_row),
         TimedModel(lambda n, rows, _c: 0.001 * n + 0.01 * (n < rows)),
     )
-    found = measure_batches(
-        model, drafter, max_sequences=16, n_times=1, budget_s=1e6, clock=drafter.clock
-    )
+    plan = BatchPlan(16, n_times=1, budget_s=1e6)
+    found = measure_batches(model, plan, drafter, clock=drafter.clock)
     assert found.drafter is not None
     for n in (1, 4, 16):
         assert found.drafter.step_s(n) == pytest.approx(0.001 * n, abs=1e-4)

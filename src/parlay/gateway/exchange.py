@@ -168,7 +168,7 @@ class Exchange:
         return self._writer.whole(self._how_it_ended(piece.chunk, numbers))
 
     def _how_it_ended(self, usage: dict[str, Any], numbers: dict[str, Any]) -> End:
-        reason = self._observed.finish_reason or "stop"
+        reason = self._observed.said.finish_reason or "stop"
         return End(reason, answers.mapping(usage.get("usage")), speculation_fields(numbers))
 
     async def _frames(self) -> AsyncIterator[bytes]:
@@ -274,7 +274,7 @@ class Exchange:
 
     def _end_of_stream(self, reason: str) -> dict[str, Any]:
         """For a stream without an end of its own, mostly by the time limit."""
-        self._observed.finish_reason = reason
+        self._observed.said = self._observed.said.then(answers.AnswerEvent(finish_reason=reason))
         empty: dict[str, Any] = (
             {"text": ""} if self._asked.endpoint == "completions" else {"delta": {}}
         )

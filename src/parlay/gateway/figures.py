@@ -32,12 +32,7 @@ class ObservedAnswer:
     last: float | None = None
     ended: float | None = None
     n_pieces: int = 0
-    n_tokens: int | None = None
-    n_prompt: int | None = None
-    n_cached: int | None = None
-    finish_reason: str | None = None
-    server_decode_s: float | None = None
-    told: Speculation | None = None
+    said: AnswerEvent = AnswerEvent()  # noqa: RUF009 - frozen, so sharing it is safe
     ids: list[str] = field(default_factory=list)
 
     def see(self, event: AnswerEvent, now: float) -> None:
@@ -45,23 +40,18 @@ class ObservedAnswer:
             self.first = self.first or now
             self.last = now
             self.n_pieces += 1
-        self.finish_reason = event.finish_reason or self.finish_reason
-        for name in ("n_tokens", "n_prompt", "n_cached", "server_decode_s"):
-            value = getattr(event, name)
-            if value is not None:
-                setattr(self, name, value)
-        self.told = event.speculation or self.told
+        self.said = self.said.then(event)
 
     @property
     def generated(self) -> int:
         """Tokens by the engine's own count, or pieces where it does not count."""
-        return self.n_pieces if self.n_tokens is None else self.n_tokens
+        return self.n_pieces if self.said.n_tokens is None else self.said.n_tokens
 
     def decoding(self, streamed: bool) -> tuple[float, int]:
         """Seconds and the tokens they made: after the first one, as far as anyone can tell."""
         n = self.generated
-        if self.server_decode_s and n > 1:
-            return self.server_decode_s, n - 1
+        if self.said.server_decode_s and n > 1:
+            return self.said.server_decode_s, n - 1
         if streamed and self.first is not None and self.last is not None:
             return self.last - self.first, n - 1
         whole = (self.ended or self.arrived) - (self.asked or self.arrived)
@@ -78,7 +68,7 @@ def speculation(
     streamed: bool,
 ) -> dict[str, Any]:
     """The answer's `speculation` field; what the engine does not tell is null."""
-    told = observed.told
+    told = observed.said.speculation
     n = observed.generated
     accepted, drafted = (None, None) if told is None else (told.accepted, told.drafted)
     rounds = None if told is None else told.rounds
@@ -126,9 +116,9 @@ def record(
     return {
         "request_id": request_id,
         "endpoint": endpoint,
-        "finish_reason": observed.finish_reason,
-        "prompt_tokens": observed.n_prompt,
-        "reused_tokens": observed.n_cached,
+        "finish_reason": observed.said.finish_reason,
+        "prompt_tokens": observed.said.n_prompt,
+        "reused_tokens": observed.said.n_cached,
         "tokens_per_second": round(tokens / seconds, 3) if seconds > 0 and tokens > 0 else 0.0,
         **numbers,
     }

@@ -150,9 +150,9 @@ class Gateway:
         self._count(asked, observed, about)
         if about["status"] == 200:
             up.answered()
-            up.told.add_answer(observed.generated, observed.told)
-            self.ratio.observe(asked.n_chars, observed.n_prompt)
-            if observed.finish_reason is not None:
+            up.told.add_answer(observed.generated, observed.said.speculation)
+            self.ratio.observe(asked.n_chars, observed.said.n_prompt)
+            if observed.said.finish_reason is not None:
                 self.route(asked).observe(up.pool.speculative, *observed.decoding(asked.stream))
         line = {"time": timestamp(), **line, "server": up.url, **about}
         self._show(asked, observed, line)
@@ -165,7 +165,7 @@ class Gateway:
         plain = self.route(asked).sides[False].s_per_token
         answer = LiveAnswer(
             generated=observed.generated,
-            told=observed.told,
+            told=observed.said.speculation,
             fallback=line["fallback"],
             seconds=seconds,
             plain_s=None if plain is None else plain * tokens,

@@ -7,12 +7,14 @@ which engine answered. Pure: knows no sockets and no clocks. Nothing that is rea
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 from parlay.reading.bounds import MAX_COUNT, MAX_POSITIONS, one_line
 from parlay.reading.speculation import Speculation
+
+_KEPT = ("finish_reason", "n_tokens", "n_prompt", "n_cached", "server_decode_s", "speculation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,11 @@ class AnswerEvent:
     server_decode_s: float | None = None  # from the first token to the last, by its own clock
     speculation: Speculation | None = None
     error: str | None = None
+
+    def then(self, later: AnswerEvent) -> AnswerEvent:
+        """What is known after both; of their texts, nothing."""
+        told = {name: value for name in _KEPT if (value := getattr(later, name)) not in (None, "")}
+        return replace(self, text="", **told) if told else self
 
 
 def object_of(data: str | bytes) -> dict[str, Any] | None:

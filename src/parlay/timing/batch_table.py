@@ -17,7 +17,7 @@ from parlay.llama import library
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.timing.batches import measure_batches
+from parlay.timing.batches import BatchPlan, measure_batches
 
 Progress = Callable[[str], None]
 _KIND = "batch-costs"
@@ -58,17 +58,9 @@ def measure_table(wanted: WantedTable, progress: Progress = lambda _line: None) 
         if wanted.drafter is not None:
             drafter, n = stack.enter_context(_opened(wanted.drafter, wanted, n))
         progress(f"{n} sequences at most, texts of {wanted.contexts} tokens")
-        return measure_batches(
-            target,
-            drafter,
-            max_sequences=n,
-            contexts=wanted.contexts,
-            n_times=wanted.n_times,
-            budget_s=wanted.budget_s,
-            name=wanted.name,
-            origin=wanted.origin,
-            progress=progress,
-        )
+        plan = BatchPlan(n, wanted.contexts, wanted.n_times, wanted.budget_s)
+        name, origin = wanted.name, wanted.origin
+        return measure_batches(target, plan, drafter, name=name, origin=origin, progress=progress)
 
 
 @contextlib.contextmanager

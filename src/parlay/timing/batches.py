@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median, quantiles
 
 from parlay.control.cost import MAX_ROWS, CostTable, Curve, DrafterCost
@@ -39,50 +40,65 @@ def _shapes(max_sequences: int) -> Iterator[Shape]:
     yield from (Shape(1, rows) for rows in _WIDE)
 
 
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """What to time, and how long that may take."""
+
+    max_sequences: int
+    contexts: tuple[int, ...] = (_SHORT_TEXT,)
+    n_times: int = 3
+    budget_s: float = 60.0
+
+
 def measure_batches(
     target: Passes,
+    plan: BatchPlan,
     drafter: Passes | None = None,
     *,
-    max_sequences: int,
-    contexts: Sequence[int] = (_SHORT_TEXT,),
-    n_times: int = 3,
-    budget_s: float = 60.0,
     name: str = "measured",
     origin: str = "measured",
     progress: Progress = lambda _line: None,
     clock: Clock = time.perf_counter,
 ) -> CostTable:
     """A cost table by context, sequences and rows; what the budget leaves out is interpolated."""
-    shapes = batch_shapes(max_sequences)
-    share = budget_s / (len(contexts) + (0.25 if drafter is not None else 0.0))
-    found: dict[int, Mapping[Shape, Times]] = {}
-    for n_context in contexts:
-        found[n_context] = time_shapes(
-            target,
-            shapes,
-            n_times=n_times,
-            budget_s=share,
-            n_context=n_context,
-            chunk=MAX_ROWS,
-            warm=target.steady,
-            whole=False,
-            clock=clock,
-            progress=progress,
-        )
+    share = plan.budget_s / (len(plan.contexts) + (0.25 if drafter is not None else 0.0))
+    found = {n: _times(target, plan, n, share, clock, progress) for n in plan.contexts}
     choice_s = seconds_per_choice(target.n_vocab, clock)
     curves = {
         (n_context, n): _curve(times, n, OVERHEAD_S, choice_s)
         for n_context, times in found.items()
         for n in sorted({shape.n_sequences for shape, t in times.items() if t.best_known})
     }
-    first = found[contexts[0]]
+    first = found[plan.contexts[0]]
     return CostTable(
         curves,
-        _drafter_cost(drafter, max_sequences, 0.25 * share, choice_s, clock, progress),
+        _drafter_cost(drafter, plan.max_sequences, 0.25 * share, choice_s, clock, progress),
         prompt=_prompt_curve(first),
         name=name,
         origin=origin,
         stable=_is_stable(first),
+    )
+
+
+def _times(
+    target: Passes,
+    plan: BatchPlan,
+    n_context: int,
+    budget_s: float,
+    clock: Clock,
+    progress: Progress,
+) -> Mapping[Shape, Times]:
+    return time_shapes(
+        target,
+        batch_shapes(plan.max_sequences),
+        n_times=plan.n_times,
+        budget_s=budget_s,
+        n_context=n_context,
+        chunk=MAX_ROWS,
+        warm=target.steady,
+        whole=False,
+        clock=clock,
+        progress=progress,
     )
 
 
