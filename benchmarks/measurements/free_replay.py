@@ -160,19 +160,24 @@ class Drafter:
         while len(sure) < ask.window and (ask.keep_going is None or ask.keep_going(sure)):
             if sure:
                 self._clock.spend(self._cost.step_s())
-            token, likely = self._next(said, follows)
+            token, likely = self._next(said, follows, ask)
             follows = follows and token == self.text[len(said)]
             said.append(token)
             sure.append(likely)
         self._read = said[:-1]
         return Draft(tuple(said[len(ask.tokens) :]), DRAFTER, tuple(sure))
 
-    def _next(self, said: Sequence[int], follows: bool) -> tuple[int, float]:
+    def _next(self, said: Sequence[int], follows: bool, ask: Ask) -> tuple[int, float]:
+        """A wrong token is one that the grammar lets come: drafters obey it."""
         at = len(said)
         chance = np.random.default_rng((len(self.text), at))
         likely = self._right ** _EASY[chance.integers(len(_EASY))]
         right = follows and at < len(self.text) and chance.random() < likely
-        return (self.text[at] if right else int(said[-1])), likely
+        if right:
+            return self.text[at], likely
+        held = ask.constraint
+        may = None if held is None else held.allowed(said[len(ask.tokens) - ask.n_ahead :])
+        return (int(said[-1]) if may is None else int(may.argmax())), likely
 
     def forget(self, seq_id: int) -> None:
         self._read = []
@@ -444,7 +449,7 @@ def _arguments() -> argparse.Namespace:
         "--outside-us",
         type=float,
         nargs=3,
-        default=(500.0, 900.0, 420.0),
+        default=(250.0, 430.0, 230.0),
         metavar=("SEARCH", "FORCED", "REST"),
         help="of a round: to search, more where a grammar forces something, all the rest",
     )

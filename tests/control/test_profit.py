@@ -633,3 +633,12 @@ def test_a_drafter_that_had_nothing_to_say_is_looked_at_again_and_ever_more_seld
         controller.observe([replace(finished(seconds=1.0), reason=choice.reason)])
     assert 2 <= len(at) < 6
     assert [b - a for a, b in pairwise(at)] == [4, 10, 22][: len(at) - 1]
+
+
+def test_what_a_drafter_took_that_had_nothing_to_say_is_not_the_price_of_a_search() -> None:
+    controller = proven(table(0.1, drafter=0.05), "ngram", "model")
+    for i in range(40):
+        choose(controller, view({"ngram": NO_DRAFT}, n_generated=1 + i))
+        made = replace(finished("model", fallback=Fallback.NO_DRAFT), window=8)
+        controller.observe([replace(made, timing=Timing(draft_s=0.5, verify_s=1.0))])
+    assert not controller.rests() and controller.due(1) == 1

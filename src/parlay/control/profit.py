@@ -496,14 +496,16 @@ class ProfitController:
     def _observe_time(self, rounds: Sequence[Round]) -> None:
         first = rounds[0]
         betting = _is_bet(rounds)
-        self._search_pace.observe(
-            first.timing.draft_s,
-            first.timing.verify_s,
-            searched=self._n_searched(rounds),
-            of=len(rounds),
-            found=betting,
-            right=any(r.n_accepted for r in rounds) if betting else _was_right(rounds),
-        )
+        # A drafter that was asked and had nothing to say took time of its own, not a search's.
+        if betting or not any(r.window for r in rounds):
+            self._search_pace.observe(
+                first.timing.draft_s,
+                first.timing.verify_s,
+                searched=self._n_searched(rounds),
+                of=len(rounds),
+                found=betting,
+                right=any(r.n_accepted for r in rounds) if betting else _was_right(rounds),
+            )
         n_context = max([r.n_context for r in rounds])
         n_shape, rows = self._n_made(rounds), first.n_pass_rows
         if n_shape is None:
