@@ -1,6 +1,6 @@
 """Greedy text in exact mode is plain decoding's, byte for byte, on real weights.
 
-24 prompts of 32 tokens for each of three file types, half of them asked alone and half as one of
+24 prompts of 24 tokens for each of three file types, half of them asked alone and half as one of
 four. Every prompt takes another proposer and window, so that all of them are tried both ways;
 benchmarks/proofs/lossless.py runs every prompt with every pair of them, and longer. A block
 drafter, for which the target's hidden states are read out, has fewer and shorter texts.
@@ -22,7 +22,7 @@ from parlay.runtime.loading import MODEL
 pytestmark = pytest.mark.weights
 
 N_PROMPTS = 24
-N_TOKENS = 32
+N_TOKENS = 24
 COMBINATIONS = [(draft, window) for window in WINDOWS for draft in (*FREE, MODEL)]
 # Four and the number of pairs have no common factor: neighbours differ, and none is left out.
 ORDER = [COMBINATIONS[4 * i % len(COMBINATIONS)] for i in range(N_PROMPTS)]
@@ -74,7 +74,7 @@ def test_alone_every_proposer_and_window_gives_the_text_of_plain_decoding(
         assert answer.text == plain[i], f"{draft} with a window of {window}"
         assert answer.exact
         drafted += answer.speculation.n_drafted
-    assert drafted > 100
+    assert drafted > 50
 
 
 def test_as_one_of_four_every_proposer_gives_the_text_of_plain_decoding(
@@ -92,7 +92,7 @@ def test_as_one_of_four_every_proposer_gives_the_text_of_plain_decoding(
             assert answer.text == plain[j], "{} with a window of {}".format(*ORDER[j])
             assert answer.exact
             drafted += answer.speculation.n_drafted
-    assert drafted > 100
+    assert drafted > 50
 
 
 # -- a drafter that reads the target's states: a block of eight, so no window above seven ----------

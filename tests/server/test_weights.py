@@ -29,7 +29,7 @@ PROMPTS = [
 ]
 
 
-smol = server_on("smollm2", runtime__slots=4, runtime__threads=2, runtime__speculative_window=3)
+smol = server_on("smollm2", runtime__slots=2, runtime__threads=2, runtime__speculative_window=3)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
@@ -56,7 +56,7 @@ def test_concurrent_answers_equal_sequential_plain_ones(smol: Running) -> None:
         found = client.chat.completions.create(
             model="",
             messages=[{"role": "user", "content": prompt}],
-            max_tokens=24,
+            max_tokens=16,
             temperature=0,
             extra_body={"speculation": speculation},
         )
