@@ -36,6 +36,7 @@ def test_a_pair_of_classes_is_told_and_pinned_by_both_names() -> None:
     classes = [ExactClass(frozenset(widths)) for widths in ({1}, {3, 4}, {9, 10})]
     assert joined_name(*pinned_pair(classes, "3-4+9")) == "3-4+9-10"
     assert pinned_pair(classes, "3-4") == (classes[1], None)
+    assert pinned_pair(classes, "3+4") == (classes[1], None)
     with pytest.raises(BadRequest, match="no exact class '7' here; there are: 1, 3-4, 9-10"):
         pinned_pair(classes, "3-4+7")
 

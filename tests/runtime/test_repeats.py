@@ -57,3 +57,10 @@ def test_a_text_of_which_part_was_dropped_is_begun_anew() -> None:
     found = Repeats()
     found.now([*ROUND, *ROUND], 30)
     assert found.now(ROUND, 20) == _at(ROUND, 20)
+
+
+def test_so_is_one_that_is_shorter_than_its_prompt_then_and_it_goes_on_from_there() -> None:
+    found, slid = Repeats(), [*ROUND, 1]
+    found.now(list(range(200, 300)), 90)
+    assert not found.now(slid, 90)
+    assert found.now([*slid, *ROUND[:8]], 90)

@@ -17,7 +17,7 @@ from parlay.decoding.span import Span
 from parlay.proposers.proposer import Proposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime.exactness import ExactClass
-from parlay.runtime.request import Request
+from parlay.runtime.request import Mode, Request
 from parlay.testing import ScriptedModel, ScriptedProposer
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig, exact_class
 
@@ -55,6 +55,15 @@ def _next(text: Sequence[int], written: Sequence[int]) -> NDArray[np.float32]:
     found = np.zeros(N_VOCAB, np.float32)
     found[token] = 1.0
     return found
+
+
+class Noticing(FixedWindow):
+    """Counts how often it is told that a pass will be wide."""
+
+    n_noticed = 0
+
+    def notice(self) -> None:
+        self.n_noticed += 1
 
 
 def _rig(window: int, slots: int = 1, wide: ExactClass | None = WIDE, **proposers: Proposer) -> Rig:
@@ -104,3 +113,19 @@ def test_texts_that_repeat_themselves_take_fewer_passes_than_in_the_first_class_
         rig.run(*(Request(prompt=prompt, max_tokens=150) for prompt in PROMPTS))
         n_passes.append(len(rig.passes))
     assert n_passes[0] < 0.8 * n_passes[1]
+
+
+@pytest.mark.parametrize(("mode", "told"), [("exact", True), ("faithful", False)])
+def test_only_exact_passes_are_taken_for_wide_ones(mode: Mode, told: bool) -> None:
+    controller = Noticing(0)
+    rig = Rig(
+        exact=BASE,
+        wide=WIDE,
+        mode=mode,
+        target=Rounding(),
+        context_size=SIZE,
+        proposers={},
+        controller=controller,
+    )
+    rig.run(Request(prompt=PROMPTS[0], max_tokens=150))
+    assert (controller.n_noticed > 0) == told

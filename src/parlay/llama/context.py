@@ -142,10 +142,6 @@ class Context:
         self._capture = Capture(self._handle, self.model, layers, listener)
 
     @property
-    def _captures(self) -> bool:
-        return self._capture is not None and not self._capture.paused
-
-    @property
     def captured(self) -> tuple[int, ...]:
         """The layers whose inputs are captured now."""
         return () if self._capture is None else self._capture.layers

@@ -226,9 +226,10 @@ def joined_name(found: ExactClass, wide: ExactClass | None) -> str:
 
 
 def pinned_pair(classes: Iterable[ExactClass], name: str) -> tuple[ExactClass, ExactClass | None]:
-    """Both classes of a joined name; a simple one has no second."""
+    """Both classes of a joined name; a simple one has no second, nor has one named twice."""
     every, (first, _, second) = tuple(classes), name.partition(_AND)
-    return pinned(every, first), pinned(every, second) if second else None
+    found, wide = pinned(every, first), pinned(every, second) if second else None
+    return found, None if wide is found else wide
 
 
 def pinned(classes: Iterable[ExactClass], name: str) -> ExactClass:

@@ -42,11 +42,9 @@ class Repeats:
 
     def now(self, tokens: Sequence[int], n_prompt: int) -> bool:
         """Of a text that begins with a prompt of so many tokens."""
-        n = len(self._text)
-        if n < n_prompt or n > len(tokens):  # a new one, or part of it was dropped
+        if not self._text or len(self._text) > len(tokens):  # a new one, or part of it was dropped
             self._start(tokens[:n_prompt])
-            n = n_prompt
-        for token in tokens[n:]:
+        for token in tokens[len(self._text) :]:
             self._push(token)
         return self._repeating
 

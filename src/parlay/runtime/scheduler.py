@@ -187,7 +187,7 @@ class Scheduler:
         self._waiting.append(seq)
 
     def step(self) -> None:
-        """One round for every sequence that decodes, and one chunk of one prompt."""
+        """One round for every sequence that decodes, and a few passes over prompts."""
         self._drop_cancelled()
         self._admit()
         self.bets.crowded = bool(self._waiting)
@@ -386,11 +386,12 @@ class Scheduler:
         """Controller sets the windows, proposers fill them; prompts go on by a chunk."""
         decoding = [seq for seq in sequences if seq.n_pending == 1]
         exact = self._is_exact(sequences)
-        if self.composition.wide is not None and any(seq.repeating for seq in decoding):
+        changes = exact and self.composition.wide is not None
+        if changes and any(seq.repeating for seq in decoding):
             self.bets.controller.notice()  # such passes are wide, whoever bets on them
         frame = self.composition.frame(decoding) if exact and decoding else ANY_SHAPE
         placed = self.bets.place(decoding, frame) if betting else self.bets.abstain(decoding)
-        if exact and self.composition.wide is not None:
+        if changes:
             placed = [_in_one_class(s, bet) for s, bet in zip(decoding, placed, strict=True)]
         rows = [self._row(s, bet) for s, bet in zip(decoding, placed, strict=True)]
         room = (self._n_batch if rows else self._n_call) - sum(len(row.span.tokens) for row in rows)
