@@ -147,13 +147,16 @@ def test_a_text_may_risk_early_what_its_whole_length_allows_but_no_more_than_a_p
 def test_a_draft_model_may_lose_2_percent_of_what_a_text_may_have_and_two_passes_at_most() -> None:
     account = Account()
     account.open(0)
-    found = [account.first_stake(0, "model", PLAIN_S, n) for n in (10, 50, 1000)]
+    found = [account.first_stake(0, "model", 0, PLAIN_S, n) for n in (10, 50, 1000)]
     assert found == pytest.approx([0.0, 0.5, 1.5])  # beside the half of a pass that anyone may
+    # And less as the text earns it by its length.
+    assert account.first_stake(0, "model", 75, PLAIN_S, 1000) == pytest.approx(0.5)
+    assert account.first_stake(0, "model", 100, PLAIN_S, 1000) == 0.0
 
 
 def test_what_it_lost_in_earlier_texts_counts_by_half_and_what_it_lost_in_this_one_once() -> None:
     account = Account({"model": -1.0})
     account.open(0)
-    before = account.first_stake(0, "model", PLAIN_S, 1000)
+    before = account.first_stake(0, "model", 0, PLAIN_S, 1000)
     account.book(0, "model", -0.5)
-    assert before == account.first_stake(0, "model", PLAIN_S, 1000) == pytest.approx(1.5 - 0.45)
+    assert before == account.first_stake(0, "model", 0, PLAIN_S, 1000) == pytest.approx(1.5 - 0.45)

@@ -147,10 +147,13 @@ class Account:
         """Seconds that one may stake which this text has shown to be right, less what it lost."""
         return max(0.0, limit_s + min(0.0, self._record.get(proposer, 0.0)))
 
-    def first_stake(self, seq_id: int, proposer: str, plain_s: float, n_tokens: int) -> float:
-        """Seconds beyond the usual stake that a draft model may lose in a request which may have so
-        many tokens, less what it has lost in earlier ones."""
-        most = min(_FIRST, _SHARE * n_tokens) - _STAKE
+    def first_stake(
+        self, seq_id: int, proposer: str, n_generated: int, plain_s: float, n_remaining: int
+    ) -> float:
+        """Seconds beyond the usual allowance that a draft model may lose, as long as its text has
+        not earned them by its length, less what it has lost in earlier ones."""
+        most = min(_FIRST, _SHARE * (n_generated + n_remaining))
+        most -= max(_STAKE, _SHARE * n_generated)
         lost = min(0.0, self._before[seq_id].get(proposer, 0.0))
         return max(0.0, most * plain_s + _BORNE * lost)
 

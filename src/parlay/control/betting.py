@@ -641,9 +641,9 @@ def _allowance(
     first = _STAKE_WITH_SAVINGS * plain_s
     stake = account.savings(proposer, first)
     if len(requests) == 1:
-        view = requests[0].view
-        n_tokens = view.n_generated + view.n_remaining
-        stake = max(stake, account.first_stake(view.seq_id, proposer, plain_s, n_tokens))
+        v = requests[0].view
+        own = account.first_stake(v.seq_id, proposer, v.n_generated, plain_s, v.n_remaining)
+        stake = max(stake, own)
     if vouched:
         stake = max(stake, account.vouched(proposer, first))
     return sum(allowances) + min(stake, max(0.0, first - sum(allowances)))
