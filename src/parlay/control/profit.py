@@ -494,18 +494,8 @@ class ProfitController:
             self.account.regain(r.seq_id, refused.right_s if right else -refused.wrong_s)
 
     def _observe_time(self, rounds: Sequence[Round]) -> None:
+        self._observe_search(rounds)
         first = rounds[0]
-        betting = _is_bet(rounds)
-        # A drafter that was asked and had nothing to say took time of its own, not a search's.
-        if betting or not any(r.window for r in rounds):
-            self._search_pace.observe(
-                first.timing.draft_s,
-                first.timing.verify_s,
-                searched=self._n_searched(rounds),
-                of=len(rounds),
-                found=betting,
-                right=any(r.n_accepted for r in rounds) if betting else _was_right(rounds),
-            )
         n_context = max([r.n_context for r in rounds])
         n_shape, rows = self._n_made(rounds), first.n_pass_rows
         if n_shape is None:
@@ -537,6 +527,19 @@ class ProfitController:
         self._observe_ahead(rounds)
         if drafter is not None:
             drafter.observe(draft_s * pace, first.timing.draft_s)
+
+    def _observe_search(self, rounds: Sequence[Round]) -> None:
+        betting, timing = _is_bet(rounds), rounds[0].timing
+        # A drafter that was asked and had nothing to say took time of its own, not a search's.
+        if betting or not any(r.window for r in rounds):
+            self._search_pace.observe(
+                timing.draft_s,
+                timing.verify_s,
+                searched=self._n_searched(rounds),
+                of=len(rounds),
+                found=betting,
+                right=any(r.n_accepted for r in rounds) if betting else _was_right(rounds),
+            )
 
     def _n_searched(self, rounds: Sequence[Round]) -> int:
         requests = [self._requests.get(r.seq_id) for r in rounds]

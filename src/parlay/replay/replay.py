@@ -205,10 +205,8 @@ class _World:
         views = [_view(seq, proposers, i < n_due, crowded) for i, seq in enumerate(slots)]
         if n_due:  # whoever is not asked has nothing to say in this round
             views[n_due:] = [_silenced(view) for view in views[n_due:]]
-        if self._rows_at is not None:
-            views = [
-                _held(view, seq, self._rows_at) for view, seq in zip(views, slots, strict=True)
-            ]
+        if (rows_at := self._rows_at) is not None:
+            views = [_held(view, seq, rows_at) for view, seq in zip(views, slots, strict=True)]
         choices = controller.choose(views)
         bets = [_bet(seq, choice) for seq, choice in zip(slots, choices, strict=True)]
         made = {seq.seq_id: 1 + len(bet.confidence) for seq, bet in zip(slots, bets, strict=True)}
@@ -217,9 +215,8 @@ class _World:
         if len(slots) == 1:
             least = views[0].floor
             laid_out = {id_: max(least, choices[0].width(n)) for id_, n in laid_out.items()}
-        rows = sum(laid_out.values())
-        search_s = self._searching.seconds(n_due)
-        both, draft_s = self._beside(choices, bets), search_s + self._draft_s(slots, bets)
+        rows, both = sum(laid_out.values()), self._beside(choices, bets)
+        draft_s = self._searching.seconds(n_due) + self._draft_s(slots, bets)
         pass_s = self._pass_s(self._cutting.parts(laid_out), n_context)
         slowdown = 1.0 if both is None else both.slowdown[rows]
         timing = Timing(draft_s, pass_s * slowdown, self._undo_s(bets))
