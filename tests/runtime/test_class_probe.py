@@ -302,6 +302,40 @@ def tried(model: Kernels, found: ExactClass, lengths: Sequence[int]) -> ExactCla
     return longer
 
 
+class Parted(Kernels):
+    """As attention on a GPU: parted by the pages that a pass reads, otherwise for several."""
+
+    steady = True
+
+    def __init__(self) -> None:
+        super().__init__(lambda n, start, place: 0, 2048)
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        found = super().decode(spans)
+        pages = max(-(-(span.start + len(span.tokens)) // 256) for span in spans)
+        used = pages + (len(spans) > 1 and pages == 4)
+        return [rows + np.float32(1e-4) * used for rows in found]
+
+
+def test_on_a_gpu_what_holds_after_a_text_says_nothing_of_other_pages() -> None:
+    model = Parted()
+    (found,) = probe(model, MAX_ROWS, 2, chunk=64).classes
+    assert found.by_page and found.fitting([24]) and list(found.fitting([600])) == [1]
+    assert len(tried(model, found, [600]).fitting([600])) == MAX_ROWS
+    longer = tried(model, found, [600, 600])
+    assert longer.fitting([600, 650]) and not longer.fitting([300, 300])
+    assert not tried(model, longer, [900, 900]).fitting([900, 900])
+
+
+def test_on_a_gpu_texts_of_several_pages_never_share_a_pass() -> None:
+    model = Parted()
+    (found,) = probe(model, MAX_ROWS, 2, chunk=64).classes
+    for lengths in ([24, 24], [600, 600], [24, 600]):
+        found = tried(model, found, lengths)
+    assert found.fitting([24, 24]) and found.fitting([600, 600])
+    assert not found.fitting([24, 600])
+
+
 def test_one_sequence_needs_no_probe_of_several() -> None:
     model = ScriptedModel(LOGITS, 16, 512)
     (found,) = probe(model, MAX_ROWS, 1).classes

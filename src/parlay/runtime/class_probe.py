@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from parlay.decoding.span import Passes
 from parlay.runtime.company_probe import Company, Together
-from parlay.runtime.exactness import PAGE, SINGLE, ExactClass, band, n_pages
+from parlay.runtime.exactness import PAGE, SINGLE, ExactClass, n_pages
 from parlay.runtime.walking import Budget, Digest, OutOfTime, Run, Walker
 from parlay.timing.probe_text import probe_tokens
 
@@ -96,7 +96,7 @@ def reaches(
 def _further(walker: Walker, found: ExactClass, runs: Sequence[Run]) -> ExactClass:
     if len(runs) > 1:
         return _further_together(walker, found, runs)
-    bands = found.bands | {band(runs[0].start)}
+    bands = found.bands | {found.place(runs[0].start)}
     return replace(found, bands=bands) if _mixes(walker, runs[0], _few(found.widths)) else found
 
 
@@ -104,6 +104,8 @@ def _further_together(walker: Walker, found: ExactClass, runs: Sequence[Run]) ->
     """The first time that so many are tried, what does not hold leaves the class for good."""
     n, rows = len(runs), found.rows_for(len(runs))
     even = len({n_pages(run.start + found.floor) for run in runs}) == 1
+    if found.by_page and not even:
+        return found
     good = Together(walker, runs).agreeing(found, n, rows)
     if good != rows:
         first = even and all(number != n for number, _ in found.company)
@@ -111,7 +113,7 @@ def _further_together(walker: Walker, found: ExactClass, runs: Sequence[Run]) ->
         found = replace(found, together=found.together - lost) if first else found
         if not first or not good:
             return found
-    company = found.company | {(n, band(run.start)) for run in runs}
+    company = found.company | {(n, found.place(run.start)) for run in runs}
     return replace(found, company=company, uneven=found.uneven | (set() if even else {n}))
 
 
@@ -133,8 +135,9 @@ class _Probing:
         groups, probed = self._agreeing(fitting)
         if len(probed) < min(2, len(fitting)) or not fitting:
             return Probe((SINGLE,), complete=not fitting)
-        bands = frozenset(map(band, probed))
-        classes = [ExactClass(group, bands=bands) for group in groups]
+        by_page = self._walker.passes.steady
+        classes = [ExactClass(group, paged=by_page, by_page=by_page) for group in groups]
+        classes = [replace(c, bands=frozenset(map(c.place, probed))) for c in classes]
         try:
             classes = self._described(classes)
             if self._n_sequences > 1:
@@ -240,7 +243,10 @@ class _Probing:
         return [replace(c, digest=_signature(self._walker, c)) for c in found]
 
     def _is_paged(self, found: ExactClass) -> bool:
-        """Whether a row changes when its pass reads a page more than its own place needs."""
+        """Whether a row changes when its pass reads a page more than its own place needs; that it
+        does not after one text says nothing of others where the pages decide."""
+        if found.by_page:
+            return True
         widest, start = max(found.widths), PAGE - found.floor
         if widest == found.floor or _LONG + self._max_rows > self._size:
             return False  # no pass can
@@ -306,7 +312,7 @@ class _Probing:
             self._walker.read(text.prefix)
             if not self._mixes(text, found.widths):
                 return
-            yield band(length)
+            yield found.place(length)
             length *= 2
 
 

@@ -120,7 +120,7 @@ class Company:
 
     def _uneven(self, found: ExactClass) -> frozenset[int]:
         """How many may share a pass though one has a longer text; tried with as many as can."""
-        if not found.together or self._size < _LONG + _MOST_ROWS:
+        if not found.together or found.by_page or self._size < _LONG + _MOST_ROWS:
             return frozenset()
         n, rows = max(found.together)
         together = Together(self._walker, self._read([_SHORT] * (n - 1) + [_LONG]))
@@ -134,4 +134,6 @@ def _joined(own: ExactClass, together: Together) -> ExactClass:
     shapes = frozenset(
         (n, rows) for n in counts for rows in together.agreeing(own, n, own.rows_for(n))
     )
-    return replace(own, together=shapes, company=frozenset((n, 0) for n, _ in shapes))
+    return replace(
+        own, together=shapes, company=frozenset((n, own.place(_SHORT)) for n, _ in shapes)
+    )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from parlay.runtime.exactness import ExactClass, band, joined_name
+from parlay.runtime.exactness import ExactClass, joined_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Composition:
 
     def _parted(self, left: list[AnyPlaced]) -> list[list[AnyPlaced]]:
         for one in left:
-            if band(one.n_cached) not in self.of([one]).bands:
+            if not self.of([one]).is_probed(1, [one.n_cached]):
                 self._look([one])
         found = []
         while left:
@@ -129,7 +129,7 @@ class Composition:
         if found.is_tried(n, lengths) or not found.rows_for(n):
             return
         wide = found is self.wide
-        key = (wide, n, frozenset(map(band, lengths)))
+        key = (wide, n, frozenset(map(found.place, lengths)))
         if key in self._tried:
             return
         self._tried.add(key)

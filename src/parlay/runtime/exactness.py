@@ -45,10 +45,13 @@ class ExactClass:
     # another number of them than a padded plain pass at the same place does.
     paged: bool = False
     prompts: bool = False  # whether prompts read in chunks of any size agree with its passes
-    bands: frozenset[int] = frozenset()  # lengths of text it was probed at; see `band`
+    bands: frozenset[int] = frozenset()  # lengths of text it was probed at; see `place`
     company: frozenset[tuple[int, int]] = frozenset()  # the same for so many sequences
     uneven: frozenset[int] = frozenset()  # so many may share a pass whose texts differ in pages
     digest: str = ""  # of a few of its logits: tells later whether this still holds
+    # Whether what was found after a text holds for as many pages alone: a GPU parts the sums of
+    # attention by the pages and by how many sequences read them.
+    by_page: bool = False
 
     @property
     def floor(self) -> int:
@@ -72,6 +75,10 @@ class ExactClass:
     def concurrent(self) -> bool:
         """Whether any pass over several sequences is in it."""
         return bool(self.together)
+
+    def place(self, length: int) -> int:
+        """Texts in the same place are alike: what holds after one holds after the others."""
+        return n_pages(length + self.floor) if self.by_page else band(length)
 
     def rows_for(self, n_sequences: int) -> list[int]:
         """How many rows each of so many sequences may have, all of them the same; ascending."""
@@ -103,17 +110,18 @@ class ExactClass:
 
     def is_tried(self, n_sequences: int, lengths: Sequence[int]) -> bool:
         """Whether nothing is left to be found out about so many after texts so long."""
+        even = len({n_pages(length + self.floor) for length in lengths}) == 1
+        if self.by_page and not even:
+            return True  # they never share a pass
         if not self.is_probed(n_sequences, lengths):
             return False
-        if self.paged or self._ignores_pages(n_sequences):
-            return True
-        return len({n_pages(length + self.floor) for length in lengths}) == 1
+        return even or self.paged or self._ignores_pages(n_sequences)
 
     def is_probed(self, n_sequences: int, lengths: Iterable[int]) -> bool:
         """Whether its shapes were tried on so many sequences after texts about so long."""
         if n_sequences == 1:
-            return self.bands.issuperset(map(band, lengths))
-        return all((n_sequences, band(length)) in self.company for length in lengths)
+            return self.bands.issuperset(map(self.place, lengths))
+        return all((n_sequences, self.place(length)) in self.company for length in lengths)
 
     def _same_pages(self, rows: int, lengths: Sequence[int]) -> bool:
         alone = {n_pages(length + self.floor) for length in lengths}
@@ -165,6 +173,7 @@ class ExactClass:
             "company": sorted(map(list, self.company)),
             "uneven": sorted(self.uneven),
             "digest": self.digest,
+            "by_page": self.by_page,
         }
 
     @classmethod
@@ -180,6 +189,7 @@ class ExactClass:
                 frozenset((_count(n), int(length)) for n, length in record["company"]),
                 _counts(record["uneven"]),
                 str(record["digest"]),
+                bool(record["by_page"]),
             )
         except (LookupError, TypeError, ValueError) as error:
             raise BadRequest(f"not a class of passes: {error!r}") from None
