@@ -138,11 +138,12 @@ class Recorded:
         self._n_vocab = n_vocab
         self._text: tuple[int, ...] = ()
         self._n_prompt = 0
-        self._rng = random.Random(0)
+        self._rng = random.Random()
 
     def play(self, n_prompt: int, text: Sequence[int]) -> None:
-        """From here on this answer is given."""
+        """From here on this answer is given; each has errors of its own, the same in every run."""
         self._n_prompt, self._text = n_prompt, tuple(text)
+        self._rng.seed(f"{self._share} {self._text}")
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         made = self._drafter.propose(asks)

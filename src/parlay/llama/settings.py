@@ -162,9 +162,9 @@ class ContextSettings:
     n_outputs: int = 64  # most rows whose logits are read
     threads: int = 0  # 0: physical cores
     flash_attention: FlashAttention = "auto"
-    # auto: f16 on a GPU. On a CPU K is bf16 and V is f16: same size and speed, but equal types
-    # let ggml switch to another attention kernel for single tokens past 256, and then no pass
-    # over several tokens equals single ones any more (docs/explanation/exactness.md).
+    # auto: f16 on a GPU. On a CPU K is bf16 and V is f16: the same size, and slower in long prompts
+    # only. Equal types let ggml switch to another attention kernel for single tokens past 256, and
+    # then no pass over several tokens equals single ones (docs/explanation/exactness.md).
     cache_type_k: str = "auto"
     cache_type_v: str = "auto"
     # Of recurrent and hybrid models: earlier states that a pass leaves behind for each sequence, so

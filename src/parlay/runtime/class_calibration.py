@@ -251,11 +251,14 @@ class ClassCalibration:
         self, value: Valuation, possible: Sequence[ExactClass]
     ) -> tuple[ExactClass, ExactClass | None]:
         """By price; a second class only for who drafts from the text, and whose cache can be cut
-        anywhere."""
+        anywhere. Not by itself on a GPU: before lengths were told apart by pages there, 2 of 120
+        texts differed in a pair, and nobody has shown since that none does. Who pins one has it."""
         n_slots, asked = self._settings.context.n_sequences, self._settings.mode == "exact"
         found = value.best(possible, n_slots, asked=asked)
         looks = any(name in FREE_PROPOSERS for name in self._settings.draft)
-        if not looks or found.prompts or self._target.rollback is not Rollback.PARTIAL:
+        if not looks or found.prompts or found.by_page:
+            return found, None
+        if self._target.rollback is not Rollback.PARTIAL:
             return found, None
         return found, value.wide(found, possible, n_slots)
 
