@@ -5,12 +5,12 @@ Knows neither tokens' meaning nor models. The fixed window is the simplest one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from parlay.control.cost import CostTable
-from parlay.decoding.draft import NOTHING_READY, Draft, Look, Ready
+from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Look, Ready
 from parlay.decoding.round import Fallback, Round
 from parlay.proposers.proposer import KeepGoing
 
@@ -39,6 +39,13 @@ class View:
     look: Look | None = None  # what came of the last one that was asked for, told once
     # By draft model that reads without being asked: tokens it lacks before the last one.
     unread: Mapping[str, int] = field(default_factory=dict)
+
+    def silenced(self, free: Collection[str]) -> View:
+        """Beside others that are searched for: without a search free proposers have nothing to say,
+        where a missing offer would be a draft model's."""
+        if self.searched:
+            return self
+        return replace(self, offers={name: NO_DRAFT for name in self.proposers if name in free})
 
 
 # Given the confidences of a finished draft: how many of its tokens are worth a row in the pass?

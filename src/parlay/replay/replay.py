@@ -17,7 +17,7 @@ from parlay.control.controller import Choice, Controller, Listener, View
 from parlay.control.cost import CostTable, DrafterCost
 from parlay.control.cutting import APART, Cutting, Part, seconds
 from parlay.control.packing import padded
-from parlay.decoding.draft import NO_DRAFT, Draft, Look, Ready
+from parlay.decoding.draft import Draft, Look, Ready
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.proposers.prediction import PREDICTION
 from parlay.replay.recording import Recording
@@ -204,7 +204,7 @@ class _World:
         n_due = self._searching.due(controller, len(slots))
         views = [_view(seq, proposers, i < n_due, crowded) for i, seq in enumerate(slots)]
         if n_due:  # whoever is not asked has nothing to say in this round
-            views[n_due:] = [_silenced(view) for view in views[n_due:]]
+            views[n_due:] = [view.silenced(FREE) for view in views[n_due:]]
         if (rows_at := self._rows_at) is not None:
             views = [_held(view, seq, rows_at) for view, seq in zip(views, slots, strict=True)]
         choices = controller.choose(views)
@@ -325,10 +325,6 @@ def _held(view: View, seq: _Sequence, rows_at: RowsAt) -> View:
     window = min(view.max_window, n - 1)
     offers = {name: _first(draft, window) for name, draft in view.offers.items()}
     return replace(view, max_window=window, floor=least, pads=False, offers=offers)
-
-
-def _silenced(view: View) -> View:
-    return replace(view, offers={name: NO_DRAFT for name in view.proposers if name in FREE})
 
 
 def _first(draft: Draft, n: int) -> Draft:

@@ -184,7 +184,7 @@ class Bets:
         n_due = self.controller.due(n)
         views = [self._view(seq, n, frame, i < n_due) for i, seq in enumerate(sequences)]
         if 0 < n_due < n:  # whoever is not asked has nothing to say in this round
-            views[n_due:] = [self._silenced(view) for view in views[n_due:]]
+            views[n_due:] = [view.silenced(self._free) for view in views[n_due:]]
         choices = [
             self._explain(choice, seq, view)
             for choice, seq, view in zip(
@@ -331,11 +331,6 @@ class Bets:
             pads=frame is ANY_SHAPE,
             look=self._look(seq) if self._looks else None,
         )
-
-    def _silenced(self, view: View) -> View:
-        """Without a search, beside others that are searched for."""
-        silent = {name: NO_DRAFT for name in view.proposers if name in self._free}
-        return view if view.searched else replace(view, offers=silent)
 
     def _look(self, seq: Sequence) -> Look | None:
         """What came of a draft that was only looked at, once the text has left it or reached its

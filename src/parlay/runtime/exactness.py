@@ -110,18 +110,19 @@ class ExactClass:
 
     def is_tried(self, n_sequences: int, lengths: Sequence[int]) -> bool:
         """Whether nothing is left to be found out about so many after texts so long."""
-        even = len({n_pages(length + self.floor) for length in lengths}) == 1
-        if self.by_page and not even:
-            return True  # they never share a pass
-        if not self.is_probed(n_sequences, lengths):
-            return False
-        return even or self.paged or self._ignores_pages(n_sequences)
+        if self.is_probed(n_sequences, lengths):  # asked in every round: mostly that is all
+            return self.paged or self._ignores_pages(n_sequences) or self._even(lengths)
+        return self.by_page and not self._even(lengths)  # then they never share a pass
 
     def is_probed(self, n_sequences: int, lengths: Iterable[int]) -> bool:
         """Whether its shapes were tried on so many sequences after texts about so long."""
         if n_sequences == 1:
             return self.bands.issuperset(map(self.place, lengths))
         return all((n_sequences, self.place(length)) in self.company for length in lengths)
+
+    def _even(self, lengths: Iterable[int]) -> bool:
+        """Whether padded plain passes after texts so long read equally many pages."""
+        return len({n_pages(length + self.floor) for length in lengths}) == 1
 
     def _same_pages(self, rows: int, lengths: Sequence[int]) -> bool:
         alone = {n_pages(length + self.floor) for length in lengths}

@@ -251,14 +251,13 @@ class Scheduler:
         reading = [seq for seq in self._active if seq.n_pending > 1]
         decoding = [seq for seq in self._active if seq.n_pending == 1]
         exact = self._is_exact(self._active)
+        if self._padding.cutting.unified and not exact:
+            return [decoding + reading] if self._active else []
         prompts = self._prompts.passes(reading, len(decoding), exact=exact)
         if exact:
-            groups = [*prompts, *self.composition.groups(decoding)]
-        elif self._padding.cutting.unified:
-            groups = [decoding + reading]
-        else:  # one pass over both would be cut in two, and its rounds would have another shape
-            groups = [decoding, *prompts]
-        return [group for group in groups if group]
+            return [*prompts, *self.composition.groups(decoding)]
+        # One pass over both would be cut in two, and its rounds would have another shape.
+        return [decoding, *prompts] if decoding else prompts
 
     def _is_exact(self, sequences: Seq[Sequence]) -> bool:
         """Whether any of them is to be exact: then all their passes are."""
