@@ -63,7 +63,7 @@ def together(engine: Engine, requests: list[Request]) -> list[Bits]:
 
 def test_bits_depend_on_nothing_but_the_prompt(made: Callable[..., Engine]) -> None:
     with made("suffix") as engine:
-        requests, name = texts(engine.model.vocabulary), engine.exact.name
+        requests, name = texts(engine.model.vocabulary), engine.exact_name
         four = together(engine, requests)
         warm = [bits(engine, request) for request in requests]
         n_shared = len({n for n, _ in engine.exact.company})

@@ -87,7 +87,7 @@ def test_what_a_start_found_is_told_to_those_who_plan(target: Path, prices: Pric
     with Engine(settings(target, "suffix", slots=2, exact_cost_pct=100)) as engine:
         names = ", ".join(found.name for found in engine.chosen.classes)
     told = exactness_told(target)
-    assert told is not None and told.startswith(f"class {engine.exact.name} (of {names}) costs ")
+    assert told is not None and told.startswith(f"class {engine.exact_name} (of {names}) costs ")
     assert told.endswith(" % of the speed here: the default is exact")
     rows = exact_rows_told(target, 2)
     assert rows is not None and rows.by_number[1] == tuple(engine.exact.rows_for(1))

@@ -179,7 +179,7 @@ def test_concurrent_answers_stay_in_the_class_and_say_what_each_says_alone(
     found = engine.exact  # whether they share passes or take turns is decided by measured time
     assert all(found.holds(shape, [20] * len(shape)) for shape in shapes)
     assert all(seq.exact for seq in sequences)
-    alone = plain(target, REQUESTS, mode="exact", exact_class=found.name)
+    alone = plain(target, REQUESTS, mode="exact", exact_class=engine.exact_name)
     assert [seq.tokens for seq in sequences] == alone
 
 
