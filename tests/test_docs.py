@@ -16,7 +16,7 @@ import typer
 
 from parlay.cli.main import app
 from parlay.deployment import Deployment
-from parlay.runtime.load_settings import LoadSettings
+from parlay.runtime.startup.load_settings import LoadSettings
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("docs", "examples", "benchmarks", "community", "src/parlay/drafters")

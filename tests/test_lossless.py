@@ -17,7 +17,7 @@ import pytest
 from benchmarks.proofs.lossless import FREE, WAYS, WINDOWS, answers, prompts
 from parlay import Parlay
 from parlay.models import BLOCK_DRAFTER, DEFAULT_DRAFTER
-from parlay.runtime.loading import MODEL
+from parlay.runtime.startup.loading import MODEL
 
 pytestmark = pytest.mark.weights
 

@@ -15,7 +15,7 @@ from parlay.bench.comparison import Interval
 from parlay.control.cost import CostTable, Curve
 from parlay.control.profit import ProfitController
 from parlay.pairing.manifest import user_manifest
-from parlay.runtime.learned import joined, keep_learned, learned_controller
+from parlay.runtime.startup.learned import joined, keep_learned, learned_controller
 
 COSTS = CostTable({(1, 1): Curve({1: 1.0}, {})}, name="made up")
 

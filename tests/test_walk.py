@@ -27,7 +27,7 @@ from parlay.llama.context import Context
 from parlay.llama.template import ChatTemplate
 from parlay.llama.vocabulary import Vocabulary
 from parlay.proposers.suffix import SuffixProposer
-from parlay.runtime.slots import Slots
+from parlay.runtime.caching.slots import Slots
 from parlay.runtime.worker import Worker
 from parlay.server.api.answer_text import MarkedText
 from parlay.server.api.job import Mailbox

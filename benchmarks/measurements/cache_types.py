@@ -16,7 +16,7 @@ from parlay.hub.resolving import resolve_model
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.runtime.class_probe import probe
+from parlay.runtime.exact.class_probe import probe
 
 TYPES = (("f16", "f16"), ("bf16", "f16"), ("q8_0", "f16"), ("f16", "bf16"), ("q8_0", "q8_0"))
 LENGTHS = (64, 300, 1200, 1900)

@@ -22,7 +22,7 @@ from parlay.control.cost import CostTable, load_costs, shipped_costs
 from parlay.control.profit import ProfitController
 from parlay.replay.recording import Recording, mixed_workload
 from parlay.replay.replay import Replay, RowsAt
-from parlay.runtime.repeats import RUN
+from parlay.runtime.exact.repeats import RUN
 
 Bounds = tuple[int, int]
 

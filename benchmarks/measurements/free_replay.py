@@ -48,14 +48,14 @@ from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime import scheduler as scheduling
 from parlay.runtime.bets import Bets
-from parlay.runtime.composition import Composition
-from parlay.runtime.exactness import ExactClass
-from parlay.runtime.grammar import Grammars
+from parlay.runtime.caching.slots import Slots
+from parlay.runtime.exact.composition import Composition
+from parlay.runtime.exact.exactness import ExactClass
 from parlay.runtime.padding import Padding
 from parlay.runtime.request import Request
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence as Answer
-from parlay.runtime.slots import Slots
+from parlay.runtime.structured.grammar import Grammars
 from parlay.testing import ScriptedModel
 
 SUITES: Final = {"structured-24": SKELETON, "edits-16": PREDICTION}

@@ -32,7 +32,7 @@ from parlay.llama.vocabulary import Vocabulary
 from parlay.llama.vocabulary_only import open_vocabulary
 from parlay.proposers.proposer import GREEDY, Ask
 from parlay.proposers.skeleton import SkeletonProposer
-from parlay.runtime.grammar import Grammars
+from parlay.runtime.structured.grammar import Grammars
 
 PARTS = ("skeleton", "masks", "accept")
 KINDS = ("greedy", "forbidden", "drawn")

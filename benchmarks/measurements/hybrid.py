@@ -53,11 +53,11 @@ from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.planning.limits import load_list, plan_here
 from parlay.runtime.engine import Engine
-from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Piece
 from parlay.runtime.sequence import Sequence as Answering
-from parlay.runtime.snapshots import wanted_files
+from parlay.runtime.startup.engine_settings import EngineSettings
+from parlay.runtime.startup.snapshots import wanted_files
 from parlay.testing import RecordedProposer
 
 GREEDY = Sampling(temperature=0.0)

@@ -34,7 +34,7 @@ from parlay.bench.suite import Prompt, load_suite
 from parlay.decoding.round import Round
 from parlay.hub.resolving import resolve_model
 from parlay.proposers.draft_model import DraftModel
-from parlay.runtime.loading import behind
+from parlay.runtime.startup.loading import behind
 
 Ask = Callable[[Prompt, int], dict[str, Any]]
 

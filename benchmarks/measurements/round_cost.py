@@ -47,13 +47,13 @@ from parlay.proposers.proposer import Proposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime import scheduler as scheduling
 from parlay.runtime.bets import Bets
-from parlay.runtime.composition import Composition
-from parlay.runtime.exactness import ExactClass
+from parlay.runtime.caching.slots import Slots
+from parlay.runtime.exact.composition import Composition
+from parlay.runtime.exact.exactness import ExactClass
 from parlay.runtime.padding import Padding
 from parlay.runtime.request import Mode, Request
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence as Answer
-from parlay.runtime.slots import Slots
 from parlay.testing import ScriptedModel
 
 N_VOCAB, CONTEXT = 49152, 2048

@@ -34,7 +34,7 @@ from parlay.hub.resolving import resolve_model
 from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.proposer import Ask
-from parlay.runtime.loading import MODEL, behind
+from parlay.runtime.startup.loading import MODEL, behind
 
 KINDS = ("plain", "suffix", "drafter", "ahead", "resting")
 DRAFTS = {"plain": "none", "suffix": "suffix"}  # the others leave it to the controller

@@ -45,7 +45,7 @@ from parlay.llama import library
 from parlay.models import SHIPPED_DRAFTERS
 from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.proposer import Proposer
-from parlay.runtime.loading import MODEL
+from parlay.runtime.startup.loading import MODEL
 
 SOAK_CACHE_MB = 64  # full within minutes: what grows after that is a leak
 

@@ -37,7 +37,7 @@ from parlay.bench.suite import load_suite
 from parlay.hub.resolving import resolve_model
 from parlay.models import SHIPPED_DRAFTERS
 from parlay.parlay import Stream
-from parlay.runtime.loading import MODEL
+from parlay.runtime.startup.loading import MODEL
 
 Messages = list[dict[str, Any]]
 Options = dict[str, Any]

@@ -22,7 +22,7 @@ from parlay import Answer, Parlay
 from parlay.bench.suite import load_suite
 from parlay.llama.requantise import requantise
 from parlay.models import SHIPPED_DRAFTERS, default_model
-from parlay.runtime.loading import MODEL
+from parlay.runtime.startup.loading import MODEL
 from parlay.store import cache_folder
 
 N_PROMPTS = 24

@@ -21,12 +21,12 @@ from parlay.pairing.heads import find_head
 from parlay.pairing.records import find_drafter
 from parlay.runtime.answer import Answer
 from parlay.runtime.engine import Engine
-from parlay.runtime.grammar import Grammars
-from parlay.runtime.guide import Guide, Rules
-from parlay.runtime.load_settings import LoadSettings, by_keywords
-from parlay.runtime.loading import FREE_PROPOSERS
 from parlay.runtime.request import ContextFull, Mode, Request, Verification
 from parlay.runtime.sequence import Piece, Sequence
+from parlay.runtime.startup.load_settings import LoadSettings, by_keywords
+from parlay.runtime.startup.loading import FREE_PROPOSERS
+from parlay.runtime.structured.grammar import Grammars
+from parlay.runtime.structured.guide import Guide, Rules
 
 Message = Mapping[str, Any]
 

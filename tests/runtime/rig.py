@@ -14,13 +14,13 @@ from parlay.decoding.constraint import Constraint
 from parlay.decoding.span import Span
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
-from parlay.runtime.composition import Composition
-from parlay.runtime.exactness import ExactClass
+from parlay.runtime.caching.slots import Slots
+from parlay.runtime.exact.composition import Composition
+from parlay.runtime.exact.exactness import ExactClass
 from parlay.runtime.padding import Padding
 from parlay.runtime.request import Mode, Request
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Piece, Sequence
-from parlay.runtime.slots import Slots
 from parlay.testing import ScriptedModel, ScriptedProposer, hashed_logits
 
 N_VOCAB = 32

@@ -18,9 +18,9 @@ from parlay.decoding.span import Span
 from parlay.llama.threads import Threads
 from parlay.runtime import worker
 from parlay.runtime.crews import Crews
-from parlay.runtime.exactness import Inexact
+from parlay.runtime.exact.exactness import Inexact
+from parlay.runtime.exact.thread_bits import ThreadBits
 from parlay.runtime.request import Request
-from parlay.runtime.thread_bits import ThreadBits
 from tests.runtime.rig import Rig
 from tests.serving import wait_for
 

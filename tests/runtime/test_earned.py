@@ -20,9 +20,9 @@ from parlay import store
 from parlay.decoding.sampling import Sampling
 from parlay.errors import BadRequest
 from parlay.llama import library
-from parlay.runtime.class_probe import probe
 from parlay.runtime.engine import Engine
-from parlay.runtime.exactness import Inexact
+from parlay.runtime.exact.class_probe import probe
+from parlay.runtime.exact.exactness import Inexact
 from parlay.runtime.request import Mode, Request
 from parlay.server.lifecycle.slot_files import SlotFiles
 from tests import tiny_models

@@ -27,20 +27,20 @@ from parlay.llama.settings import ContextSettings
 from parlay.llama.undo import Rollback
 from parlay.llama.vocabulary import Vocabulary
 from parlay.parlay import Stream
-from parlay.runtime.class_choice import Valuation
-from parlay.runtime.class_probe import probe
 from parlay.runtime.engine import Engine
-from parlay.runtime.engine_settings import EngineSettings
+from parlay.runtime.exact.class_choice import Valuation
+from parlay.runtime.exact.class_probe import probe
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Piece
 from parlay.runtime.sequence import Sequence as Answering
+from parlay.runtime.startup.engine_settings import EngineSettings
 from parlay.runtime.worker import Closed
 from tests import tiny_models
 
 pytestmark = pytest.mark.usefixtures("own_cache_folder")
 
 SOON = 60.0
-PROBE = "parlay.runtime.class_calibration.probe"
+PROBE = "parlay.runtime.exact.class_calibration.probe"
 rng = np.random.default_rng(7)
 PROMPTS = [tuple(int(t) for t in rng.integers(3, 250, 12 + i)) for i in range(4)]
 

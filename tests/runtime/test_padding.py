@@ -11,9 +11,9 @@ from parlay.control.controller import Choice, FixedWindow, View
 from parlay.control.cost import CostTable, Curve
 from parlay.control.cutting import Cutting
 from parlay.decoding.span import Span
+from parlay.runtime.caching.slots import Slots
 from parlay.runtime.padding import Padding
 from parlay.runtime.request import Request
-from parlay.runtime.slots import Slots
 from parlay.testing import ScriptedModel
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
 

@@ -25,7 +25,7 @@ from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.proposers.skeleton import SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
-from parlay.runtime.exactness import Inexact
+from parlay.runtime.exact.exactness import Inexact
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import KEPT_ROUNDS, Piece, Sequence
 from parlay.testing import LaxConstraint, ScriptedModel, ScriptedProposer

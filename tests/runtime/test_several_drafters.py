@@ -10,8 +10,8 @@ from parlay import Parlay
 from parlay.control.controller import FixedWindow
 from parlay.errors import BadRequest
 from parlay.runtime.engine import Engine
-from parlay.runtime.engine_settings import EngineSettings
-from parlay.runtime.loading import model_names
+from parlay.runtime.startup.engine_settings import EngineSettings
+from parlay.runtime.startup.loading import model_names
 from tests import tiny_drafters, tiny_models
 
 

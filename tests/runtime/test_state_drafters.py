@@ -19,7 +19,7 @@ from parlay.proposers.chain import ChainProposer
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.head import HeadProposer
 from parlay.proposers.selector import SelectorProposer
-from parlay.runtime.class_calibration import ClassCalibration
+from parlay.runtime.exact.class_calibration import ClassCalibration
 from tests import tiny_drafters, tiny_models
 
 PROMPTS = ("Hello there, how are you", "abc def", "The cat sat on the mat and")

@@ -12,10 +12,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from parlay.decoding.sampling import Sampling
-from parlay.runtime.copying import Copying
+from parlay.runtime.caching.copying import Copying
 from parlay.runtime.engine import Engine
-from parlay.runtime.engine_settings import EngineSettings
 from parlay.runtime.request import Mode, Request
+from parlay.runtime.startup.engine_settings import EngineSettings
 from tests import tiny_models
 from tests.runtime.test_engine import Waiting, run, settings
 

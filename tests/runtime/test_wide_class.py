@@ -16,7 +16,7 @@ from parlay.control.controller import FixedWindow
 from parlay.decoding.span import Span
 from parlay.proposers.proposer import Proposer
 from parlay.proposers.suffix import SuffixProposer
-from parlay.runtime.exactness import ExactClass
+from parlay.runtime.exact.exactness import ExactClass
 from parlay.runtime.request import Mode, Request
 from parlay.testing import ScriptedModel, ScriptedProposer
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig, exact_class

@@ -20,7 +20,7 @@ from parlay.deployment import Deployment, load_deployment
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.records import record
 from parlay.routing import Rule
-from parlay.runtime import calibration
+from parlay.runtime.startup import calibration
 from parlay.server.lifecycle import monitor
 from parlay.server.lifecycle.reload import reload
 from parlay.server.lifecycle.service import Service

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from parlay.control.undoing import FOR_NOTHING
 from parlay.decoding.span import Span
 from parlay.errors import BadRequest
-from parlay.runtime.class_probe import probe
+from parlay.runtime.exact.class_probe import probe
 from parlay.testing import ScriptedModel, hashed_logits
 from parlay.timing.measuring import Stopwatch, measure, measure_drafter
 

@@ -17,7 +17,7 @@ from parlay.errors import ParlayError
 from parlay.models import default_model
 from parlay.parlay import Parlay
 from parlay.runtime.answer import Answer
-from parlay.runtime.loading import MODEL
+from parlay.runtime.startup.loading import MODEL
 
 PROMPT = """Here is a Python class. Write it again with a docstring in every method, and keep \
 everything else as it is.

@@ -30,8 +30,8 @@ from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here
 from parlay.planning.needs import Load
 from parlay.planning.requests import read_logs
 from parlay.planning.workload import MIN_REQUESTS, profile
-from parlay.runtime.class_calibration import exactness_told
-from parlay.runtime.loading import FREE_PROPOSERS
+from parlay.runtime.exact.class_calibration import exactness_told
+from parlay.runtime.startup.loading import FREE_PROPOSERS
 from parlay.server.lifecycle.engine_start import load_settings
 
 Status = Literal["ok", "warn", "fail"]

@@ -40,8 +40,8 @@ from parlay.planning.needs import Load, PlanItem
 from parlay.planning.plan import Plan
 from parlay.planning.proposals import Proposal
 from parlay.planning.snapshot_needs import with_snapshots
-from parlay.runtime.class_calibration import exactness_told
-from parlay.runtime.loading import FREE_PROPOSERS
+from parlay.runtime.exact.class_calibration import exactness_told
+from parlay.runtime.startup.loading import FREE_PROPOSERS
 
 EXAMPLE = """
 Example: parlay plan target.gguf --draft drafter.gguf --context-size 8192 --gpu-gb 24

@@ -30,7 +30,7 @@ from parlay.fleet.tables import cost_tables
 from parlay.hub.resolving import resolve_model
 from parlay.planning.requests import read_logs
 from parlay.replay.recording import mixed_workload
-from parlay.runtime.class_calibration import exact_rows_told
+from parlay.runtime.exact.class_calibration import exact_rows_told
 
 MAX_REQUESTS = 3000  # of a log: its busiest stretch
 _STREAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)

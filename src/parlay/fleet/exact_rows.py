@@ -1,7 +1,7 @@
 """An exact class as a simulation sees it: how many rows each of so many sequences may have.
 
-Plain data; the runtime finds out what is in it (`runtime/exactness.py`). A pass that has too few
-rows is padded, and sequences that cannot share a pass take turns.
+Plain data; the runtime finds out what is in it (`runtime/exact/exactness.py`). A pass that
+has too few rows is padded, and sequences that cannot share a pass take turns.
 """
 
 from __future__ import annotations

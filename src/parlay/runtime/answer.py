@@ -11,7 +11,7 @@ from typing import Any
 
 from parlay.decoding.counts import Counts
 from parlay.decoding.logprobs import TokenLogprob
-from parlay.runtime.exactness import Inexact
+from parlay.runtime.exact.exactness import Inexact
 from parlay.runtime.request import Mode
 from parlay.runtime.sequence import Piece, Sequence
 

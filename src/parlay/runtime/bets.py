@@ -28,7 +28,7 @@ from parlay.proposers.proposer import (
     reads,
 )
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
-from parlay.runtime.composition import ANY_SHAPE, Frame
+from parlay.runtime.exact.composition import ANY_SHAPE, Frame
 from parlay.runtime.faults import Faults
 from parlay.runtime.sequence import Sequence
 

@@ -18,8 +18,8 @@ from parlay.control.crew_choice import CrewChoice
 from parlay.decoding.round import Round
 from parlay.decoding.span import Span
 from parlay.llama.threads import Threads
-from parlay.runtime.exactness import Inexact
-from parlay.runtime.thread_bits import ThreadBits, is_prompt
+from parlay.runtime.exact.exactness import Inexact
+from parlay.runtime.exact.thread_bits import ThreadBits, is_prompt
 
 Prices = Callable[[], CostTable | None]
 

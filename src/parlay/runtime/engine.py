@@ -34,16 +34,25 @@ from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
-from parlay.runtime.calibration import Calibration, both_costs, price_drafters
-from parlay.runtime.class_calibration import MAX_EXACT_ROWS, ClassCalibration
-from parlay.runtime.composition import Composition
-from parlay.runtime.copying import Copying
+from parlay.runtime.caching.copying import Copying
+from parlay.runtime.caching.prompt_cache import PromptCache
+from parlay.runtime.caching.slots import Slots
 from parlay.runtime.crews import Crews
 from parlay.runtime.drafter_pause import DrafterPause, bits_stay
-from parlay.runtime.engine_settings import EngineSettings
-from parlay.runtime.exactness import SINGLE, ExactClass, Inexact
-from parlay.runtime.learned import keep_learned, learned_controller, learned_survival
-from parlay.runtime.loading import (
+from parlay.runtime.exact.class_calibration import MAX_EXACT_ROWS, ClassCalibration
+from parlay.runtime.exact.composition import Composition
+from parlay.runtime.exact.exactness import SINGLE, ExactClass, Inexact
+from parlay.runtime.exact.thread_bits import ThreadBits
+from parlay.runtime.neighbours import Neighbours
+from parlay.runtime.padding import Padding
+from parlay.runtime.prompts import PROMPTS_A_ROUND
+from parlay.runtime.request import Mode, Request
+from parlay.runtime.scheduler import Scheduler
+from parlay.runtime.sequence import Sequence, Sink
+from parlay.runtime.startup.calibration import Calibration, both_costs, price_drafters
+from parlay.runtime.startup.engine_settings import EngineSettings
+from parlay.runtime.startup.learned import keep_learned, learned_controller, learned_survival
+from parlay.runtime.startup.loading import (
     FREE,
     MODEL,
     Closing,
@@ -53,20 +62,11 @@ from parlay.runtime.loading import (
     model_names,
     same_file,
 )
-from parlay.runtime.neighbours import Neighbours
-from parlay.runtime.padding import Padding
-from parlay.runtime.prompt_cache import PromptCache
-from parlay.runtime.prompts import PROMPTS_A_ROUND
-from parlay.runtime.request import Mode, Request
-from parlay.runtime.scheduler import Scheduler
-from parlay.runtime.sequence import Sequence, Sink
-from parlay.runtime.slots import Slots
-from parlay.runtime.snapshots import (
+from parlay.runtime.startup.snapshots import (
     choose_snapshots,
     room_for_prompts,
     wanted_files,
 )
-from parlay.runtime.thread_bits import ThreadBits
 from parlay.runtime.worker import Closed, Worker
 from parlay.timing.measuring import Progress, Stopwatch, quietly
 

@@ -13,7 +13,7 @@ from parlay.control.cost import MAX_ROWS, CostTable, Curve
 from parlay.control.cutting import Cutting, Part, seconds
 from parlay.control.packing import is_whole, padded, unmeasured
 from parlay.decoding.span import Passes, Span
-from parlay.runtime.slots import Slots
+from parlay.runtime.caching.slots import Slots
 
 
 class Padding:

@@ -21,7 +21,7 @@ from parlay.control.profit import ProfitController
 from parlay.control.trials import Trials
 from parlay.decoding.round import Round
 from parlay.runtime.engine import Engine
-from parlay.runtime.learned import keep_learned, learned_controller
+from parlay.runtime.startup.learned import keep_learned, learned_controller
 from parlay.timing import measuring
 
 log = logging.getLogger("parlay.server")

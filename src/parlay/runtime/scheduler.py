@@ -28,14 +28,14 @@ from parlay.decoding.verdict import Verdict
 from parlay.decoding.verification import VERIFICATIONS
 from parlay.errors import NothingFollows, ParlayError
 from parlay.runtime.bets import Bet, Bets
-from parlay.runtime.composition import ANY_SHAPE, Composition
-from parlay.runtime.exactness import ExactClass, Inexact
+from parlay.runtime.caching.slots import Slots
+from parlay.runtime.exact.composition import ANY_SHAPE, Composition
+from parlay.runtime.exact.exactness import ExactClass, Inexact
 from parlay.runtime.faults import Faults, as_parlay
 from parlay.runtime.padding import Padding
 from parlay.runtime.prompts import Prompts
 from parlay.runtime.request import Mode
 from parlay.runtime.sequence import Sequence
-from parlay.runtime.slots import Slots
 
 # Of a long prompt every so many chunks' end is kept, beside the last one.
 _CHUNKS_PER_MARK = 8

@@ -21,8 +21,8 @@ from parlay.decoding.round import Round
 from parlay.decoding.stop import StopStrings
 from parlay.decoding.verdict import Origin, Verdict
 from parlay.errors import ParlayError
-from parlay.runtime.exactness import Inexact
-from parlay.runtime.repeats import Repeats
+from parlay.runtime.exact.exactness import Inexact
+from parlay.runtime.exact.repeats import Repeats
 from parlay.runtime.request import Request
 
 log = logging.getLogger("parlay.runtime")

@@ -26,7 +26,7 @@ from parlay.pairing.tokenizer import read_tokenizer
 from parlay.results.assemble import Setting, assemble, model_info
 from parlay.results.record import Record as ResultRecord
 from parlay.routing import DEFAULT_RULES, Rule
-from parlay.runtime.loading import MODEL
+from parlay.runtime.startup.loading import MODEL
 from parlay.tuning.outcome import Outcome
 from parlay.tuning.sitting import PLAIN, SittingWay
 from parlay.tuning.tuner import MAX_LAPS, Tuner

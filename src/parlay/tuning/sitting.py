@@ -18,7 +18,7 @@ from parlay.llama import library
 from parlay.parlay import Parlay
 from parlay.reading.bounds import one_line
 from parlay.runtime.answer import Answer
-from parlay.runtime.loading import FREE_PROPOSERS, MODEL
+from parlay.runtime.startup.loading import FREE_PROPOSERS, MODEL
 from parlay.tuning.candidate import Candidate
 
 PLAIN = "plain"

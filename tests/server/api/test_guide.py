@@ -12,8 +12,8 @@ import pytest
 
 from parlay.llama.model import Model
 from parlay.llama.settings import ModelSettings
-from parlay.runtime.grammar import Grammars
-from parlay.runtime.guide import Guide
+from parlay.runtime.structured.grammar import Grammars
+from parlay.runtime.structured.guide import Guide
 from parlay.server.api.guiding import Guiding, Wish
 from parlay.server.api.template_style import Style
 from parlay.server.api.tool_formats import FORMATS, ToolFormat

@@ -17,7 +17,7 @@ from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.llama.vocabulary import Detokenizer
-from parlay.runtime.exactness import Inexact
+from parlay.runtime.exact.exactness import Inexact
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Sequence
 from parlay.server.lifecycle.cache_care import CacheCare, CareTrial, trial

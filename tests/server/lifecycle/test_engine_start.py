@@ -10,7 +10,7 @@ import pytest
 
 from parlay.deployment import Deployment, DeploymentError, load_deployment
 from parlay.llama.settings import Adapter, Override, RopeSettings
-from parlay.runtime.load_settings import LoadSettings
+from parlay.runtime.startup.load_settings import LoadSettings
 from parlay.server.lifecycle.engine_start import (
     engine_settings,
     keep_fit,

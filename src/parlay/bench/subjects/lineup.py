@@ -23,7 +23,7 @@ from parlay.hub.resolving import resolve_model
 from parlay.llama import library
 from parlay.parlay import Parlay, known_draft, named_draft, parse_draft
 from parlay.reading.bounds import one_line
-from parlay.runtime.loading import FREE_PROPOSERS, MODEL
+from parlay.runtime.startup.loading import FREE_PROPOSERS, MODEL
 
 Say = Callable[[str], None]
 _WIDEST = 16  # that the controller may choose

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from parlay.decoding.constraint import Constraint
 from parlay.errors import BadRequest
 from parlay.llama.vocabulary import Vocabulary
-from parlay.runtime.grammar import Grammars
-from parlay.runtime.guide import Guide, Rules
+from parlay.runtime.structured.grammar import Grammars
+from parlay.runtime.structured.guide import Guide, Rules
 from parlay.server.api.template_style import Style
 from parlay.server.api.tool_grammar import CallGrammar
 from parlay.server.api.tools import ToolFunction

@@ -16,8 +16,8 @@ from parlay.deployment import Deployment
 from parlay.errors import BadRequest, PromptTooLong
 from parlay.parlay import parse_draft
 from parlay.routing import Endpoint, RequestFacts, Rule, first_match
-from parlay.runtime.grammar import Grammars
 from parlay.runtime.request import Mode, Request
+from parlay.runtime.structured.grammar import Grammars
 from parlay.server.api.conversation import Conversation, Prompt, functions_of
 from parlay.server.api.guiding import Guiding, Wish
 from parlay.server.api.template_style import Style

@@ -16,7 +16,7 @@ from parlay.decoding.span import Span
 from parlay.errors import DecodeError
 from parlay.llama.context import Context
 from parlay.runtime.engine import Engine
-from parlay.runtime.exactness import Inexact
+from parlay.runtime.exact.exactness import Inexact
 from parlay.runtime.sequence import Sequence
 
 log = logging.getLogger("parlay.server")

@@ -23,11 +23,11 @@ from parlay.parlay import known_draft, named_draft
 from parlay.planning.devices import GIB
 from parlay.planning.limits import Wanted, check_fits, engine_contexts, load_list, plan_here
 from parlay.runtime.engine import Engine
-from parlay.runtime.engine_settings import MAX_WINDOW, WIDE_WINDOW, EngineSettings
-from parlay.runtime.fitting import fit_engine
-from parlay.runtime.load_settings import LoadSettings
-from parlay.runtime.loading import drafter_files
 from parlay.runtime.pricing import Pricing
+from parlay.runtime.startup.engine_settings import MAX_WINDOW, WIDE_WINDOW, EngineSettings
+from parlay.runtime.startup.fitting import fit_engine
+from parlay.runtime.startup.load_settings import LoadSettings
+from parlay.runtime.startup.loading import drafter_files
 from parlay.server.figures.observer import Observer
 
 _REMEMBERED = 1 << 16  # tokens: some 4 MB

@@ -13,7 +13,7 @@ from parlay.deployment import Deployment
 from parlay.errors import ParlayError
 from parlay.parlay import parse_draft
 from parlay.runtime.engine import Engine
-from parlay.runtime.loading import FREE_PROPOSERS
+from parlay.runtime.startup.loading import FREE_PROPOSERS
 from parlay.server.lifecycle.engine_start import drafter_paths, keep_fit
 from parlay.server.lifecycle.service import Service
 from parlay.web.hosting import kept_old

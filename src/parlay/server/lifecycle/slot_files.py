@@ -16,8 +16,8 @@ from parlay.errors import BadRequest
 from parlay.llama import library
 from parlay.llama.sequence_file import SequenceFile
 from parlay.llama.undo import SavedSequence
+from parlay.runtime.caching.prompt_cache import Kept
 from parlay.runtime.engine import Engine
-from parlay.runtime.prompt_cache import Kept
 
 T = TypeVar("T")
 

@@ -1,0 +1,338 @@
+"""Finds the classes of passes over one sequence that agree to the bit, by trying.
+
+Knows only walks; nothing but a probe on this build, device, file and cache type can tell. Ways of
+stepping through the same tokens with equal logits everywhere, with real rows and with padding, form
+a class.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from parlay.decoding.span import Passes
+from parlay.runtime.exact.company_probe import Company, Together
+from parlay.runtime.exact.exactness import PAGE, SINGLE, ExactClass, n_pages
+from parlay.runtime.exact.walking import Budget, Digest, OutOfTime, Run, Walker
+from parlay.timing.probe_text import probe_tokens
+
+# A shape must agree in unrelated contexts, since one can agree by chance (two are too few, as a
+# tiny model at Q4_K_M shows), and past the first page.
+_SHORT, _OTHER, _LONG = 24, 9, 264
+_N_MIXED = 12  # tokens of a walk in which widths and padding change from pass to pass
+_N_SIGNED = 4  # places whose logits tell later whether a class still holds
+_CHUNKS = (19, 128)  # sizes of prompts' chunks that stand for all of them, with the largest
+# On a GPU the fourth pass of a shape is the first that costs what later ones will.
+_N_UNTIL_STEADY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a probe found, and whether it had the time to look at everything."""
+
+    classes: tuple[ExactClass, ...]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    prefix: Sequence[int]
+    rest: Sequence[int]
+
+    @property
+    def start(self) -> int:
+        return len(self.prefix)
+
+
+def probe(
+    passes: Passes,
+    max_rows: int,
+    n_sequences: int,
+    chunk: int = 16,
+    wide: int = 0,
+    budget_s: float = 60.0,
+) -> Probe:
+    """The classes of passes with up to `max_rows` rows, within a time budget.
+
+    Where all of those agree, and prompts' chunks with them, so do passes of up to `wide` rows.
+    """
+    walker = Walker(passes, chunk, Budget(budget_s))
+    try:
+        return _Probing(walker, max_rows, n_sequences, wide).find()
+    finally:
+        for seq_id in range(n_sequences):
+            passes.clear(seq_id)
+
+
+def still_holds(passes: Passes, found: ExactClass, chunk: int = 16, seq_id: int = 0) -> bool:
+    """Whether a class probed earlier gives the same logits now; a few passes tell."""
+    try:
+        walker = Walker(passes, chunk, Budget(float("inf")))
+        return found.digest == _signature(walker, found, seq_id)
+    finally:
+        passes.clear(seq_id)
+
+
+def reaches(
+    passes: Passes, found: ExactClass, placed: Sequence[tuple[int, int]], budget_s: float
+) -> ExactClass:
+    """The class with what it is found to hold for at the ends of these sequences' own texts, given
+    by id and length; their caches are left as they were. Without time nothing is found."""
+    walker = Walker(passes, 1, Budget(budget_s))
+    n_vocab = passes.n_vocab
+    runs = [Run(s, n, probe_tokens(_N_MIXED, n_vocab, n)) for s, n in placed]
+    try:
+        if max(n for _, n in placed) + _N_MIXED + max(found.widths) > passes.context_size:
+            return found
+        return _further(walker, found, runs)
+    except OutOfTime:
+        return found
+    finally:
+        for run in runs:
+            walker.cut(run)
+
+
+def _further(walker: Walker, found: ExactClass, runs: Sequence[Run]) -> ExactClass:
+    if len(runs) > 1:
+        return _further_together(walker, found, runs)
+    bands = found.bands | {found.place(runs[0].start)}
+    return replace(found, bands=bands) if _mixes(walker, runs[0], _few(found.widths)) else found
+
+
+def _further_together(walker: Walker, found: ExactClass, runs: Sequence[Run]) -> ExactClass:
+    """The first time that so many are tried, what does not hold leaves the class for good."""
+    n, rows = len(runs), found.rows_for(len(runs))
+    even = len({n_pages(run.start + found.floor) for run in runs}) == 1
+    if found.by_page and not even:
+        return found
+    good = Together(walker, runs).agreeing(found, n, rows)
+    if good != rows:
+        first = even and all(number != n for number, _ in found.company)
+        lost = {(n, r) for r in rows if r not in good}
+        found = replace(found, together=found.together - lost) if first else found
+        if not first or not good:
+            return found
+    company = found.company | {(n, found.place(run.start)) for run in runs}
+    return replace(found, company=company, uneven=found.uneven | (set() if even else {n}))
+
+
+class _Probing:
+    """The questions, in order of importance."""
+
+    def __init__(self, walker: Walker, max_rows: int, n_sequences: int, wide: int) -> None:
+        self._walker = walker
+        self._wide = wide
+        self._max_rows = max_rows
+        self._n_sequences = n_sequences
+        self._size = walker.passes.context_size
+        # What padded plain passes gave, by the length of the text before them and their rows.
+        self._plain: dict[tuple[int, int], list[Digest]] = {}
+        self._ends: dict[int, list[Digest]] = {}  # by the length of a text, those of its chunks
+
+    def find(self) -> Probe:
+        fitting = [n for n in (_SHORT, _OTHER, _LONG) if n + self._max_rows <= self._size]
+        groups, probed = self._agreeing(fitting)
+        if len(probed) < min(2, len(fitting)) or not fitting:
+            return Probe((SINGLE,), complete=not fitting)
+        by_page = self._walker.passes.steady
+        classes = [ExactClass(group, paged=by_page, by_page=by_page) for group in groups]
+        classes = [replace(c, bands=frozenset(map(c.place, probed))) for c in classes]
+        try:
+            classes = self._described(classes)
+            if self._n_sequences > 1:
+                classes = self._in_company(classes)
+            complete = probed[-1] == fitting[-1]
+        except OutOfTime:
+            complete = False
+        return Probe(tuple(classes), complete)
+
+    def _in_company(self, classes: Sequence[ExactClass]) -> list[ExactClass]:
+        company = Company(self._walker, self._n_sequences, self._max_rows)
+        if len(classes) == 1 and self._walker.cuts:
+            return [company.hoped(found) for found in classes]
+        return company.join(classes)
+
+    def _agreeing(self, fitting: Sequence[int]) -> tuple[list[frozenset[int]], list[int]]:
+        """Widths that agree in every context there was time for, and which these were."""
+        groups, probed = [frozenset(range(1, self._max_rows + 1))], list[int]()
+        for n_prefix in fitting:
+            text = self._text(n_prefix)
+            try:
+                self._ends[n_prefix] = self._walker.read(text.prefix)
+                groups = [part for group in groups for part in self._split(text, group)]
+            except OutOfTime:
+                break
+            probed.append(n_prefix)
+        return groups, probed
+
+    def _text(self, n_prefix: int) -> _Text:
+        n = n_prefix + max(self._max_rows, _N_MIXED)
+        tokens = probe_tokens(n, self._walker.passes.n_vocab, n_prefix)
+        return _Text(tokens[:n_prefix], tokens[n_prefix:])
+
+    # -- widths ---------------------------------------------------------------
+
+    def _split(self, text: _Text, group: frozenset[int]) -> list[frozenset[int]]:
+        """The parts of a group that agree among themselves after this text."""
+        few = group if text.start == _SHORT else _few(group)
+        parts = self._parts(text, few)
+        if few != group:  # a few stand for all only as long as they agree
+            parts = [group] if parts == [few] else self._parts(text, group)
+        return [kept for part in parts for kept in self._in_any_order(text, part)]
+
+    def _parts(self, text: _Text, group: frozenset[int]) -> list[frozenset[int]]:
+        """By passes whose rows are all real, each compared with one real row a pass."""
+        seen = {width: self._full(text, width) for width in sorted(group)}
+        left, found = sorted(group), []
+        while left:
+            first = left[0]
+            same = [w for w in left if seen[w][0] == seen[first][0]]
+            alone = self._one_by_one(text, first, seen[first], max(same))
+            agree = frozenset(w for w in same if alone[:w] == seen[w])
+            if agree:
+                found.append(agree)
+            left = [w for w in left if w not in (agree or {first})]
+        return found
+
+    def _full(self, text: _Text, width: int) -> list[Digest]:
+        for _ in range(_N_UNTIL_STEADY if self._walker.passes.steady else 1):
+            self._walker.rewind(text.prefix)
+            rows = self._walker.step(text.start, text.rest[:width], width)
+        return rows
+
+    def _one_by_one(self, text: _Text, width: int, seen: Sequence[Digest], n: int) -> list[Digest]:
+        """The first n tokens, one real row a pass; nothing if its own full pass differs."""
+        found: list[Digest] = []
+        self._walker.rewind(text.prefix)
+        for row in self._walker.walk(text.start, text.rest[:n], width):
+            if len(found) < width and row != seen[len(found)]:
+                return []
+            found.append(row)
+        self._plain[text.start, width] = found
+        return found
+
+    def _in_any_order(self, text: _Text, group: frozenset[int]) -> list[frozenset[int]]:
+        """The group, if its widths may follow each other at will; else the parts that may."""
+        if self._mixes(text, group):
+            return [group]
+        kept: frozenset[int] = frozenset()
+        for width in sorted(group) if len(group) > 1 else ():
+            if self._mixes(text, kept | {width}):
+                kept |= {width}
+        if not kept:
+            return []
+        return [kept, *(self._in_any_order(text, group - kept) if group - kept else [])]
+
+    def _mixes(self, text: _Text, group: frozenset[int]) -> bool:
+        """Whether widths and padding may change from pass to pass."""
+        walker, tokens = self._walker, text.rest[:_N_MIXED]
+        plain = self._plain.get((text.start, min(group)), [])[:_N_MIXED]
+        if len(plain) < _N_MIXED:
+            walker.rewind(text.prefix)
+            plain = list(walker.walk(text.start, tokens, min(group)))
+        walker.rewind(text.prefix)
+        return plain == list(walker.mixed(text.start, tokens, sorted(group)))
+
+    # -- what else holds ------------------------------------------------------
+
+    def _described(self, classes: Sequence[ExactClass]) -> list[ExactClass]:
+        found = [replace(c, paged=self._is_paged(c)) for c in classes]
+        found = [self._with_prompts(c) for c in found]
+        found = [replace(c, bands=c.bands | set(self._long_bands(c))) for c in found]
+        return [replace(c, digest=_signature(self._walker, c)) for c in found]
+
+    def _is_paged(self, found: ExactClass) -> bool:
+        """Whether a row changes when its pass reads a page more than its own place needs; that it
+        does not after one text says nothing of others where the pages decide."""
+        if found.by_page:
+            return True
+        widest, start = max(found.widths), PAGE - found.floor
+        if widest == found.floor or _LONG + self._max_rows > self._size:
+            return False  # no pass can
+        text = self._text(_LONG).prefix  # which is in the cache now
+        self._walker.rewind(text[:start])
+        plain = self._walker.step(start, text[start : start + 1], found.floor)
+        self._walker.rewind(text[:start])
+        return self._walker.step(start, text[start : start + 1], widest) != plain
+
+    def _with_prompts(self, found: ExactClass) -> ExactClass:
+        """A class that prompts' chunks agree with, with the widest drafts if they do too."""
+        walker = self._walker
+        most = min(walker.chunk, self._size - self._max_rows - 1)
+        if found.floor > 1 or found.limit < self._max_rows or most < 1:
+            return found
+        tokens = self._text(_LONG).prefix[: most + 1]  # the long text begins with a chunk
+        known = self._after_chunk(tokens) if walker.chunk == most < len(tokens) else None
+        if known is None:
+            tokens = probe_tokens(most + 1, walker.passes.n_vocab, most)
+        walker.passes.clear(0)
+        own = list(walker.in_full(tokens, self._max_rows))
+        if not self._reads_alike(tokens, own, known):
+            return found
+        wide = min(self._wide, walker.chunk)
+        wider = self._max_rows < wide <= most and self._is_wide(tokens[:wide], own)
+        widths = frozenset(range(1, wide + 1)) if wider else found.widths
+        return replace(found, prompts=True, widths=widths)
+
+    def _after_chunk(self, tokens: Sequence[int]) -> list[Digest] | None:
+        """Of a chunk that begins the text in the cache: its end, and what follows it; None: the
+        text there is another, or cannot be cut."""
+        walker, size = self._walker, len(tokens) - 1
+        if _LONG not in self._ends or walker.passes.reusable(0, size) != size:
+            return None
+        walker.passes.truncate(0, size)
+        return [self._ends[_LONG][0], *walker.step(size, tokens[size:], 1)]
+
+    def _reads_alike(
+        self, tokens: Sequence[int], own: Sequence[Digest], known: Sequence[Digest] | None
+    ) -> bool:
+        """Whether prompts read in chunks leave the logits and the cache that the class would;
+        `known`: of the largest chunk, if it was read before."""
+        walker, most = self._walker, len(tokens) - 1
+        sizes = {min(size, most) for size in (*_CHUNKS, most)}
+        if known is not None and known != own[most - 1 :]:
+            return False
+        for size in sorted(sizes - {most} if known is not None else sizes):
+            if walker.end(tokens[:size]) != own[size - 1]:
+                return False
+            if walker.step(size, tokens[size : size + 1], 1) != own[size : size + 1]:
+                return False
+        return True
+
+    def _is_wide(self, tokens: Sequence[int], own: Sequence[Digest]) -> bool:
+        self._walker.passes.clear(0)
+        return self._walker.step(0, tokens, len(tokens)) == own[: len(tokens)]
+
+    def _long_bands(self, found: ExactClass) -> Iterator[int]:
+        """A cache that cannot be cut anywhere cannot be probed in the middle of an answer."""
+        length = 2 * PAGE + 8
+        while length + self._max_rows <= self._size and not self._walker.cuts:
+            text = self._text(length)
+            self._walker.read(text.prefix)
+            if not self._mixes(text, found.widths):
+                return
+            yield found.place(length)
+            length *= 2
+
+
+def _mixes(walker: Walker, run: Run, widths: frozenset[int]) -> bool:
+    """The same at the end of a sequence's own text, whose tokens nobody has here."""
+    tokens = run.tokens[:_N_MIXED]
+    plain = list(walker.walk(run.start, tokens, min(widths), run.seq_id))
+    walker.cut(run)
+    return plain == list(walker.mixed(run.start, tokens, sorted(widths), run.seq_id))
+
+
+def _few(group: frozenset[int]) -> frozenset[int]:
+    """Widths that stand for all of a group, once all of them agreed in one context."""
+    return frozenset(sorted(group)[:5]) | {max(group)}
+
+
+def _signature(walker: Walker, found: ExactClass, seq_id: int = 0) -> str:
+    """A hash of what the class gives for a fixed text."""
+    n = min(_SHORT, walker.passes.context_size - _N_SIGNED - found.floor)
+    tokens = probe_tokens(n + _N_SIGNED, walker.passes.n_vocab)
+    walker.read(tokens[:n], seq_id)
+    rows = walker.walk(n, tokens[n:], found.floor, seq_id)
+    return hashlib.sha256(b"".join(rows)).hexdigest()[:24]

@@ -1,0 +1,84 @@
+"""Reads a grammar in a process of its own: one that never ends or breaks the reader ends alone.
+
+Run as `python -m parlay.runtime.structured.grammar_check KIND`, the grammar on stdin; what
+llguidance makes of it comes out. Knows no vocabulary and no server.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+from parlay.decoding.grammar_constraint import DEAD_END
+from parlay.errors import BadRequest
+
+LIMIT_S = 10.0
+_AT_ONCE = threading.Semaphore(2)
+# Less than other threads have: what is read within it can be read there too.
+_STACK = 3 << 20
+
+
+def read_apart(kind: str, text: str) -> str:
+    """The grammar in llguidance's own form."""
+    command = [sys.executable, "-m", "parlay.runtime.structured.grammar_check", kind]
+    with _AT_ONCE:
+        try:
+            done = subprocess.run(
+                command, input=text.encode(), capture_output=True, timeout=LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise BadRequest(f"the grammar takes over {LIMIT_S:g} s to read; simplify it") from None
+    if done.returncode == 1:
+        raise BadRequest(done.stderr.decode("utf-8", "replace").strip()[-400:])
+    if done.returncode != 0:
+        raise BadRequest("the grammar is nested too deeply to be read; simplify it")
+    return done.stdout.decode()
+
+
+def read_here(kind: str, text: str) -> str:
+    """The same in this process, for grammars too small to do harm."""
+    from llguidance import LLMatcher, grammar_from
+
+    try:
+        grammar = str(grammar_from(kind, text))
+    except (ValueError, RecursionError, IndexError) as error:
+        raise BadRequest(f"the grammar cannot be read: {one_line(str(error))}") from None
+    problem = LLMatcher.validate_grammar(grammar)
+    if problem and not problem.startswith("WARNING"):
+        raise BadRequest(f"the grammar cannot be used: {one_line(problem)}")
+    _begin(grammar)
+    return grammar
+
+
+def _begin(grammar: str) -> None:
+    """Some can be read, and no text obeys them: rules that only name each other."""
+    from llguidance import LLMatcher, LLTokenizer
+
+    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0)
+    matcher.compute_bitmask()
+    if str(matcher.get_error()).startswith(DEAD_END):
+        raise BadRequest("the grammar allows no text at all: its rules never reach one")
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())[:300]
+
+
+def _try(kind: str) -> None:
+    """Read and begin it, as the server will."""
+    try:
+        sys.stdout.write(read_here(kind, sys.stdin.read()))
+    except BadRequest as error:
+        failed.append(error)
+
+
+failed: list[BadRequest] = []
+
+if __name__ == "__main__":
+    threading.stack_size(_STACK)
+    reading = threading.Thread(target=_try, args=(sys.argv[1],))
+    reading.start()
+    reading.join()
+    if failed:
+        sys.exit(failed[0].message)
