@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from parlay.control.cost import shipped_tables
+from parlay.control.prices.cost import shipped_tables
 from parlay.control.profit import ProfitController
 from parlay.replay.contest import Contest, MakeController, compare, controller_named
 from parlay.replay.hindsight import oracle_seconds

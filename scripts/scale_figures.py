@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from parlay.control.cost import load_costs
+from parlay.control.prices.cost import load_costs
 from parlay.fleet.arrivals import poisson
 from parlay.fleet.odds import Odds, recorded_odds
 from parlay.fleet.prices import Prices

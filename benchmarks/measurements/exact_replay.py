@@ -18,7 +18,7 @@ from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio_of_prompts
 from benchmarks.shared.record import keep
 from parlay.control.controller import Controller, FixedWindow
-from parlay.control.cost import CostTable, load_costs, shipped_costs
+from parlay.control.prices.cost import CostTable, load_costs, shipped_costs
 from parlay.control.profit import ProfitController
 from parlay.replay.recording import Recording, mixed_workload
 from parlay.replay.replay import Replay, RowsAt

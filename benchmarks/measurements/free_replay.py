@@ -32,8 +32,8 @@ from benchmarks.shared.record import keep
 from benchmarks.shared.wanted_edits import wanted
 from parlay import Parlay
 from parlay.bench.suite import Prompt, load_suite
-from parlay.control.cost import CostTable, DrafterCost, load_costs, shipped_costs
-from parlay.control.cutting import Cutting
+from parlay.control.prices.cost import CostTable, DrafterCost, load_costs, shipped_costs
+from parlay.control.prices.cutting import Cutting
 from parlay.control.profit import ProfitController
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Round

@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.record import keep
-from parlay.control.cost import MAX_ROWS, CostTable, load_costs, shipped_costs
-from parlay.control.cutting import Cutting
+from parlay.control.prices.cost import MAX_ROWS, CostTable, load_costs, shipped_costs
+from parlay.control.prices.cutting import Cutting
 from parlay.control.profit import ProfitController
 from parlay.decoding.span import Span
 from parlay.decoding.states import Fed, States

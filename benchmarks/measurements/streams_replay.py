@@ -24,7 +24,7 @@ from benchmarks.measurements.load import TEXTS, Cell, prompt
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.record import keep
 from parlay.control.controller import FixedWindow
-from parlay.control.cost import CostTable, shipped_tables
+from parlay.control.prices.cost import CostTable, shipped_tables
 from parlay.control.profit import ProfitController
 from parlay.decoding.round import Round
 from parlay.parlay import Parlay

@@ -15,7 +15,7 @@ from functools import cache
 
 import pytest
 
-from parlay.control.cost import CostTable, shipped_tables
+from parlay.control.prices.cost import CostTable, shipped_tables
 from parlay.control.profit import ProfitController
 from parlay.replay.contest import Contest, compare, controller_named
 from parlay.replay.hindsight import best_fixed, oracle_seconds, plain_seconds

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlay.control.controller import Choice, Controller, NeverRests, View
-from parlay.control.cost import CostTable, Curve, DrafterCost
-from parlay.control.cutting import Cutting
+from parlay.control.prices.cost import CostTable, Curve, DrafterCost
+from parlay.control.prices.cutting import Cutting
 from parlay.control.profit import ProfitController
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.round import WAITS, Fallback, Round, Timing

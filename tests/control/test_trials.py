@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from parlay.control.cost import CostTable
+from parlay.control.prices.cost import CostTable
 from parlay.control.trials import Trials
 from parlay.decoding.round import Fallback
 from tests.control.synthetic import draft, finished, view

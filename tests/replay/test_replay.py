@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parlay.control.both import Both
 from parlay.control.controller import Controller, FixedWindow, Listener
-from parlay.control.cost import CostTable, shipped_tables
+from parlay.control.prices.both import Both
+from parlay.control.prices.cost import CostTable, shipped_tables
 from parlay.control.profit import ProfitController
 from parlay.decoding.round import Round
 from parlay.errors import BadRequest

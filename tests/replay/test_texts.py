@@ -10,8 +10,8 @@ from itertools import pairwise
 import pytest
 
 from parlay.control.controller import FixedWindow
-from parlay.control.cost import CostTable, load_costs, shipped_costs
-from parlay.control.cutting import Cutting
+from parlay.control.prices.cost import CostTable, load_costs, shipped_costs
+from parlay.control.prices.cutting import Cutting
 from parlay.control.profit import ProfitController
 from parlay.decoding.round import Round
 from parlay.replay.hindsight import best_fixed, plain_seconds

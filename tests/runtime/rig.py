@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.control.controller import Controller, FixedWindow
-from parlay.control.cutting import Cutting
+from parlay.control.prices.cutting import Cutting
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.span import Span
 from parlay.proposers.proposer import Proposer

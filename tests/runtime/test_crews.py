@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from parlay import Parlay
-from parlay.control.cost import CostTable, Curve, DrafterCost
 from parlay.control.crew import Crew
 from parlay.control.crew_choice import CrewChoice, Look
+from parlay.control.prices.cost import CostTable, Curve, DrafterCost
 from parlay.decoding.round import Round, Timing
 from parlay.decoding.span import Span
 from parlay.llama.threads import Threads

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from parlay.control.controller import Choice, FixedWindow, View
-from parlay.control.cost import CostTable, Curve
-from parlay.control.cutting import Cutting
+from parlay.control.prices.cost import CostTable, Curve
+from parlay.control.prices.cutting import Cutting
 from parlay.decoding.span import Span
 from parlay.runtime.caching.slots import Slots
 from parlay.runtime.padding import Padding

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from parlay.control.cost import CostTable
+from parlay.control.prices.cost import CostTable
 from parlay.errors import LoadError
 from parlay.llama.context import Context
 from parlay.llama.settings import ContextSettings

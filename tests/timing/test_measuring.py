@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from parlay.control.undoing import FOR_NOTHING
+from parlay.control.prices.undoing import FOR_NOTHING
 from parlay.decoding.span import Span
 from parlay.errors import BadRequest
 from parlay.runtime.exact.class_probe import probe

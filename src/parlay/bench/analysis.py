@@ -1,6 +1,6 @@
 """Why a result is what it is: its costs and its acceptance as a table of windows, and in words.
 
-The record's form of what `control/breakeven.py` computes; knows neither models nor samples.
+The record's form of what `control/prices/breakeven.py` computes; knows neither models nor samples.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from parlay.bench.comparison import Acceptance, Interval, Share
-from parlay.control.breakeven import RoundCosts, value
+from parlay.control.prices.breakeven import RoundCosts, value
 from parlay.reading.bounds import Finite, Reason, Seconds, Strict
 
 MAX_WINDOW = 64

@@ -1,6 +1,6 @@
 """What the windows of a resident runtime cost: passes run to be timed, or rounds of real answers.
 
-Knows the runtime and its counts; what follows from them is computed in `control/breakeven.py`.
+Knows the runtime and its counts; what follows from them is in `control/prices/breakeven.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from parlay.bench.analysis import Costs
 from parlay.bench.subjects.own import on_worker
-from parlay.control.breakeven import RoundCosts
+from parlay.control.prices.breakeven import RoundCosts
 from parlay.decoding.counts import Counts
 from parlay.parlay import Parlay
 from parlay.timing.window_passes import time_passes

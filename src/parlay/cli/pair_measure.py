@@ -11,7 +11,7 @@ from pathlib import Path
 
 from parlay.bench.suite import Prompt, load_suite
 from parlay.bench.window_costs import measure_rounds
-from parlay.control.breakeven import RoundCosts, value
+from parlay.control.prices.breakeven import RoundCosts, value
 from parlay.decoding.counts import Counts
 from parlay.errors import BadRequest, PromptTooLong
 from parlay.llama.machine import machine_name

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from parlay.control.cost import CostTable, load_costs
+from parlay.control.prices.cost import CostTable, load_costs
 from parlay.errors import BadRequest
 from parlay.fleet.arrivals import Arrival, busiest, denser, from_log, rate_of
 from parlay.fleet.exact_rows import ExactRows

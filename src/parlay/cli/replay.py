@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from parlay.cli.options import Json
-from parlay.control.cost import CostTable, load_costs, shipped_costs
+from parlay.control.prices.cost import CostTable, load_costs, shipped_costs
 from parlay.errors import BadRequest
 from parlay.replay.contest import Contest, compare, controller_named
 from parlay.replay.recording import Recording, load_recordings, mixed_workload, shipped_recordings

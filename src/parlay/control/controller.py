@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from parlay.control.cost import CostTable
+from parlay.control.prices.cost import CostTable
 from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Look, Ready
 from parlay.decoding.round import Fallback, Round
 from parlay.proposers.proposer import KeepGoing

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from parlay.control.controller import Choice, Controller, View, plain
-from parlay.control.cost import CostTable
+from parlay.control.prices.cost import CostTable
 from parlay.decoding.round import Fallback, Round
 from parlay.errors import BadRequest
 

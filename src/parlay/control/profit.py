@@ -12,27 +12,22 @@ from dataclasses import replace
 from typing import Any
 
 from parlay.control.account import Account
-from parlay.control.betting import (
-    DraftPlan,
-    Market,
-    Offer,
-    Request,
-    best_offer,
-    draft_plan,
-    rates_of,
-    share_rows,
-)
-from parlay.control.both import Both
+from parlay.control.betting.draft_plan import DraftPlan, draft_plan, rates_of
+from parlay.control.betting.followed import Request
+from parlay.control.betting.foresight import Foresight
+from parlay.control.betting.market import Market
+from parlay.control.betting.offers import Offer, best_offer
+from parlay.control.betting.sharing import share_rows
+from parlay.control.betting.stopping import Stopping
 from parlay.control.controller import Choice, View, given, no_room, plain
-from parlay.control.cost import MAX_ROWS, CostTable, Curve, DrafterCost
-from parlay.control.cutting import APART, Cutting
-from parlay.control.cutting import seconds as seconds_of
-from parlay.control.foresight import Foresight
 from parlay.control.looks import Looks
+from parlay.control.prices.both import Both
+from parlay.control.prices.cost import MAX_ROWS, CostTable, Curve, DrafterCost
+from parlay.control.prices.cutting import APART, Cutting
+from parlay.control.prices.cutting import seconds as seconds_of
+from parlay.control.prices.shapes import Shapes
 from parlay.control.probing import Probing
 from parlay.control.search_pace import SearchPace
-from parlay.control.shapes import Shapes
-from parlay.control.stopping import Stopping
 from parlay.control.survival import Survival
 from parlay.decoding.draft import Look
 from parlay.decoding.round import WAITS, Fallback, Round

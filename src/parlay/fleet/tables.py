@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from parlay.control.cost import shipped_costs
+from parlay.control.prices.cost import shipped_costs
 
 
 def cost_tables() -> dict[str, Path]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parlay.control.controller import Controller, FixedWindow
-from parlay.control.cost import CostTable
+from parlay.control.prices.cost import CostTable
 from parlay.control.profit import ProfitController
 from parlay.errors import BadRequest
 from parlay.replay.hindsight import (

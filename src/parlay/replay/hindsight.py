@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from parlay.control.cost import CostTable
+from parlay.control.prices.cost import CostTable
 from parlay.replay.recording import RecordedOffer, Recording
 from parlay.replay.replay import FREE, MAX_WINDOW
 

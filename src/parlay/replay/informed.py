@@ -6,7 +6,7 @@ Knows the replay; it is a measure for the controller that does neither, and is n
 from __future__ import annotations
 
 from parlay.control.account import Account
-from parlay.control.cost import CostTable
+from parlay.control.prices.cost import CostTable
 from parlay.control.profit import ProfitController
 from parlay.replay.recording import Recording
 from parlay.replay.replay import Replay

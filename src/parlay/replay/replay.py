@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from parlay.control.both import Both
 from parlay.control.controller import Choice, Controller, Listener, View
-from parlay.control.cost import CostTable, DrafterCost
-from parlay.control.cutting import APART, Cutting, Part, seconds
-from parlay.control.packing import padded
+from parlay.control.prices.both import Both
+from parlay.control.prices.cost import CostTable, DrafterCost
+from parlay.control.prices.cutting import APART, Cutting, Part, seconds
+from parlay.control.prices.packing import padded
 from parlay.decoding.draft import Draft, Look, Ready
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.proposers.prediction import PREDICTION

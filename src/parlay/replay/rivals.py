@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from parlay.control.controller import Choice, Controller, FixedWindow, NeverRests, View, plain
-from parlay.control.cost import CostTable
+from parlay.control.prices.cost import CostTable
 from parlay.decoding.round import Fallback, Round
 
 MAX_WINDOW = 16

@@ -12,7 +12,7 @@ from typing import Any
 
 from parlay.bench.comparison import Comparison, Interval
 from parlay.bench.sample import Sample
-from parlay.control.breakeven import expected_tokens
+from parlay.control.prices.breakeven import expected_tokens
 from parlay.reading.speculation import pooled
 from parlay.results.record import Record
 from parlay.web.html import COLOURS

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from parlay.control.cost import CostTable
 from parlay.control.crew import Crew
 from parlay.control.crew_choice import CrewChoice
+from parlay.control.prices.cost import CostTable
 from parlay.decoding.round import Round
 from parlay.decoding.span import Span
 from parlay.llama.threads import Threads

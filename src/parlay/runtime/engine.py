@@ -15,10 +15,10 @@ from typing import Protocol, TypeVar
 
 from parlay import store
 from parlay.control.controller import Controller, FixedWindow
-from parlay.control.cost import CostTable
 from parlay.control.crew import Crew, crews
 from parlay.control.crew_choice import CrewChoice
-from parlay.control.cutting import Cutting
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.cutting import Cutting
 from parlay.control.trace import Sink as TraceSink
 from parlay.control.trace import Trace
 from parlay.decoding.constraint import Constraint

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from parlay.control.cost import MAX_ROWS, CostTable, Curve
-from parlay.control.cutting import Cutting, Part, seconds
-from parlay.control.packing import is_whole, padded, unmeasured
+from parlay.control.prices.cost import MAX_ROWS, CostTable, Curve
+from parlay.control.prices.cutting import Cutting, Part, seconds
+from parlay.control.prices.packing import is_whole, padded, unmeasured
 from parlay.decoding.span import Passes, Span
 from parlay.runtime.caching.slots import Slots
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parlay import store
-from parlay.control.cost import MAX_ROWS, CostTable
+from parlay.control.prices.cost import MAX_ROWS, CostTable
 from parlay.errors import LoadError
 from parlay.llama import library
 from parlay.llama.context import Context

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from parlay.control.cost import MAX_ROWS, CostTable, Curve, DrafterCost
+from parlay.control.prices.cost import MAX_ROWS, CostTable, Curve, DrafterCost
 from parlay.decoding.span import Passes
 from parlay.timing.measuring import LARGEST_SPREAD, OVERHEAD_S, seconds_per_choice
 from parlay.timing.shape_runs import Clock, Shape, Times, time_shapes

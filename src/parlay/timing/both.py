@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from statistics import median
 from time import perf_counter
 
-from parlay.control.both import Both
+from parlay.control.prices.both import Both
 from parlay.decoding.span import Passes, Span
 from parlay.timing.probe_text import real_tokens
 

@@ -16,8 +16,8 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.control.cost import CostTable, Curve, DrafterCost
-from parlay.control.undoing import Undoing
+from parlay.control.prices.cost import CostTable, Curve, DrafterCost
+from parlay.control.prices.undoing import Undoing
 from parlay.decoding.span import Passes, Span
 from parlay.errors import BadRequest
 from parlay.proposers.follower import Follower

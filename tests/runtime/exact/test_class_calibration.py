@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parlay.control.cost import CostTable, Curve
+from parlay.control.prices.cost import CostTable, Curve
 from parlay.runtime.engine import Engine
 from parlay.runtime.exact.class_calibration import exact_rows_told, exactness_told
 from tests import tiny_models

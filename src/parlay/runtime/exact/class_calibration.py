@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parlay import store
-from parlay.control.cost import CostTable
+from parlay.control.prices.cost import CostTable
 from parlay.control.survival import Survival
 from parlay.decoding.span import Passes
 from parlay.errors import BadRequest

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from time import perf_counter
 
-from parlay.control.cost import CostTable, Curve
+from parlay.control.prices.cost import CostTable, Curve
 from parlay.decoding.span import Passes
 from parlay.runtime.exact.exactness import ExactClass
 from parlay.timing.measuring import OVERHEAD_S, numbers_up_to

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from parlay.control.cutting import Cutting
+from parlay.control.prices.cutting import Cutting
 from parlay.errors import BadRequest
 
 # llama.cpp reads a sequence's cells in pages of so many: a pass over a cell more reads a page more.

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from parlay import store
-from parlay.control.both import Both
-from parlay.control.cost import CostTable, DrafterCost
+from parlay.control.prices.both import Both
+from parlay.control.prices.cost import CostTable, DrafterCost
 from parlay.decoding.span import Passes
 from parlay.llama import library
 from parlay.llama.context import Context

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from parlay import store
-from parlay.control.cost import CostTable
-from parlay.control.cutting import APART, Cutting
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.cutting import APART, Cutting
 from parlay.control.profit import ProfitController
 from parlay.control.survival import Survival
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parlay.bench.analysis import Costs, WindowRow, window_row
-from parlay.control.breakeven import RoundCosts
+from parlay.control.prices.breakeven import RoundCosts
 from parlay.server.lifecycle.service import Service
 
 _N_CONTEXT = 256  # tokens in the cache, for the curve that is shown

@@ -28,7 +28,7 @@ from parlay.bench.samplefile import SampleFile
 from parlay.bench.subjects.lineup import quick_suite
 from parlay.bench.subjects.subject import Subject
 from parlay.bench.suite import load_suite
-from parlay.control.breakeven import RoundCosts
+from parlay.control.prices.breakeven import RoundCosts
 from parlay.errors import ParlayError
 from parlay.results.assemble import Setting, assemble, model_info
 from parlay.results.record import ModelInfo, Record

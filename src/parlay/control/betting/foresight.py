@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
-from parlay.control.both import Both
-from parlay.control.cost import DrafterCost
+from parlay.control.prices.both import Both
+from parlay.control.prices.cost import DrafterCost
 
 
 @dataclass(frozen=True, slots=True)

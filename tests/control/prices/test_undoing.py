@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from parlay.control.cost import CostTable, Curve
+from parlay.control.prices.cost import CostTable, Curve
+from parlay.control.prices.undoing import FOR_NOTHING, Undoing
 from parlay.control.profit import ProfitController
-from parlay.control.undoing import FOR_NOTHING, Undoing
 from parlay.replay.recording import RecordedOffer, Recording
 from parlay.replay.replay import Replay, ReplayOutcome, total
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from parlay.control.cost import CostTable, Curve
-from parlay.control.cutting import Cutting, Part, seconds
+from parlay.control.prices.cost import CostTable, Curve
+from parlay.control.prices.cutting import Cutting, Part, seconds
 
 APART, UNIFIED = Cutting(), Cutting(unified=True)
 SIXTEEN = dict.fromkeys(range(16), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parlay.control.stopping import Stopping
+from parlay.control.betting.stopping import Stopping
 from parlay.control.survival import Acceptance
 
 ODDS = Acceptance().by_confidence.odds

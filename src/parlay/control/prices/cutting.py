@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from parlay.control.cost import MAX_ROWS, CostTable
+from parlay.control.prices.cost import MAX_ROWS, CostTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from parlay.control.cost import Curve
-from parlay.control.shapes import Shapes
+from parlay.control.prices.cost import Curve
+from parlay.control.prices.shapes import Shapes
 
 # As an F16 model on a GPU: rows hardly cost, and from 17 on the kernels are faster ones.
 FLAT = {1: 8.0, 2: 11.0, 8: 12.0, 16: 13.0, 17: 11.0, 32: 12.0}

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlay.control.cost import CostTable, Curve
-from parlay.control.cutting import Cutting, Part, seconds
-from parlay.control.packing import is_whole, padded, unmeasured
+from parlay.control.prices.cost import CostTable, Curve
+from parlay.control.prices.cutting import Cutting, Part, seconds
+from parlay.control.prices.packing import is_whole, padded, unmeasured
 
 APART = Cutting()
 ALL = range(16)

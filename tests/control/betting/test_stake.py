@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import accumulate
 
 import pytest
 
-from parlay.control.betting import Market, Request, Stake
+from parlay.control.betting.stake import Stake
 from parlay.control.evidence import Evidence
-from parlay.control.undoing import Undoing
-from tests.control.synthetic import view
 
 SURE = list(accumulate([1.0] * 16))  # tokens expected to hold, by window
 
@@ -49,23 +46,3 @@ def test_a_draft_too_short_to_make_up_for_its_loss_is_not_bet_on() -> None:
 
 def test_no_bet_may_lose_more_than_the_largest_loss_however_sure_it_is() -> None:
     assert not stake(10_000).allows(5.1, 1.0, SURE)
-
-
-def test_the_largest_loss_is_two_passes_and_what_leaving_and_taking_back_cost() -> None:
-    steady = [0.0, 1.0, 1.5, 2.0]
-    market = Market([], 1, 1, 1, steady, steady, steady, 0.0, 1.0, 1.0)
-    assert market.largest_s == 2.0  # a CPU's
-    dear = [0.0, 1.0, 2.0, 2.5]
-    undoing = Undoing(free=1, seconds=1.5)
-    market = Market([], 1, 1, 1, steady, dear, dear, 0.25, 1.0, 1.0, undoing=undoing)
-    assert market.largest_s == 2.0 + 0.5 + 0.25 + 1.5
-
-
-def test_a_draft_model_lacks_what_came_since_its_last_draft_less_what_it_read_by_itself() -> None:
-    request = Request(view(n_context=50))
-    assert request.n_missing("model") == 51
-    request.view = replace(request.view, unread={"model": 12})
-    assert request.n_missing("model") == 12
-    request.has_read("model", 4, but=1)
-    request.view = replace(request.view, n_context=54, unread={"model": 4})
-    assert request.n_missing("model") == 1  # what it drafted itself, it need not read again

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from parlay.control.account import Account
-from parlay.control.both import Both
+from parlay.control.betting.foresight import Foresight
 from parlay.control.controller import View
-from parlay.control.cost import CostTable, Curve, DrafterCost
-from parlay.control.foresight import Foresight
+from parlay.control.prices.both import Both
+from parlay.control.prices.cost import CostTable, Curve, DrafterCost
 from parlay.control.profit import ProfitController
 from parlay.decoding.draft import NOTHING_READY, Ready
 from parlay.decoding.round import Round, Timing

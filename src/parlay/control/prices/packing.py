@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 
-from parlay.control.cutting import Cutting, Part
+from parlay.control.prices.cutting import Cutting, Part
 
 # Seconds, or anything that grows with them, of a pass that is made in these parts.
 Price = Callable[[Sequence[Part]], float]

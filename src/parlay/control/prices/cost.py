@@ -15,8 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from parlay.control.both import Both
-from parlay.control.undoing import Undoing
+from parlay.control.prices.both import Both
+from parlay.control.prices.undoing import Undoing
 from parlay.errors import BadRequest
 
 VERSION = 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parlay.control.both import Both
-from parlay.control.cost import CostTable, Curve, DrafterCost
+from parlay.control.prices.both import Both
+from parlay.control.prices.cost import CostTable, Curve, DrafterCost
 from parlay.errors import BadRequest
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from parlay.control.prices.undoing import FOR_NOTHING, Undoing
 from parlay.control.survival import CELL_OF, STEPS
-from parlay.control.undoing import FOR_NOTHING, Undoing
 
 
 class Stopping:

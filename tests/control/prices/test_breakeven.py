@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parlay.control.breakeven import RoundCosts, break_even, expected_tokens, value
+from parlay.control.prices.breakeven import RoundCosts, break_even, expected_tokens, value
 
 FREE = RoundCosts({1: 1.0, 2: 1.0, 5: 1.0})
 

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlay.control.cost import MAX_ROWS, CostTable, Curve, DrafterCost, load_costs, shipped_tables
+from parlay.control.prices.cost import (
+    MAX_ROWS,
+    CostTable,
+    Curve,
+    DrafterCost,
+    load_costs,
+    shipped_tables,
+)
 from parlay.errors import BadRequest
 from tests.control.synthetic import table
 

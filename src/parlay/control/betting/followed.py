@@ -1,0 +1,49 @@
+"""One request in a slot, as far as a controller follows it.
+
+Knows what its text has shown of each proposer; knows no prices.
+"""
+
+from __future__ import annotations
+
+from parlay.control.betting.stake import Refusal
+from parlay.control.controller import View
+from parlay.control.evidence import Evidence
+from parlay.control.survival import Difficulty
+
+
+class Request:
+    """One request in a slot, as far as a controller follows it."""
+
+    __slots__ = ("_difficulties", "_evidence", "_n_read", "asked", "looking", "refused", "view")
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self._n_read: dict[str, int] = {}  # tokens, by draft model
+        self.asked = "none"  # the proposer that was bet on
+        self.refused: Refusal | None = None
+        self._difficulties: dict[tuple[str, bool], Difficulty] = {}
+        self._evidence: dict[str, Evidence] = {}
+        self.looking = False  # a draft is being compared with the text
+
+    def n_missing(self, proposer: str) -> int:
+        """Tokens that a draft model has not read: since its last draft, or beside passes."""
+        since = self.view.n_context + 1 - self._n_read.get(proposer, 0)
+        return max(1, min(since, self.view.unread.get(proposer, since)))
+
+    def has_read(self, proposer: str, n_generated: int, *, but: int) -> None:
+        """A draft model has read all there is after a round, `but` for the last ones."""
+        self._n_read[proposer] = self.view.n_context + 1 + n_generated - but
+
+    def evidence(self, proposer: str) -> Evidence:
+        """What this text has shown of a proposer."""
+        found = self._evidence.get(proposer)
+        if found is None:
+            found = self._evidence[proposer] = Evidence()
+        return found
+
+    def difficulty(self, proposer: str, by_position: bool = False) -> Difficulty:
+        """How this text treats a proposer, by its confidences or by position."""
+        found = self._difficulties.get((proposer, by_position))
+        if found is None:
+            found = self._difficulties[proposer, by_position] = Difficulty()
+        return found

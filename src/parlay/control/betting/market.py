@@ -1,0 +1,108 @@
+"""The coming pass and its prices, by how many tokens are drafted for it.
+
+Knows rows and seconds; nothing of what proposers offer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parlay.control.betting.followed import Request
+from parlay.control.betting.stake import Stake
+from parlay.control.prices.undoing import FOR_NOTHING, Undoing
+
+# What one bet may lose at most, in plain passes, however unlikely that is; and beside them what it
+# costs to leave the shape of a plain pass and to take a draft back.
+_LARGEST_LOSS = 2.0
+
+
+@dataclass(slots=True)
+class Market:
+    """The coming pass and its prices."""
+
+    requests: list[Request]  # those that may bet
+    n_sequences: int  # all of them
+    rows: int  # if nobody bets, padding included
+    undrafted: int  # the same without padding
+    steady: Sequence[float]  # seconds by rows, the shape being what it was
+    full: Sequence[float]  # with the change of shape this very pass would make
+    prices: Sequence[float]  # less what its shape will be worth afterwards
+    return_s: float  # what coming back to a plain pass costs
+    rate: float  # tokens per second, of late
+    plain_s: float
+    # Rows that the longest draft's next token takes: one, or one of every sequence where a pass is
+    # padded lest llama.cpp cut it in parts.
+    step: int = 1
+    floor: int = 0  # rows that a pass has at least, drafted or padded
+    level: bool = False  # nothing is padded, and only drafts of equal length are not cut in parts
+    undoing: Undoing = FOR_NOTHING
+    crowded: bool = False  # others wait for a slot
+    widths: Sequence[int] = ()  # by rows, what a pass is padded to: these are its prices
+    owed_s: float = 0.0  # what a plain pass, too, takes longer now: a text begins
+    least_rate: float = 0.0  # tokens per second that are valued, whatever can be made
+
+    def at(self, window: int) -> int:
+        """Rows of the pass if one sequence drafts so many tokens."""
+        return max(self.floor, self.undrafted + window * self.step)
+
+    def rows_at(self, most: int) -> Sequence[int]:
+        """The same for every window up to the widest one."""
+        first = self.undrafted + self.step
+        if self.floor <= first:
+            return range(first, first + most * self.step, self.step)
+        return [self.at(window) for window in range(1, most + 1)]
+
+    def share_s(self, gained: Sequence[float]) -> list[float]:
+        """Seconds that one sequence carries of a pass with so many tokens drafted, from none on,
+        and of taking them back; `gained`: tokens expected to hold."""
+        steady, plain_s, n_sequences = self.steady, self.plain_s, self.n_sequences
+        n = len(gained)
+        if self.step > 1:  # all have as many rows
+            passes = [steady[self.at(k)] / n_sequences for k in range(n)]
+        else:
+            others_s = plain_s - plain_s / n_sequences
+            passes = [steady[self.at(k)] - others_s for k in range(n)]
+        if not self.undoing.seconds:
+            return passes
+        return [s + self.undoing.expected_s(gained, k) for k, s in enumerate(passes)]
+
+    @property
+    def to_and_fro_s(self) -> float:
+        """What it costs to leave the shape of a plain pass and to come back to it."""
+        rows = min(self.at(1), len(self.full) - 1)
+        return self.full[rows] - self.steady[rows] + self.return_s
+
+    @property
+    def largest_s(self) -> float:
+        """What one bet may lose, however unlikely that is."""
+        return _LARGEST_LOSS * self.plain_s + self.to_and_fro_s + self.step * self.undoing.seconds
+
+    @property
+    def plainly(self) -> bool:
+        """Whether the last pass had the shape of a plain one."""
+        return self.full[self.rows] == self.steady[self.rows]
+
+    def widest(self, stake: Stake, gained: Sequence[float], n_certain: int = 0) -> int:
+        """The widest window whose loss is allowed; the first tokens may be certain to be right."""
+        for window in range(min(len(gained), self.most_window), 0, -1):
+            loss_s = self.loss(self.at(window)) - min(n_certain, window) * self.plain_s
+            if stake.allows(loss_s, self.plain_s, gained[:window]):
+                return window
+        return 0
+
+    @property
+    def most_window(self) -> int:
+        """The widest window that has a price."""
+        return (len(self.full) - 1 - self.undrafted) // self.step
+
+    def loss(self, rows: int) -> float:
+        """What a pass of so many rows loses if all of its drafts are wrong."""
+        window = (rows - self.undrafted) // self.step
+        return self.pass_loss(rows) + self.step * self.undoing.worst_s(window)
+
+    def pass_loss(self, rows: int) -> float:
+        """The same, but for taking the drafts back: nothing for rows that would be padding."""
+        if rows == self.rows:
+            return 0.0
+        return self.full[rows] - self.plain_s - self.owed_s + self.return_s

@@ -1,0 +1,16 @@
+"""What the coming pass costs, and what one bet on it may lose."""
+
+from __future__ import annotations
+
+from parlay.control.betting.market import Market
+from parlay.control.prices.undoing import Undoing
+
+
+def test_the_largest_loss_is_two_passes_and_what_leaving_and_taking_back_cost() -> None:
+    steady = [0.0, 1.0, 1.5, 2.0]
+    market = Market([], 1, 1, 1, steady, steady, steady, 0.0, 1.0, 1.0)
+    assert market.largest_s == 2.0  # a CPU's
+    dear = [0.0, 1.0, 2.0, 2.5]
+    undoing = Undoing(free=1, seconds=1.5)
+    market = Market([], 1, 1, 1, steady, dear, dear, 0.25, 1.0, 1.0, undoing=undoing)
+    assert market.largest_s == 2.0 + 0.5 + 0.25 + 1.5
