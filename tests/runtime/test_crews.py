@@ -15,7 +15,7 @@ from parlay.control.crew_choice import CrewChoice, Look
 from parlay.control.prices.cost import CostTable, Curve, DrafterCost
 from parlay.decoding.round import Round, Timing
 from parlay.decoding.span import Span
-from parlay.llama.threads import Threads
+from parlay.llama.threads import Threads, can_sleep
 from parlay.runtime import worker
 from parlay.runtime.crews import Crews
 from parlay.runtime.exact.exactness import Inexact
@@ -75,6 +75,18 @@ def test_a_faithful_pass_tries_nothing_and_says_that_it_is_not_exact() -> None:
     take_one(crews)
     assert crews.ready(SPAN, False) is Inexact.THREADS
     assert threads.n == 1
+
+
+def test_bits_are_compared_by_the_threads_of_the_rule_asleep_where_cores_are_taken() -> None:
+    crews, threads = made(holds=True)
+    with crews.comparing():
+        assert (threads.n, threads._idle_team) == (2, None)
+    take_one(crews)
+    crews.ready(SPAN, False)
+    with crews.comparing():
+        assert threads.n == 2
+        assert (threads._idle_team is not None) == can_sleep()
+    assert (threads.n, threads._idle_team) == (1, None)
 
 
 def test_an_answer_whose_passes_other_threads_made_is_not_called_exact() -> None:

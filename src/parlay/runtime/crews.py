@@ -7,7 +7,8 @@ tried on this text's length make a pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -72,8 +73,20 @@ class Crews:
         self.choice.look()
 
     def by_rule(self) -> None:
-        """Before passes that are measured or compared with others."""
+        """Before passes that are measured."""
         self._use(self.choice.rule)
+
+    @contextmanager
+    def comparing(self) -> Iterator[None]:
+        """For passes whose bits are compared, by as many threads as the rule has. Where others want
+        cores they sleep: spinning, each pass might take seconds of somebody's answer."""
+        rule = self.choice.rule
+        if self.choice.chosen == rule:
+            self._use(rule)
+            yield
+            return
+        with self._threads.meanwhile(rule.threads):
+            yield
 
     def close(self) -> None:
         self._threads.close()

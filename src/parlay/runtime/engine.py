@@ -227,8 +227,8 @@ class Engine:
 
     def _scout(self, found: ExactClass, placed: Seq[tuple[int, int]]) -> ExactClass:
         """What a class holds for is found with the threads it was probed with."""
-        self.crews.by_rule()
-        return self._classes.scout(found, placed)
+        with self.crews.comparing():
+            return self._classes.scout(found, placed)
 
     def _cache_bytes(self) -> int:
         """For conversations without a slot; a recurrent target's marks take the other half."""
@@ -439,11 +439,10 @@ class Engine:
             return Inexact.UNIFIED
         if not self.target.captured or self.chosen.found is SINGLE:
             return None
-        self.crews.by_rule()
-        spare = self.slots.spare()
-        same = spare is not None and all(
-            self._classes.unchanged(each, spare) for each in self.chosen.pair
-        )
+        if (spare := self.slots.spare()) is None:
+            return Inexact.STATES
+        with self.crews.comparing():
+            same = all(self._classes.unchanged(each, spare) for each in self.chosen.pair)
         return None if same else Inexact.STATES
 
     def _pause_unless_paid(self, drafters: Mapping[str, Proposer]) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parlay.runtime.exact.composition import Composition
-from parlay.runtime.exact.exactness import ExactClass, band
+from parlay.runtime.exact.exactness import SINGLE, ExactClass, band
 from tests.runtime.rig import exact_class, whole_class
 
 SIZE = 4096
@@ -97,6 +97,16 @@ def test_a_length_nobody_tried_is_tried_once() -> None:
     made.groups([Place(1, 800)])
     assert asked == [[(0, 700)]]
     assert made.frame([Place(0, 700)]).window == 2
+
+
+def test_of_single_rows_of_one_sequence_nothing_is_tried_since_there_is_nothing_to_find() -> None:
+    def scout(_found: ExactClass, _placed: Sequence[tuple[int, int]]) -> ExactClass:
+        raise AssertionError("passes were made for nothing")
+
+    made = Composition(SINGLE, SIZE, scout=scout)
+    for length in (40, 300, 3000):
+        assert ids(made.groups([Place(0, length), Place(1, length)])) == [[0], [1]]
+        assert made.frame([Place(0, length)]).window == 0
 
 
 def test_where_a_longer_text_rounds_otherwise_all_but_one_row_are_padding() -> None:
