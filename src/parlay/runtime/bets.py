@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from parlay.control.controller import Choice, Controller, Listener, View, plain
@@ -15,6 +15,7 @@ from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Look, Ready
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.span import common_prefix, nothing
 from parlay.proposers.glances import Glances
+from parlay.proposers.joining import behind, joined, obeying
 from parlay.proposers.prediction import PREDICTION
 from parlay.proposers.proposer import (
     Ask,
@@ -30,44 +31,12 @@ from parlay.proposers.proposer import (
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.runtime.exact.composition import ANY_SHAPE, Frame
 from parlay.runtime.faults import Faults
+from parlay.runtime.placed_bet import FAILED, Bet, bet_on
 from parlay.runtime.sequence import Sequence
 
 Watch = Callable[[Seq[Sequence]], None]  # told of the sequences of a pass before it is made
 
-_FAILED = Draft((), "none")
 _NO_OFFERS: Mapping[str, Draft] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Bet:
-    """A choice and the draft that came of it."""
-
-    choice: Choice
-    draft: Draft
-    n_dropped: int = 0  # drafted, but not worth a row in the pass
-    offers: Mapping[str, Draft] = field(default_factory=dict)  # all that could have been chosen
-    ready: Ready = NOTHING_READY  # before anything was asked for
-
-    def agreed(self, tokens: Seq[int]) -> dict[str, int]:
-        """How many leading tokens of every offer, taken or not, the round generated."""
-        if not self.offers:
-            return {}
-        return {name: common_prefix(draft.tokens, tokens) for name, draft in self.offers.items()}
-
-    def first(self, n: int) -> Bet:
-        """With so many tokens of its draft; of one that took time the others are dropped."""
-        n_left_out = len(self.draft.tokens) - n if self.choice.verify is not None else 0
-        choice = self.choice if n else replace(self.choice, fallback=Fallback.EXACT, widths=())
-        draft = self.draft.first(n) if n else NO_DRAFT
-        return replace(self, choice=choice, draft=draft, n_dropped=self.n_dropped + n_left_out)
-
-    @property
-    def fallback(self) -> Fallback | None:
-        if self.draft.tokens:
-            return None
-        if self.draft is _FAILED:
-            return Fallback.DRAFT_ERROR
-        return self.choice.fallback or Fallback.NO_DRAFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +165,7 @@ class Bets:
             if choice.look and draft.tokens:
                 self._looks[seq.seq_id] = len(seq.tokens), draft
         placed = [
-            _bet(choice, draft, view)
+            bet_on(choice, draft, view)
             for choice, draft, view in zip(choices, drafts, views, strict=True)
         ]
         self._staked = any(bet.draft.tokens or bet.n_dropped for bet in placed)
@@ -369,7 +338,7 @@ class Bets:
         """Nothing to say, but one proposer broke or is missing: that is the better reason."""
         if choice.fallback is not Fallback.NO_DRAFT:
             return choice
-        if any(offer is _FAILED for offer in view.offers.values()):
+        if any(offer is FAILED for offer in view.offers.values()):
             return replace(choice, fallback=Fallback.DRAFT_ERROR)
         if self.absent:
             missing = self._absence(seq)
@@ -397,7 +366,7 @@ class Bets:
 
     def _go_on(self, name: str, ask: Ask, ahead: Draft) -> Draft:
         """What a free proposer drafts behind what the grammar forces."""
-        return _joined(ahead, self._propose(name, (_behind(ask, ahead),))[0])
+        return joined(ahead, self._propose(name, (behind(ask, ahead),))[0])
 
     def _drafts(
         self, sequences: Seq[Sequence], views: Seq[View], choices: Seq[Choice]
@@ -418,12 +387,12 @@ class Bets:
             # What the grammar forces needs no model: it drafts on from there.
             ahead = [self._forced(name, sequences[i], views[i], choices[i]) for i in at]
             asks = [
-                _behind(self._ask(sequences[i], choices[i]), forced)
+                behind(self._ask(sequences[i], choices[i]), forced)
                 for i, forced in zip(at, ahead, strict=True)
             ]
             found = self._propose(name, asks)
             for i, forced, draft in zip(at, ahead, found, strict=True):
-                drafts[i] = draft if draft is _FAILED else _joined(forced, draft)
+                drafts[i] = draft if draft is FAILED else joined(forced, draft)
         return drafts
 
     def _forced(self, name: str, seq: Sequence, view: View, choice: Choice) -> Draft:
@@ -450,26 +419,12 @@ class Bets:
         """A proposer's fault must never cost an answer: without a draft, the round is plain."""
         try:
             return [
-                _obeying(ask, draft)
+                obeying(ask, draft)
                 for ask, draft in zip(asks, self.proposers[name].propose(asks), strict=True)
             ]
         except Exception as error:
             self._faults.tell(f"the proposer {name} failed, decoding plainly", error)
-            return [_FAILED] * len(asks)
-
-
-def _bet(choice: Choice, draft: Draft, view: View) -> Bet:
-    """The draft as far as the controller wants it verified, now that its confidences are known."""
-    offers, ready = view.offers, view.ready
-    if choice.look:
-        return Bet(choice, NO_DRAFT, len(draft.tokens), offers, ready)
-    if choice.verify is None or not draft.confidence:
-        return Bet(choice, draft, 0, offers, ready)
-    n_made, n = len(draft.tokens), choice.verify(draft.confidence)
-    if n == 0:
-        unprofitable = replace(choice, fallback=Fallback.UNPROFITABLE, widths=())
-        return Bet(unprofitable, NO_DRAFT, n_made, offers, ready)
-    return Bet(choice, draft.first(n), n_made - n, offers, ready)
+            return [FAILED] * len(asks)
 
 
 def _begin(proposer: Proposer, seq: Sequence) -> None:
@@ -507,39 +462,3 @@ def _free_ask(seq: Sequence, window: int) -> Ask:
         constraint=seq.constraint,
         owner=request.memory,
     )
-
-
-def _behind(ask: Ask, ahead: Draft) -> Ask:
-    """The same, as if the draft of another were committed already."""
-    n = len(ahead.tokens)
-    if not n:
-        return ask
-    going, sure = ask.keep_going, ahead.confidence
-    return replace(
-        ask,
-        tokens=[*ask.tokens, *ahead.tokens],
-        window=ask.window - n,
-        position=ask.position + n,
-        n_ahead=n,
-        keep_going=None if going is None else lambda found: going([*sure, *found]),
-    )
-
-
-def _joined(first: Draft, second: Draft) -> Draft:
-    """One draft after the other."""
-    if not first.tokens or not second.tokens:
-        return first if first.tokens else second
-    return Draft(
-        first.tokens + second.tokens,
-        f"{first.proposer}+{second.proposer}",
-        first.confidence + second.confidence,
-        second.q,
-    )
-
-
-def _obeying(ask: Ask, draft: Draft) -> Draft:
-    """As much of a draft as a grammar lets come: no row is spent on the rest."""
-    if ask.constraint is None or not draft.tokens:
-        return draft
-    ahead = list(ask.tokens[len(ask.tokens) - ask.n_ahead :])
-    return draft.first(max(0, ask.constraint.n_obeying([*ahead, *draft.tokens]) - len(ahead)))

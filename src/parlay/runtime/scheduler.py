@@ -12,109 +12,38 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.control.controller import plain
-from parlay.decoding.draft import NO_DRAFT
 from parlay.decoding.logprobs import TokenLogprob, token_logprob
 from parlay.decoding.masked import Masked, prepare
-from parlay.decoding.round import Fallback, Round, Timing
-from parlay.decoding.span import Span, Target, pad
+from parlay.decoding.round import Timing
+from parlay.decoding.span import Span, Target
 from parlay.decoding.verdict import Verdict
 from parlay.decoding.verification import VERIFICATIONS
 from parlay.errors import NothingFollows, ParlayError
-from parlay.runtime.bets import Bet, Bets
+from parlay.runtime.bets import Bets
 from parlay.runtime.caching.slots import Slots
 from parlay.runtime.exact.composition import ANY_SHAPE, Composition
-from parlay.runtime.exact.exactness import ExactClass, Inexact
+from parlay.runtime.exact.exactness import Inexact
 from parlay.runtime.faults import Faults, as_parlay
 from parlay.runtime.padding import Padding
+from parlay.runtime.placed_bet import Bet
 from parlay.runtime.prompts import Prompts
 from parlay.runtime.request import Mode
 from parlay.runtime.sequence import Sequence
+from parlay.runtime.target_pass import PassOutcome, PassRow, PassTold, TargetPass
 
 # Of a long prompt every so many chunks' end is kept, beside the last one.
 _CHUNKS_PER_MARK = 8
-_PROMPT = Bet(plain(Fallback.REQUEST), NO_DRAFT)
 _NO_LOGITS: NDArray[np.float32] = np.empty((0, 0), np.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One sequence's part of a pass."""
-
-    seq: Sequence
-    bet: Bet
-    span: Span
-
-    @property
-    def decodes(self) -> bool:
-        """Whether this is a round, and not the reading of a prompt."""
-        return self.bet is not _PROMPT
-
-    @property
-    def n_real(self) -> int:
-        """Its rows that are not padding."""
-        if self.decodes:
-            return 1 + len(self.bet.draft.tokens)
-        return len(self.span.tokens) - self.span.n_padding
-
-    def padded(self, width: int) -> _Row:
-        span = self.span
-        if width == len(span.tokens):
-            return self
-        return replace(self, span=Span(span.seq_id, span.start, pad(span.tokens, width), width))
-
-
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """What the target is asked for at once."""
-
-    rows: Seq[_Row]
-    spans: Seq[Span]  # theirs in the same order, and padding of idle sequences between them
-    n_rows: int
-    n_padding: int
-    reads_prompt: bool
-    held: ExactClass | None  # the class it is to be in; None: any shape will do
-
-    @classmethod
-    def of(cls, rows: Seq[_Row], spans: Seq[Span], held: ExactClass | None = None) -> _Pass:
-        n_rows = sum([len(span.tokens) for span in spans])
-        n_padding = n_rows - sum([row.n_real for row in rows])
-        return cls(rows, spans, n_rows, n_padding, not all(row.decodes for row in rows), held)
 
 
 # Before each pass over these spans, exact or not; why its bits may not be those of the class.
 BeforePass = Callable[[Seq[Span], bool], Inexact | None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What came of a pass."""
-
-    made: _Pass
-    settled: Seq[tuple[_Row, Verdict]]
-    timing: Timing
-    unready: Inexact | None  # why it was not exact, whatever its shape
-    beside: bool  # a drafter went on beside it
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """A pass that was learned from, and what is still to be said of it."""
-
-    rows: Seq[_Row]
-    settled: Seq[tuple[_Row, Round]]
-    lost: Inexact | None
-
-    @property
-    def rounds(self) -> list[Round]:
-        """Without those that only read a prompt."""
-        return [found for row, found in self.settled if row.decodes]
 
 
 def _in_one_class(seq: Sequence, bet: Bet) -> Bet:
@@ -163,9 +92,9 @@ class Scheduler:
         self._active: list[Sequence] = []
         self._reading = False  # whether a pass was only started
         self._beside = False  # whether a drafter went on beside the last pass
-        self._made: _Pass | None = None  # under way
-        self._unlearned: _Outcome | None = None
-        self._untold: _Told | None = None
+        self._made: TargetPass | None = None  # under way
+        self._unlearned: PassOutcome | None = None
+        self._untold: PassTold | None = None
         self._faults = Faults()
 
     # -- what comes and goes --------------------------------------------------
@@ -299,7 +228,7 @@ class Scheduler:
             overhead_s=verified - drafted - verify_s + perf_counter() - verified,
         )
         unready = self.spoiled or self._unready
-        self._unlearned = _Outcome(made, rounds, timing, unready, self._beside)
+        self._unlearned = PassOutcome(made, rounds, timing, unready, self._beside)
         # A first token is waited for: the next pass has a new shape, and takes long to be launched.
         if made.reads_prompt or not self.target.steady:
             self._catch_up()
@@ -345,10 +274,8 @@ class Scheduler:
             return
         outcome, self._unlearned = self._unlearned, None
         lost = self._lost(outcome)
-        settled = [
-            (row, self._round(row, verdict, outcome, lost)) for row, verdict in outcome.settled
-        ]
-        self._untold = _Told(outcome.made.rows, settled, lost)
+        settled = [(row, outcome.round_of(row, verdict, lost)) for row, verdict in outcome.settled]
+        self._untold = PassTold(outcome.made.rows, settled, lost)
         for row in outcome.made.rows:
             if row.decodes:
                 row.seq.outside_s = 0.0  # told once
@@ -362,7 +289,7 @@ class Scheduler:
             self.target.settle()
             self._reading = False
 
-    def _decode(self, made: _Pass) -> list[NDArray[np.float32]]:
+    def _decode(self, made: TargetPass) -> list[NDArray[np.float32]]:
         exact = self._is_exact([row.seq for row in made.rows])
         self._unready = self._before_pass(made.spans, exact)
         self.bets.before_pass([row.seq for row in made.rows])
@@ -381,7 +308,7 @@ class Scheduler:
             self.bets.read(row.seq, meanwhile=self.target.steady)
         return [_NO_LOGITS] * len(made.spans)
 
-    def _propose(self, sequences: Seq[Sequence], betting: bool) -> _Pass:
+    def _propose(self, sequences: Seq[Sequence], betting: bool) -> TargetPass:
         """Controller sets the windows, proposers fill them; prompts go on by a chunk."""
         decoding = [seq for seq in sequences if seq.n_pending == 1]
         exact = self._is_exact(sequences)
@@ -392,18 +319,18 @@ class Scheduler:
         placed = self.bets.place(decoding, frame) if betting else self.bets.abstain(decoding)
         if changes:
             placed = [_in_one_class(s, bet) for s, bet in zip(decoding, placed, strict=True)]
-        rows = [self._row(s, bet) for s, bet in zip(decoding, placed, strict=True)]
+        rows = [PassRow.of_round(s, bet) for s, bet in zip(decoding, placed, strict=True)]
         room = (self._n_batch if rows else self._n_call) - sum(len(row.span.tokens) for row in rows)
         for seq in (seq for seq in sequences if seq.n_pending > 1):
             n = self._n_to_read(seq, exact, room)
             if n:
-                rows.append(self._prompt_row(seq, n))
+                rows.append(PassRow.of_prompt(seq, n))
                 room -= n
         # llama.cpp batches neighbouring sequences only if their ids come in order.
         rows.sort(key=lambda row: row.seq.seq_id)
         return self._in_class(rows) if exact else self._padded(rows)
 
-    def _in_class(self, rows: Seq[_Row]) -> _Pass:
+    def _in_class(self, rows: Seq[PassRow]) -> TargetPass:
         """As many rows for each as keep the pass in its class; a prompt's chunk is alone, and as
         it is. Padding goes as rejected drafts do, and its logits are asked for: how many are
         shapes the last layer."""
@@ -413,22 +340,22 @@ class Scheduler:
             sizes = [len(row.span.tokens) for row in rows]
             widths = self.composition.widths(sizes, [row.span.start for row in rows], held)
             rows = [row.padded(n) for row, n in zip(rows, widths, strict=True)]
-        return _Pass.of(rows, [row.span for row in rows], held)
+        return TargetPass.of(rows, [row.span for row in rows], held)
 
-    def _padded(self, rows: Seq[_Row]) -> _Pass:
+    def _padded(self, rows: Seq[PassRow]) -> TargetPass:
         """With rows that nobody reads, where the pass would be dearer or cut in parts without."""
         if len(rows) == 1 and rows[0].decodes:
             row = rows[0].padded(rows[0].bet.choice.width(len(rows[0].span.tokens)))
-            return _Pass.of([row], [row.span])
+            return TargetPass.of([row], [row.span])
         given = [row.span for row in rows]
         if sum([len(span.tokens) for span in given]) > self._n_batch:
             # Of ids that fall llama.cpp puts no two together: each prompt is a part of its own.
-            return _Pass.of(rows[::-1], given[::-1])
+            return TargetPass.of(rows[::-1], given[::-1])
         spans = self._padding.pad(given)
         if spans is not given:
             by_id = {span.seq_id: span for span in spans}
             rows = [replace(row, span=by_id[row.seq.seq_id]) for row in rows]
-        return _Pass.of(rows, spans)
+        return TargetPass.of(rows, spans)
 
     def _n_to_read(self, seq: Sequence, exact: bool, room: int) -> int:
         """Tokens of a prompt for this pass: exact ones end at fixed places, the others are as
@@ -442,16 +369,7 @@ class Scheduler:
             n -= 1 + (seq.n_cached + n - 1) % self._chunk  # stop where it can be gone on from
         return n
 
-    def _row(self, seq: Sequence, bet: Bet) -> _Row:
-        tokens = [seq.tokens[-1], *bet.draft.tokens]
-        return _Row(seq, bet, Span(seq.seq_id, seq.n_cached, tokens, len(tokens)))
-
-    def _prompt_row(self, seq: Sequence, n: int) -> _Row:
-        tokens = seq.tokens[seq.n_cached : seq.n_cached + n]
-        last = n == seq.n_pending  # the prompt's end: its logits begin the answer
-        return _Row(seq, _PROMPT, Span(seq.seq_id, seq.n_cached, tokens, int(last)))
-
-    def _mark(self, row: _Row) -> None:
+    def _mark(self, row: PassRow) -> None:
         """A prompt is read but for its last pass: asked again it goes on from here. A long one is
         marked on the way too, for edits further back."""
         seq, far = row.seq, _CHUNKS_PER_MARK * self._chunk
@@ -468,7 +386,7 @@ class Scheduler:
         if seq.n_reused:
             self.target.mark(seq.seq_id, lasting=n_new > 2 * self._chunk)
 
-    def _settle(self, row: _Row, p: NDArray[np.float32]) -> tuple[_Row, Verdict]:
+    def _settle(self, row: PassRow, p: NDArray[np.float32]) -> tuple[PassRow, Verdict]:
         """Verify one draft, commit what holds, and cut the cache back to all but the last token."""
         seq, draft = row.seq, row.bet.draft
         request, p = seq.request, p[: 1 + len(draft.tokens)]  # what follows is padding
@@ -496,7 +414,7 @@ class Scheduler:
             return []
         return [token_logprob(p[j], token, n_top) for j, token in enumerate(verdict.tokens)]
 
-    def _count(self, told: _Told) -> None:
+    def _count(self, told: PassTold) -> None:
         for row in told.rows:
             self._firm_up(row, exact=told.lost is None)
             if told.lost is not None:
@@ -509,7 +427,7 @@ class Scheduler:
         if rounds:
             self.bets.tell(rounds)
 
-    def _lost(self, outcome: _Outcome) -> Inexact | None:
+    def _lost(self, outcome: PassOutcome) -> Inexact | None:
         """Why a pass was not exact. A prompt's chunk read alone is: it is always read like that."""
         made = outcome.made
         if outcome.unready is not None:
@@ -521,7 +439,7 @@ class Scheduler:
         held = made.held or self.composition.found
         return None if read and held.holds(sizes, lengths) else Inexact.SHAPE
 
-    def _firm_up(self, row: _Row, *, exact: bool) -> None:
+    def _firm_up(self, row: PassRow, *, exact: bool) -> None:
         """What the cache holds of a text is firm if it would hold the same whoever had read it:
         whole chunks of prompts; where chunks agree with the class, everything but what was read in
         a pass wider than a chunk, which nobody tried."""
@@ -531,39 +449,6 @@ class Scheduler:
         if exact and seq.n_firm == start and (whole or agrees):
             seq.n_firm = seq.n_cached
         seq.n_firm = min(seq.n_firm, seq.n_cached)
-
-    def _round(self, row: _Row, verdict: Verdict, outcome: _Outcome, lost: Inexact | None) -> Round:
-        bet, made = row.bet, outcome.made
-        return Round(
-            seq_id=row.seq.seq_id,
-            proposer=bet.draft.proposer,
-            window=bet.choice.window,
-            n_drafted=verdict.n_drafted,
-            n_accepted=verdict.n_accepted,
-            n_generated=len(verdict.tokens),
-            confidence=bet.draft.confidence,
-            n_rows=row.n_real,
-            n_sequences=len(made.rows),
-            n_pass_rows=made.n_rows,
-            n_padding=made.n_padding,
-            outside_s=row.seq.outside_s,
-            n_context=row.span.start,
-            # The prompt's time is not a round's: time to first token tells it.
-            timing=outcome.timing if row.decodes else Timing(),
-            fallback=bet.fallback if row.decodes else None,
-            n_dropped=bet.n_dropped,
-            n_drafted_ahead=bet.ready.n_ahead,
-            drafted_ahead_s=bet.ready.ahead_s,
-            n_ahead=bet.draft.n_ahead,
-            hidden_s=bet.draft.hidden_s,
-            beside=outcome.beside,
-            agreed=bet.agreed(verdict.tokens),
-            exact=lost is None,
-            expected_gain=bet.choice.expected_gain,
-            reason=bet.choice.reason,
-            position=row.seq.n_generated - len(verdict.tokens),
-            reads_prompt=made.reads_prompt,
-        )
 
     # -- the edges ------------------------------------------------------------
 
@@ -601,7 +486,7 @@ class Scheduler:
         del seq.tokens[keep : keep + discard]
         seq.n_firm = min(seq.n_firm, keep)
 
-    def _recover(self, rows: Seq[_Row], error: Exception) -> None:
+    def _recover(self, rows: Seq[PassRow], error: Exception) -> None:
         """A pass broke: each sequence goes on alone and without a draft, and ends if that breaks
         too. What cannot be cut out of a cache is read again, as a prompt is."""
         if not isinstance(error, ParlayError):
