@@ -17,6 +17,10 @@ from parlay.decoding.sampling import Row, Sampling, likeliest
 from parlay.errors import BadRequest
 
 _PREPARED = 8  # rows: those behind them are seldom read
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+# The most that eight logits may be, by the byte of their mask: looked up, a row takes half the time
+# of arithmetic and a tenth of a choice.
+_MOST = np.where(_BITS, np.inf, -np.inf).astype(np.float32)
 
 
 class Masked:
@@ -60,14 +64,12 @@ def prepare(constraint: Constraint, draft: Sequence[int], sampling: Sampling) ->
 
 
 def masked(row: Row, allowed: NDArray[np.bool_]) -> Row:
-    """With -inf wherever a token may not come; columns beyond the
-    mask mean nothing."""
+    """With -inf wherever a token may not come; columns beyond the mask mean nothing."""
     n = min(len(row), len(allowed))
-    if np.count_nonzero(allowed[:n]) == len(row):
+    if n == len(row) and allowed[:n].all():
         return row
-    found: Row = np.full(len(row), -np.inf, np.float32)
-    most = allowed[:n].astype(np.float32)  # arithmetic: a choice takes five times as long
-    most -= 0.5
-    most *= np.inf
-    np.minimum(row[:n], most, out=found[:n])
-    return found
+    found: Row = np.take(_MOST, np.packbits(allowed, bitorder="little"), axis=0).reshape(-1)[:n]
+    np.minimum(row[:n], found, out=found)
+    if n == len(row):
+        return found
+    return np.concatenate([found, np.full(len(row) - n, -np.inf, np.float32)])
