@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from parlay.decoding import noise
-from parlay.decoding.noise import GUMBEL_SPAN, gumbel, key, uniform
+from parlay.decoding.noise import exceeds, gumbel, key, uniform
 
 SEEDS = st.integers(0, (1 << 64) - 1)
 POSITIONS = st.integers(0, 1 << 20)
@@ -81,7 +81,7 @@ def test_consecutive_positions_are_independent() -> None:
 
 
 @pytest.mark.parametrize("bits", [0, (1 << 64) - 1])
-def test_even_the_extreme_bits_give_finite_noise_within_the_span(
+def test_even_the_extreme_bits_give_finite_noise(
     bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(noise, "_scramble", lambda x: bits)
@@ -90,8 +90,15 @@ def test_even_the_extreme_bits_give_finite_noise_within_the_span(
     assert np.isfinite(gumbel(1, 2, np.array([0]))).all()
 
 
-def test_no_two_numbers_are_further_apart_than_the_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    extremes = np.array([0, (1 << 64) - 1], np.uint64)
-    monkeypatch.setattr(noise, "_scramble_array", lambda x: extremes)
-    low, high = gumbel(1, 2, np.array([0, 1]))
-    assert high - low < GUMBEL_SPAN
+@pytest.mark.parametrize("least", [-3.0, 0.0, 2.5, 8.0, 20.0, 36.0, 60.0])
+def test_who_has_so_much_noise_is_known_from_the_bits_alone(least: float) -> None:
+    ids = np.arange(50_000)
+    told, own = exceeds(5, 9, ids, least), gumbel(5, 9, ids) >= least
+    assert not (own & ~told).any()  # nobody is forgotten
+    assert (told & ~own).sum() <= 10  # and hardly anybody asked for nothing
+
+
+def test_the_most_noise_there_can_be_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "_scramble_array", lambda x: np.full_like(x, (1 << 64) - 1))
+    most = float(gumbel(1, 2, np.array([0]))[0])
+    assert exceeds(1, 2, np.array([0]), most).all()

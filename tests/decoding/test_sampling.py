@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from parlay.decoding.noise import gumbel
 from parlay.decoding.sampling import Row, Sampling, distribution, draw
 from parlay.errors import BadRequest, DecodeError, NothingFollows
 
@@ -361,6 +362,20 @@ def test_far_tokens_are_left_out_of_the_draw_without_changing_it() -> None:
     for seed in range(200):
         sampling = Sampling(temperature=1.0, seed=seed)
         assert draw(row, sampling, (), 3) == draw(short, sampling, (), 3)
+
+
+@pytest.mark.parametrize("spread", [0.0, 2.0, 6.0])
+def test_a_draw_is_the_most_of_score_and_noise_over_all_tokens(spread: float) -> None:
+    """Whichever of them had their noise computed."""
+    ids, from_far = np.arange(20_000), 0
+    row = np.random.default_rng(1).normal(0, spread, len(ids)).astype(np.float32)
+    row[::7] = -np.inf
+    for seed in range(60):
+        drawn = draw(row, Sampling(temperature=0.8, seed=seed), (), 3)
+        scores = row.astype(np.float64) / 0.8
+        assert drawn == int((scores + gumbel(seed, 3, ids)).argmax())
+        from_far += scores[drawn] < scores.max() - 8
+    assert spread != 2.0 or from_far  # such tokens do win
 
 
 # -- what is refused -----------------------------------------------------------------------------

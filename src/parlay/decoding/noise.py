@@ -5,17 +5,17 @@ They know no state: whoever asks for the same key gets the same number, with any
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
-# More than the smallest and largest Gumbel values of 52 random bits differ by: a candidate further
-# than this below the best one can never win, so it needs no noise.
-GUMBEL_SPAN = 41.0
 # 52 bits and a half are exact in a double; 53 and a half would round up to 1, whose noise is
 # infinite.
 _STEP = 2.0**-52
+_SLACK = 1 << 14  # of 64 bits, for those that were cut and for rounding
 
 
 def key(seed: int, position: int, stream: int = 0) -> int:
@@ -35,11 +35,24 @@ def gumbel(
 ) -> NDArray[np.float64]:
     """One Gumbel number per token id: adding them to log-probabilities and taking the largest
     draws from the distribution."""
-    bits = _scramble_array(
-        ids.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(key(seed, position, stream))
-    )
+    bits = _bits(seed, position, ids, stream)
     u = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * _STEP
     return np.asarray(-np.log(-np.log(u)), dtype=np.float64)
+
+
+def exceeds(seed: int, position: int, ids: NDArray[np.int64], least: float) -> NDArray[np.bool_]:
+    """Whose Gumbel number is at least so much: in doubt, yes. It takes no logarithms."""
+    rare = -math.expm1(-math.exp(-least))  # how many have as much
+    bound = max(0, int((1.0 - rare * (1 + 1e-4)) * (1 << 64)) - _SLACK)
+    return np.asarray(_bits(seed, position, ids, 0) >= np.uint64(bound))
+
+
+def _bits(seed: int, position: int, ids: NDArray[np.int64], stream: int) -> NDArray[np.uint64]:
+    """64 random ones of each token id."""
+    keys = ids.astype(np.uint64)
+    keys *= np.uint64(_GOLDEN)
+    keys += np.uint64(key(seed, position, stream))
+    return _scramble_array(keys)
 
 
 def _scramble(x: int) -> int:
@@ -50,6 +63,10 @@ def _scramble(x: int) -> int:
 
 
 def _scramble_array(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))
+    """In place: a vocabulary of them is larger than a core's cache."""
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.draft import Distribution
-from parlay.decoding.noise import GUMBEL_SPAN, gumbel
+from parlay.decoding.noise import exceeds, gumbel
 from parlay.errors import BadRequest, DecodeError, NothingFollows, ParlayError
 
 Row = NDArray[np.float32]
@@ -36,6 +36,7 @@ _RANGES = {
     "seed": (0, (1 << 64) - 1),
 }
 _COLD = 1e-9
+_FAR = 8.0  # below the best score: to win from there takes noise that one token in a thousand has
 
 
 def _derived() -> bool:
@@ -140,8 +141,15 @@ def distribution(row: Row, sampling: Sampling, history: Sequence[int]) -> Distri
 def _gumbel_draw(
     ids: NDArray[np.int64], scores: NDArray[np.float64], seed: int, position: int
 ) -> int:
-    near = scores >= scores.max() - GUMBEL_SPAN
-    ids, scores = ids[near], scores[near]
+    """The token whose score and noise are most together. Only a few of those far below the best
+    have noise enough to win, which their random bits tell: the others' is not computed."""
+    edge = scores.max() - _FAR
+    near = scores >= edge
+    close = np.flatnonzero(near)
+    best = (scores[close] + gumbel(seed, position, ids[close])).max()
+    lifted = exceeds(seed, position, ids, best - edge)
+    may = np.flatnonzero(near | lifted)
+    ids, scores = ids[may], scores[may]
     return int(ids[int((scores + gumbel(seed, position, ids)).argmax())])
 
 
@@ -189,22 +197,28 @@ def _candidates(
 
 
 def _top_k(logits: NDArray[np.float64], k: int) -> NDArray[np.int64]:
-    if 0 < k < len(logits):
-        # Ties at the edge are cut by id, so that the set never depends on the partition's order.
-        edge = np.partition(logits, len(logits) - k)[len(logits) - k]
-        above = np.flatnonzero(logits > edge)
-        tied = np.flatnonzero(logits == edge)[: k - len(above)]
-        kept: NDArray[np.int64] = np.sort(np.concatenate([above, tied]))
-        return kept[logits[kept] > -np.inf]
-    return np.flatnonzero(logits > -np.inf)
+    live = np.flatnonzero(logits > -np.inf)
+    if not 0 < k < len(live):
+        return live
+    # Ties at the edge are cut by id, so that the set never depends on the partition's order.
+    scores = logits[live]
+    edge = np.partition(scores, len(scores) - k)[len(scores) - k]
+    above = np.flatnonzero(scores > edge)
+    tied = np.flatnonzero(scores == edge)[: k - len(above)]
+    kept: NDArray[np.int64] = live[np.sort(np.concatenate([above, tied]))]
+    return kept
 
 
 def _top_p(
     ids: NDArray[np.int64], scores: NDArray[np.float64], p: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    order = np.argsort(-scores, kind="stable")
-    before = np.cumsum(_softmax(scores[order])) - _softmax(scores[order])
-    kept = np.sort(order[: max(1, int((before < p).sum()))])
+    """The likeliest tokens until they have mass p. All whose chance is below an equal part of the
+    rest have less than the rest together, so none of them is needed, nor sorted."""
+    probs = _softmax(scores)
+    some = np.flatnonzero(probs >= (1.0 - p) / len(probs))
+    some = some[np.argsort(-scores[some], kind="stable")]
+    before = np.cumsum(probs[some]) - probs[some]
+    kept = np.sort(some[: max(1, int((before < p).sum()))])
     return ids[kept], scores[kept]
 
 
