@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from parlay import models, store
-from tests import tiny_models
+from tests import distribution, tiny_models
 from tests.hub.loopback import Hub, serving
 
 # How long an example takes depends on who else is at work.
@@ -154,6 +154,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="collect garbage after each test: what it left open is its own failure",
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    distribution.longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> distribution.Shares | None:
+    """Instead of whole files, the ones with the most tests first."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False
+    return distribution.Shares(config, log)
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,8 +2,7 @@
 
 24 prompts of 24 tokens for each of three file types, half of them asked alone and half as one of
 four. Every prompt takes another proposer and window, so that all of them are tried both ways;
-benchmarks/proofs/lossless.py runs every prompt with every pair of them, and longer. A block
-drafter, for which the target's hidden states are read out, has fewer and shorter texts.
+benchmarks/proofs/lossless.py runs every prompt with every pair of them, and longer.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.proofs.lossless import FREE, WAYS, WINDOWS, answers, prompts
+from benchmarks.proofs.lossless import FREE, WINDOWS, answers, prompts
 from parlay import Parlay
-from parlay.models import BLOCK_DRAFTER, DEFAULT_DRAFTER
+from parlay.models import DEFAULT_DRAFTER
 from parlay.runtime.startup.loading import MODEL
 
 pytestmark = pytest.mark.weights
@@ -93,39 +92,3 @@ def test_as_one_of_four_every_proposer_gives_the_text_of_plain_decoding(
             assert answer.exact
             drafted += answer.speculation.n_drafted
     assert drafted > 50
-
-
-# -- a drafter that reads the target's states: a block of eight, so no window above seven ----------
-
-BLOCK_WINDOWS = (1, 2, 4, 7)
-SHORT: dict[str, Any] = {"max_tokens": 32}
-
-
-@pytest.fixture(scope="module")
-def block(smollm2: Path) -> Iterator[Parlay]:
-    how: dict[str, Any] = {"slots": 4, "context_size": 1024, "mode": "exact"}
-    with Parlay(smollm2, draft=str(BLOCK_DRAFTER), **how) as made:
-        assert made.engine.exact.limit > max(BLOCK_WINDOWS)
-        yield made
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_block_drafter_gives_the_text_of_plain_decoding_alone_and_as_one_of_four(
-    block: Parlay, way: str
-) -> None:
-    texts, how = prompts(4), {**SHORT, **WAYS[way]}
-    plain = [a.text for a in answers(block, texts, "none", 0, together=4, **how)]
-    found = [
-        block.generate(text, draft=MODEL, window=window, **how)
-        for text, window in zip(texts, BLOCK_WINDOWS, strict=True)
-    ]
-    streams = [
-        block.stream(text, draft=MODEL, window=window, **how)
-        for text, window in zip(texts, reversed(BLOCK_WINDOWS), strict=True)
-    ]
-    found += [stream.answer for stream in streams]
-    assert [answer.text for answer in found] == 2 * plain
-    assert all(answer.exact for answer in found)
-    counts = [answer.speculation for answer in found]
-    tried, right = sum(c.drafted_at[1] for c in counts), sum(c.accepted_at[1] for c in counts)
-    assert tried > 80 and right > 0.4 * tried  # it drafts, and as its card says
