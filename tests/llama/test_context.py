@@ -463,12 +463,19 @@ def test_automatic_cache_types_on_a_cpu_keep_passes_of_several_tokens_exact(
     assert open_context().cache_types == ("bf16", "f16")
 
 
+def test_where_no_bits_have_to_agree_the_cache_is_llama_cpp_s_own(open_context: Open) -> None:
+    assert open_context(same_bits=False).cache_types == ("f16", "f16")
+    assert open_context(same_bits=False, cache_type_k="f32").cache_types == ("f32", "f16")
+
+
 def test_a_model_that_reads_values_out_of_its_keys_keeps_both_in_one_type(tmp_path: Path) -> None:
     with Model(tiny_models.write_deepseek2(tmp_path / "m.gguf"), ModelSettings()) as model:
         for k, v in (("auto", "auto"), ("f16", "auto"), ("auto", "f16")):
-            context = Context(model, ContextSettings(256, cache_type_k=k, cache_type_v=v))
-            assert len(set(context.cache_types)) == 1
-            context.close()
+            for same_bits in (True, False):
+                settings = ContextSettings(256, cache_type_k=k, cache_type_v=v, same_bits=same_bits)
+                context = Context(model, settings)
+                assert len(set(context.cache_types)) == 1
+                context.close()
 
 
 def test_a_context_holds_at_least_what_was_asked_for_each_sequence(open_context: Open) -> None:

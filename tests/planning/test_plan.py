@@ -187,6 +187,8 @@ def test_contexts_are_planned_as_the_engine_makes_them(
 ) -> None:
     shared = ContextSettings(512, 2, threads=1)
     planned, own = engine_contexts(shared, 4, ("auto", "auto"))
+    assert planned.same_bits
+    assert not own.same_bits
     with Parlay(
         tiny_llama, draft=str(tiny_drafter), window=4, context_size=512, slots=2, threads=1
     ) as parlay:
@@ -196,3 +198,4 @@ def test_contexts_are_planned_as_the_engine_makes_them(
         assert isinstance(drafter._model, Context)
         assert (made.n_outputs, made.n_batch) == (planned.n_outputs, planned.n_batch)
         assert drafter._model.settings.n_outputs == own.n_outputs
+        assert (made.same_bits, drafter._model.settings.same_bits) == (True, False)

@@ -41,7 +41,9 @@ class Context:
         self.busy_s = 0.0
         self.meanwhile: Callable[[], None] = nothing
         self.steady = model.on_gpu
-        self.cache_types = _cache_types(model, settings)
+        self.cache_types = settings.cache_types(
+            on_gpu=model.on_gpu, shares_keys=model.facts.shares_keys
+        )
         self._n_threads = self._own_threads = settings.threads or model.threads
         self.threads = Threads(self._own_threads)  # for the next pass
         self._handle: int | None = self._open()
@@ -400,15 +402,6 @@ class Batch:
         self._seq_ids[at:end] = span.seq_id
         self._wanted[at:end] = 0
         self._wanted[at:end][span.read] = 1
-
-
-def _cache_types(model: Model, settings: ContextSettings) -> tuple[str, str]:
-    k, v = settings.cache_type_k, settings.cache_type_v
-    auto_k = "f16" if model.on_gpu else "bf16"
-    types = (auto_k if k == "auto" else k), ("f16" if v == "auto" else v)
-    if model.facts.shares_keys and "auto" in (k, v):  # llama.cpp wants one type for both
-        return (types[0], types[0]) if v == "auto" else (types[1], types[1])
-    return types
 
 
 def _max_outputs(settings: ContextSettings) -> int:

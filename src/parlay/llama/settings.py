@@ -162,11 +162,10 @@ class ContextSettings:
     n_outputs: int = 64  # most rows whose logits are read
     threads: int = 0  # 0: physical cores
     flash_attention: FlashAttention = "auto"
-    # auto: f16 on a GPU. On a CPU K is bf16 and V is f16: the same size, and slower in long prompts
-    # only. Equal types let ggml switch to another attention kernel for single tokens past 256, and
-    # then no pass over several tokens equals single ones (docs/explanation/exactness.md).
-    cache_type_k: str = "auto"
+    cache_type_k: str = "auto"  # see `cache_types`
     cache_type_v: str = "auto"
+    # Whether passes over several tokens have to agree with single ones to the bit.
+    same_bits: bool = True
     # Of recurrent and hybrid models: earlier states that a pass leaves behind for each sequence, so
     # that as many tokens can be taken back without a copy.
     n_snapshots: int = 0
@@ -222,6 +221,20 @@ class ContextSettings:
     def rows_at_once(self) -> int:
         """The most rows llama.cpp computes together."""
         return self.n_ubatch or self.n_batch
+
+    def cache_types(self, *, on_gpu: bool, shares_keys: bool) -> tuple[str, str]:
+        """Types of K and V, with what auto means: f16, but bf16 for K on a CPU where bits count.
+
+        Equal types let ggml take other attention kernels for single tokens past 512 cells (and
+        faster ones for prompts), and then no pass over several tokens equals single ones. f32 would
+        not do: llama.cpp makes f16 of it in every pass (docs/explanation/exactness.md).
+        """
+        k, v = self.cache_type_k, self.cache_type_v
+        auto_k = "bf16" if self.same_bits and not on_gpu else "f16"
+        types = (auto_k if k == "auto" else k), ("f16" if v == "auto" else v)
+        if shares_keys and "auto" in (k, v):  # llama.cpp wants one type for both
+            return (types[0], types[0]) if v == "auto" else (types[1], types[1])
+        return types
 
     def with_passes(self, n: int) -> ContextSettings:
         """Room for so many passes in one call of llama.cpp; its buffers stay those of one."""

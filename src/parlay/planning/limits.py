@@ -57,6 +57,7 @@ def engine_contexts(
         n_outputs=context.n_sequences,
         cache_type_k=k,
         cache_type_v=v,
+        same_bits=False,
         n_snapshots=0,
         prompt_cache_bytes=0,
     )

@@ -69,6 +69,13 @@ def test_keys_of_large_machines_reach_the_settings(tiny_llama: Path) -> None:
     assert (drafter.n_cpu_moe, drafter.overrides, drafter.tensor_split) == (0, (), (3.0, 1.0))
 
 
+def test_bits_count_wherever_an_answer_may_be_exact() -> None:
+    assert LoadSettings().context.same_bits
+    assert LoadSettings(mode="exact").context.same_bits
+    assert not LoadSettings(mode="faithful").context.same_bits
+    assert not LoadSettings(unified_cache=True).context.same_bits
+
+
 def test_keys_and_keywords_of_one_name_have_one_default(tiny_llama: Path) -> None:
     given, usual = load_settings(deployment(tiny_llama)), LoadSettings()
     differ = {f.name for f in fields(usual) if getattr(given, f.name) != getattr(usual, f.name)}

@@ -153,6 +153,7 @@ class LoadSettings:
             cache_type_v=self.cache_type_v,
             n_ubatch=self.ubatch,
             unified=self.unified_cache,
+            same_bits=self.mode != "faithful" and not self.unified_cache,
             prompt_cache_bytes=self.prompt_cache_mb << 20,
             rope=self.rope or RopeSettings(),
         )

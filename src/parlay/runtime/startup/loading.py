@@ -146,6 +146,7 @@ class Loader:
             prompt_cache_bytes=0,
             cache_type_k=settings.drafter_cache_type_k,
             cache_type_v=settings.drafter_cache_type_v,
+            same_bits=False,  # a draft is a guess, whichever way it was rounded
         )
 
     def _draft_model_context(self, drafter: Model) -> ContextSettings:
