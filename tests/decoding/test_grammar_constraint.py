@@ -309,3 +309,22 @@ def test_a_mask_that_is_too_complex_breaks_a_draft_and_not_the_answer(tokenizer:
         constraint.allowed(())
     assert constraint.permits((), ord('"'))
     constraint.accept([ord('"')])
+
+
+# So many ways to read as many letters that the matcher gives up, one letter after the other.
+MANY_WAYS = 'start: e{1,9000}\ne: "a"?'
+
+
+def test_a_matcher_that_gives_up_over_a_draft_goes_on_where_the_answer_is(tokenizer: Any) -> None:
+    alphabet = Alphabet([*PIECES, b""], tokenize, frozenset({END}))
+    matcher = LLMatcher(tokenizer, grammar_from("lark", MANY_WAYS), log_level=0)
+    constraint, a = GrammarConstraint(matcher, alphabet), ord("a")
+    constraint.accept([a])
+    n = constraint.n_obeying([a] * 40)
+    assert 0 < n < 40
+    assert constraint.permits((), a) and constraint.permits([a], a) and constraint.complete
+    constraint.accept([a] * n)
+    with pytest.raises(BadRequest, match="too complex"):
+        constraint.accept([a])
+    with pytest.raises(BadRequest, match="too complex"):  # and never a whole text
+        constraint.allowed(())

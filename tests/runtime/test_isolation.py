@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from llguidance import LLMatcher, LLTokenizer, grammar_from
 from numpy.typing import NDArray
 
 from parlay.control.controller import Choice, FixedWindow, View
+from parlay.decoding.alphabet import Alphabet
+from parlay.decoding.grammar_constraint import GrammarConstraint
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
@@ -67,6 +70,38 @@ def test_a_row_that_nothing_may_follow_ends_one_answer_and_no_other(
     assert broken.finish_reason == "error" and isinstance(broken.error, BadRequest)
     free = Request(PROMPT, max_tokens=6, sampling=sampling)
     assert rig.text(whole) == rig.text(broken) == plain(free)
+
+
+class Letters:
+    """The rig's tokens as llguidance wants to see them."""
+
+    is_tokenizer_wrapper = True
+    tokens = (*(bytes([ord("A") + i]) for i in range(N_VOCAB)), b"<end>")
+    special_token_ids = (N_VOCAB,)
+    eos_token_id = N_VOCAB
+    bos_token_id = None
+
+    def __call__(self, text: str) -> list[int]:
+        return [ord(letter) - ord("A") for letter in text]
+
+
+@pytest.mark.parametrize("window", [0, 4])
+def test_a_matcher_that_gives_up_in_an_answer_ends_it_with_the_reason_and_no_other(
+    window: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A real one, over too many ways to read a text."""
+    rig = Rig(slots=4, window=window)
+    grammar = grammar_from("lark", "start: e{1,9000}\ne: /[A-~]/?")
+    matcher = LLMatcher(LLTokenizer(Letters(), n_vocab=N_VOCAB + 1), grammar, log_level=0)
+    alphabet = Alphabet(Letters.tokens, Letters(), frozenset({N_VOCAB}))
+    broken = rig.add(Request(PROMPT, max_tokens=60), GrammarConstraint(matcher, alphabet))
+    honest = [rig.add(request) for request in HONEST]
+    rig.finish()
+    assert said_alone(rig, honest)
+    assert broken.finish_reason == "error" and isinstance(broken.error, BadRequest)
+    assert "too complex" in broken.error.message and "\n" not in broken.error.message
+    assert plain(Request(PROMPT, max_tokens=60)).startswith(rig.text(broken)) and rig.text(broken)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("method", ["permits", "accept"])

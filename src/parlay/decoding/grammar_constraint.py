@@ -3,7 +3,8 @@
 Knows a matcher (llguidance's, by its methods) and bytes of tokens; knows neither HTTP nor sampling.
 To ask about one token costs a microsecond, to compute a mask a hundred: so masks are made only for
 rows that need one, never twice for one row, and never to find a draft. They are made on a copy,
-since a matcher that gives up stays that way, and no draft may end an answer.
+since a matcher that gives up stays that way, and no draft may end an answer; one that gave up over
+a draft is made anew.
 """
 
 from __future__ import annotations
@@ -39,8 +40,11 @@ _MOST_PLACES = 1024  # whose skeletons are kept
 class GrammarConstraint:
     """The state of one sequence's grammar."""
 
-    def __init__(self, matcher: Any, alphabet: Alphabet) -> None:
+    def __init__(self, matcher: Any, alphabet: Alphabet, first: Any = None) -> None:
+        """`first`: a matcher at the beginning of the text, where this one no longer is."""
         self._matcher = matcher
+        self._first = first or matcher.deep_copy()
+        self._said: list[int] = []  # committed since then
         self._alphabet = alphabet
         self._ends = alphabet.ends
         self._ahead: list[int] = []  # of a draft, what the matcher has read and may unread
@@ -82,10 +86,11 @@ class GrammarConstraint:
 
     def accept(self, tokens: Sequence[int]) -> None:
         self._known.clear()
-        self._go_to([token for token in tokens if token not in self._ends])
+        said = [token for token in tokens if token not in self._ends]
+        self._go_to(said)
+        self._said += said
         self._ahead.clear()
         del self._due[:-1]
-        _check(self._matcher)
 
     @property
     def complete(self) -> bool:
@@ -101,7 +106,7 @@ class GrammarConstraint:
     def after(self, tokens: Sequence[int]) -> GrammarConstraint:
         """Another one, so many tokens further."""
         self._go_to(())
-        made = self._at(self._matcher.deep_copy())
+        made = self._at(self._matcher.deep_copy(), ())
         made._due = self._due.copy()
         made.accept(tokens)
         return made
@@ -115,10 +120,12 @@ class GrammarConstraint:
             token = draft[n]
             if not self._may(token, self._must()):
                 break
-            n += 1
             if token in self._ends:
+                return n + 1
+            if not self._read(token):
+                self._start_again()
                 break
-            self._read(token)
+            n += 1
         return n
 
     def forced(self, spacing: Spacing) -> Forced:
@@ -145,11 +152,12 @@ class GrammarConstraint:
                 self._go_to(())
                 ahead, tokens = self._matcher.deep_copy(), self._alphabet.spelled(end)
                 if ahead.try_consume_tokens(tokens) == len(tokens):
-                    self._at(ahead).forced(habit)
+                    self._at(ahead, tokens).forced(habit)
 
-    def _at(self, matcher: Any) -> GrammarConstraint:
-        """Another one of the same answer, which keeps what it finds."""
-        made = GrammarConstraint(matcher, self._alphabet)
+    def _at(self, matcher: Any, tokens: Sequence[int]) -> GrammarConstraint:
+        """Another one of the same answer, so far behind this one; it keeps what it finds."""
+        made = GrammarConstraint(matcher, self._alphabet, self._first)
+        made._said = [*self._said, *tokens]
         made._skeletons = self._skeletons
         return made
 
@@ -210,7 +218,8 @@ class GrammarConstraint:
     def _go_to(self, draft: Sequence[int]) -> None:
         """After a draft that holds."""
         for token in draft[self._go_back(draft) :]:
-            self._read(token)
+            if not self._read(token):
+                _check(self._matcher)
 
     def _go_back(self, draft: Sequence[int]) -> int:
         """To where what was read leaves a draft; how far into it that is."""
@@ -220,11 +229,21 @@ class GrammarConstraint:
             del self._ahead[n:], self._due[n + 1 :]
         return n
 
-    def _read(self, token: int) -> None:
+    def _read(self, token: int) -> bool:
+        """Whether the matcher could; one that could not never will again."""
         due = self._due[-1] if self._must() == token else None
-        self._matcher.consume_token(token)
+        if not self._matcher.consume_token(token):
+            return False
         self._ahead.append(token)
         self._due.append(due[1:] or None if due else None)
+        return True
+
+    def _start_again(self) -> None:
+        """The matcher gave up over a draft, which may come otherwise: another one in its place."""
+        self._matcher = self._first.deep_copy()
+        self._matcher.consume_tokens(self._said)
+        self._ahead.clear()
+        del self._due[1:]
 
     def _may(self, token: int, must: int | None) -> bool:
         """Whether it may come here, where one that must come is the only one."""

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from parlay.errors import BadRequest
 from parlay.llama.model import Model
 from parlay.llama.settings import ModelSettings
 from parlay.runtime.structured.grammar import Grammars
-from parlay.runtime.structured.guide import Guide
+from parlay.runtime.structured.guide import Guide, Rules
 from parlay.server.api.guiding import Guiding, Wish
 from parlay.server.api.template_style import Style
 from parlay.server.api.tool_formats import FORMATS, ToolFormat
@@ -53,6 +54,8 @@ REFERRING = ToolFunction(
         },
     },
 )
+# So many ways to read as many letters that llguidance gives up, one letter after the other.
+MANY_WAYS = 'start: e{1,9000}\ne: "a"?'
 FORMS = [form for form in FORMATS if form.kind != "channels"]
 
 
@@ -282,3 +285,19 @@ def test_gemmas_arguments_that_leave_their_schema_cannot_be_written(
     writer.say("<|tool_call>call:and{")
     with pytest.raises(AssertionError):
         writer.say(said[1:])
+
+
+def test_a_grammar_that_gives_up_frees_nothing_and_is_no_end(
+    model: Model, grammars: Grammars
+) -> None:
+    """One after the thinking; a draft that goes too far leaves the answer alone."""
+    rules = Rules(model.vocabulary, grammars, frozenset(), afterwards=grammars.lark(MANY_WAYS))
+    guide, a = Guide(rules, thinking=False), model.vocabulary.tokenize("a", bos=False)[0]
+    guide.accept([a])
+    assert 0 < guide.n_obeying([a] * 40) < 40
+    before = guide.permits([], a), guide.complete
+    for _ in range(40):
+        guide.accept([a])
+    assert (before, guide.permits([], a), guide.complete) == ((True, True), False, False)
+    with pytest.raises(BadRequest, match="too complex"):
+        guide.allowed([])

@@ -121,7 +121,9 @@ class Guide:
     @property
     def complete(self) -> bool:
         """Whether the text so far may end here."""
-        return not isinstance(self._state, Held) or self._state.constraint.complete
+        if isinstance(self._state, Held):
+            return self._state.constraint.complete
+        return not isinstance(self._state, Broken)
 
     def accept(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -223,7 +225,10 @@ class Held:
         if not begun:
             return held
         text = begun.decode("utf-8", "replace")
-        return held._on(rules.vocabulary.tokenize(text, bos=False, special=False))
+        try:
+            return held._on(rules.vocabulary.tokenize(text, bos=False, special=False))
+        except BadRequest:
+            return Free(rules, b"", False)
 
     def allowed(self, n: int) -> Allowed | None:
         return self.constraint.allowed(())
@@ -235,13 +240,13 @@ class Held:
         return self.constraint.permits((), token)
 
     def after(self, token: int) -> State:
-        return self._on([token])
+        try:
+            return self._on([token])
+        except BadRequest as error:
+            return Broken(error)
 
     def _on(self, tokens: Sequence[int]) -> State:
-        try:
-            return Held(self.rules, self.constraint.after(tokens))._next()
-        except BadRequest:  # never of our own allowing
-            return Free(self.rules, b"", False)
+        return Held(self.rules, self.constraint.after(tokens))._next()
 
     def _next(self) -> State:
         if not self.constraint.over or self.rules.afterwards is not None:
@@ -263,6 +268,25 @@ class Over:
 
     def permits(self, token: int) -> bool:
         return token in self.rules.vocabulary.ends
+
+    def after(self, token: int) -> State:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A grammar gave up: half a text must not pass for a whole one, so the answer ends here."""
+
+    error: BadRequest
+
+    def allowed(self, n: int) -> Allowed | None:
+        raise self.error
+
+    def must(self) -> int | None:
+        return None
+
+    def permits(self, token: int) -> bool:
+        return False
 
     def after(self, token: int) -> State:
         return self
