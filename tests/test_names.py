@@ -20,15 +20,9 @@ CLASSES = {
     "Choice": "the controller's, and OpenAI's word for one of several answers",
     "Exchange": "one request being answered: by the server, and by the gateway in front of others",
     "Failure": "a result's record (its schema has the name), and an error as HTTP tells it",
-    "Look": "at a block that is left out of the pass, and at what others want of the cores",
-    "Part": "OpenAI's word in a body of responses, and what llama.cpp cuts a pass in",
     "Plan": "of memory, `parlay plan`; of a request, before it is answered",
     "Prompt": "of a suite, with its settings; of a request, in tokens",
     "Reply": "what a subject of the benchmark answered, and the server's answer in the making",
-    "Request": "one answer to be made, and how a controller follows it",
-    "Run": "of a benchmark, and of a probe",
-    "Shape": "of a model in memory, and of a pass to be timed",
-    "State": "of a recurrent model, and of a grammar's guide",
     "Thinking": "Anthropic's word in a body, and what a guide does while a model thinks",
 }
 FILES = {

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from parlay.control.crew import Crew, crews
-from parlay.control.crew_choice import CrewChoice, Look
+from parlay.control.crew_choice import CrewChoice, OtherLoad
 
 TWO, SLEEPING, ONE = Crew(2), Crew(2, sleeps=True), Crew(1)
 # Milliseconds of a pass by crew, for so many busy cores; as on two cores with a small model.
@@ -27,7 +27,7 @@ class Machine:
         self.busy = 0
         self._dice = random.Random(seed)
         self._noise = noise
-        self.choice = CrewChoice(crews(2, can_sleep=True), lambda: Look(self.busy, 0.25))
+        self.choice = CrewChoice(crews(2, can_sleep=True), lambda: OtherLoad(self.busy, 0.25))
 
     def seconds(self, crew: Crew, rows: int) -> float:
         lengthened = 1 + self._noise * abs(self._dice.gauss(0, 1))
@@ -50,7 +50,7 @@ class Machine:
 
 def loaded() -> CrewChoice:
     """One core is taken; the rule is chosen, so that one thread challenges it."""
-    choice = CrewChoice([TWO, ONE], lambda: Look(1.0, 0.25))
+    choice = CrewChoice([TWO, ONE], lambda: OtherLoad(1.0, 0.25))
     choice.recall({"winners": [[1, 2, False]]})
     return choice
 
@@ -73,7 +73,7 @@ def test_an_idle_machine_is_left_to_the_rule_whatever_its_passes_take() -> None:
 
 def test_a_short_load_changes_nothing() -> None:
     loads = iter([0.0, 1.0, 0.0, 1.0, 0.0, 1.0] * 100)
-    choice = CrewChoice([TWO, ONE], lambda: Look(next(loads), 0.25))
+    choice = CrewChoice([TWO, ONE], lambda: OtherLoad(next(loads), 0.25))
     for _ in range(5000):
         assert choice.now == TWO
         choice.observe(TWO, "one", 0.02)
@@ -107,14 +107,14 @@ def test_crews_that_are_equal_stay() -> None:
 
 def test_a_text_that_begins_on_a_busy_machine_leaves_others_their_cores() -> None:
     for load, threads in [(0.2, 16), (2.0, 12), (10.0, 4)]:
-        choice = CrewChoice(crews(16, can_sleep=True), lambda load=load: Look(load, 0.5))  # type: ignore[misc]
+        choice = CrewChoice(crews(16, can_sleep=True), lambda load=load: OtherLoad(load, 0.5))  # type: ignore[misc]
         choice.look()
         assert choice.now == Crew(threads)
 
 
 def test_where_others_leave_no_core_all_threads_sleep_and_each_gets_its_share() -> None:
     for can_sleep, crew in ((True, Crew(16, sleeps=True)), (False, ONE)):
-        choice = CrewChoice(crews(16, can_sleep=can_sleep), lambda: Look(16.0, 0.5))
+        choice = CrewChoice(crews(16, can_sleep=can_sleep), lambda: OtherLoad(16.0, 0.5))
         choice.look()
         assert choice.now == crew
 
@@ -122,7 +122,7 @@ def test_where_others_leave_no_core_all_threads_sleep_and_each_gets_its_share() 
 @pytest.mark.parametrize("seed", range(5))
 def test_one_slow_pass_among_many_does_not_hide_who_is_twice_as_fast(seed: int) -> None:
     choice, dice = (
-        CrewChoice(crews(2, can_sleep=True), lambda: Look(1.0, 0.25)),
+        CrewChoice(crews(2, can_sleep=True), lambda: OtherLoad(1.0, 0.25)),
         random.Random(seed),
     )
     for _ in range(1500):
@@ -149,7 +149,10 @@ def spinning_for_a_taken_core(dice: random.Random) -> float:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_first_seconds_are_not_lost_to_threads_that_spin_for_taken_cores(seed: int) -> None:
-    choice, dice = CrewChoice(crews(2, can_sleep=True), lambda: Look(2.0, 0.5)), random.Random(seed)
+    choice, dice = (
+        CrewChoice(crews(2, can_sleep=True), lambda: OtherLoad(2.0, 0.5)),
+        random.Random(seed),
+    )
     choice.look()
     spent, n = 0.0, 0
     while spent < 5.0:
@@ -162,7 +165,10 @@ def test_the_first_seconds_are_not_lost_to_threads_that_spin_for_taken_cores(see
 
 @pytest.mark.parametrize("seed", range(5))
 def test_all_races_of_a_busy_minute_cost_a_share_of_it(seed: int) -> None:
-    choice, dice = CrewChoice(crews(2, can_sleep=True), lambda: Look(2.0, 0.5)), random.Random(seed)
+    choice, dice = (
+        CrewChoice(crews(2, can_sleep=True), lambda: OtherLoad(2.0, 0.5)),
+        random.Random(seed),
+    )
     choice.look()
     spent = lost = 0.0
     while spent < 120.0:
@@ -184,20 +190,20 @@ def test_a_shape_that_nobody_has_seen_ends_a_race_as_well() -> None:
 
 
 def test_a_load_that_was_seen_for_long_needs_one_look() -> None:
-    choice = CrewChoice([TWO, ONE], lambda: Look(1.0, 4.0))
+    choice = CrewChoice([TWO, ONE], lambda: OtherLoad(1.0, 4.0))
     choice.observe(TWO, "one", 0.7)
     assert choice.now == ONE
 
 
 def test_where_another_number_of_threads_may_not_be_used_all_of_them_sleep() -> None:
-    choice = CrewChoice(crews(2, can_sleep=True), lambda: Look(1.0, 0.5))
+    choice = CrewChoice(crews(2, can_sleep=True), lambda: OtherLoad(1.0, 0.5))
     choice.look()
     choice.refuse(ONE)
     assert choice.now == SLEEPING
 
 
 def test_one_that_may_not_make_a_pass_is_left_at_once_and_asked_again_later() -> None:
-    choice = CrewChoice([TWO, ONE], lambda: Look(1.0, 0.25))
+    choice = CrewChoice([TWO, ONE], lambda: OtherLoad(1.0, 0.25))
     n_refused = 0
     for _ in range(3000):
         if choice.now == ONE:

@@ -11,7 +11,7 @@ import pytest
 
 from parlay import Parlay
 from parlay.control.crew import Crew
-from parlay.control.crew_choice import CrewChoice, Look
+from parlay.control.crew_choice import CrewChoice, OtherLoad
 from parlay.control.prices.cost import CostTable, Curve, DrafterCost
 from parlay.decoding.round import Round, Timing
 from parlay.decoding.span import Span
@@ -46,7 +46,7 @@ class Bits:
 def made(
     *, holds: bool, prices: CostTable | None = None, load: float = 0.0
 ) -> tuple[Crews, Threads]:
-    threads, choice = Threads(2), CrewChoice([TWO, ONE], lambda: Look(load, 0.25))
+    threads, choice = Threads(2), CrewChoice([TWO, ONE], lambda: OtherLoad(load, 0.25))
     crews = Crews(threads, choice, cast(ThreadBits, Bits(holds=holds)), lambda: prices)
     return crews, threads
 
@@ -182,7 +182,7 @@ def test_an_engine_without_work_keeps_an_eye_on_the_machine(
     for name in ("_QUIET_S", "_REST_S"):
         monkeypatch.setattr(worker, name, 0.001)
     with Parlay(tiny_llama, draft="none", context_size=128) as parlay:
-        parlay.engine.crews.choice = choice = CrewChoice([TWO, ONE], lambda: Look(1.0, 0.5))
+        parlay.engine.crews.choice = choice = CrewChoice([TWO, ONE], lambda: OtherLoad(1.0, 0.5))
         wait_for(lambda: choice.chosen == ONE)
 
 

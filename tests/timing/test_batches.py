@@ -11,7 +11,7 @@ from parlay.control.prices.cost import MAX_ROWS, CostTable
 from parlay.decoding.span import Span
 from parlay.testing import ScriptedModel
 from parlay.timing.batches import BatchPlan, batch_shapes, measure_batches
-from parlay.timing.shape_runs import Shape, time_shapes
+from parlay.timing.shape_runs import TimedShape, time_shapes
 
 Rule = Callable[[int, int, bool], float]  # sequences, rows of all, whether the shape changed
 
@@ -97,9 +97,14 @@ def test_a_machine_whose_equal_passes_differ_is_said_to_be_unstable() -> None:
 def test_shapes_past_the_context_are_left_out() -> None:
     model = TimedModel(per_row, context_size=100)
     found = time_shapes(
-        model, [Shape(1, 4), Shape(1, 40)], n_times=1, budget_s=9, n_context=64, clock=model.clock
+        model,
+        [TimedShape(1, 4), TimedShape(1, 40)],
+        n_times=1,
+        budget_s=9,
+        n_context=64,
+        clock=model.clock,
     )
-    assert list(found) == [Shape(1, 4)]
+    assert list(found) == [TimedShape(1, 4)]
 
 
 def test_a_drafter_is_priced_by_sequences_not_by_the_prompts_it_reads() -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from parlay.decoding.span import Span
 from parlay.testing import ScriptedModel, hashed_logits
-from parlay.timing.shape_runs import Shape, time_shapes
+from parlay.timing.shape_runs import TimedShape, time_shapes
 from parlay.timing.window_passes import time_passes, warm_up
 
 
@@ -73,9 +73,9 @@ def test_the_price_of_a_shape_holds_nothing_of_what_changing_to_it_costs(recurre
 
 def test_a_change_and_the_pass_that_is_recorded_have_prices_of_their_own() -> None:
     model = Graphs()
-    shape = Shape(1, 4)
+    shape = TimedShape(1, 4)
     found = time_shapes(
-        model, [Shape(1, 1), shape], n_times=3, budget_s=1e9, n_context=16, clock=model.clock
+        model, [TimedShape(1, 1), shape], n_times=3, budget_s=1e9, n_context=16, clock=model.clock
     )
     times = found[shape]
     assert times.changed == pytest.approx([4.4] * 3)

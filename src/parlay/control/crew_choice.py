@@ -37,19 +37,19 @@ _MAX_SHAPES = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class OtherLoad:
     """Cores that other processes want, as seen for so many seconds."""
 
     cores: float
     seconds: float
 
 
-Load = Callable[[], Look]  # since the last look
+Load = Callable[[], OtherLoad]  # since the last look
 
 
-def nobody() -> Look:
+def nobody() -> OtherLoad:
     """Others who want nothing."""
-    return Look(0.0, math.inf)
+    return OtherLoad(0.0, math.inf)
 
 
 def _threads(crew: Crew) -> int:

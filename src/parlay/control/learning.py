@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parlay.control.account import Account
-from parlay.control.betting.followed import Request
+from parlay.control.betting.followed_request import FollowedRequest
 from parlay.control.looks import Looks
 from parlay.control.prices.both import Both
 from parlay.control.prices.cost import CostTable, Curve, DrafterCost
@@ -51,7 +51,7 @@ class Learner:
         self.survival = Survival.from_dict(kept.get("survival", {}))
         self.account = Account(kept.get("record", {}))
         self._shapes = Shapes()
-        self._requests: dict[int, Request] = {}
+        self._requests: dict[int, FollowedRequest] = {}
         self._looks: dict[str, Looks] = {}
         self._probing: dict[str, Probing] = {}
         self._search_pace = SearchPace()
@@ -113,7 +113,7 @@ class Learner:
             if r.seq_id in self._requests:
                 self.account.spend(r.seq_id, (search_s + r.outside_s) / self.costs.pace)
 
-    def _learn(self, r: Round, request: Request) -> None:
+    def _learn(self, r: Round, request: FollowedRequest) -> None:
         view = request.view
         for proposer, n_agreed in r.agreed.items():
             draft = view.offers.get(proposer)
@@ -142,7 +142,7 @@ class Learner:
             known.observe_confidence(r.confidence, r.n_accepted, request.difficulty(proposer))
             known.observe_position(r.n_drafted, r.n_accepted, request.difficulty(proposer, True))
 
-    def _saw(self, request: Request, look: Look) -> None:
+    def _saw(self, request: FollowedRequest, look: Look) -> None:
         """What was drafted without a bet, and how much of it came."""
         view, name = request.view, look.proposer
         request.looking = False
@@ -153,7 +153,7 @@ class Learner:
         plain_s = self.costs.curve(view.n_context, 1).steady[1]
         self.account.vouch(name, _VOUCHED * max(0, look.n_right - 1) * plain_s)
 
-    def _regain(self, r: Round, request: Request) -> None:
+    def _regain(self, r: Round, request: FollowedRequest) -> None:
         """What was refused and right is worth another try, whatever was lost in this text."""
         refused = request.refused
         if refused is not None and refused.proposer in r.agreed:

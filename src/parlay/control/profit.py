@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from parlay.control.betting.draft_plan import DraftPlan, draft_plan, rates_of
-from parlay.control.betting.followed import Request
+from parlay.control.betting.followed_request import FollowedRequest
 from parlay.control.betting.foresight import Foresight
 from parlay.control.betting.market import Market
 from parlay.control.betting.offers import Offer, best_offer
@@ -71,11 +71,11 @@ class ProfitController(Learner):
             for view, choice in zip(views, imposed, strict=True)
         ]
 
-    def _follow(self, view: View, n_sequences: int) -> Request:
+    def _follow(self, view: View, n_sequences: int) -> FollowedRequest:
         """The request behind a view; a slot whose answer is no longer than before has a new one."""
         request = self._requests.get(view.seq_id)
         if request is None or view.n_generated <= request.view.n_generated:
-            request = self._requests[view.seq_id] = Request(view)
+            request = self._requests[view.seq_id] = FollowedRequest(view)
             self.account.open(view.seq_id)
             if n_sequences == 1:  # how fast the last text was says nothing about this one
                 self._tokens = self._seconds = 0.0
@@ -87,7 +87,7 @@ class ProfitController(Learner):
         request.asked, request.refused = "none", None
         return request
 
-    def _imposed(self, request: Request, n_sequences: int) -> Choice | None:
+    def _imposed(self, request: FollowedRequest, n_sequences: int) -> Choice | None:
         """What the request or the exact shapes leave no choice about."""
         view = request.view
         choice = given(view) or (no_room(view) if view.max_window == 0 else None)
@@ -96,7 +96,9 @@ class ProfitController(Learner):
         request.asked = choice.proposer
         return self._ahead_where_it_pays(choice, request, n_sequences) if choice.window else choice
 
-    def _ahead_where_it_pays(self, choice: Choice, request: Request, n_sequences: int) -> Choice:
+    def _ahead_where_it_pays(
+        self, choice: Choice, request: FollowedRequest, n_sequences: int
+    ) -> Choice:
         """A window that was asked for is kept to; whether its drafter goes on meanwhile is not
         part of it."""
         view, cost = request.view, self.costs.cost_of(choice.proposer)
@@ -110,7 +112,7 @@ class ProfitController(Learner):
         return replace(choice, ahead=saved > 0.0)
 
     def _market(
-        self, requests: list[Request], views: Sequence[View], windows: Sequence[int]
+        self, requests: list[FollowedRequest], views: Sequence[View], windows: Sequence[int]
     ) -> Market:
         """The coming pass; `windows` are those that were imposed on others."""
         n_context = max([request.view.n_context for request in requests])
@@ -164,7 +166,7 @@ class ProfitController(Learner):
         )
         return replace(market, steady=steady, full=full, prices=prices, widths=widths)
 
-    def _pads(self, requests: Sequence[Request], n_sequences: int, curve: Curve) -> bool:
+    def _pads(self, requests: Sequence[FollowedRequest], n_sequences: int, curve: Curve) -> bool:
         view = requests[0].view
         alone = n_sequences == 1 and bool(view.offers)
         return view.pads and alone and curve.prices_change and not self.cutting.recurrent
@@ -175,7 +177,9 @@ class ProfitController(Learner):
         waits = self._shapes.waits(curve) and self._shapes.last <= view.max_window + 1
         return self._shapes.last if waits and lost_s <= self.account.left(view.seq_id) else 1
 
-    def _decline_all(self, requests: Sequence[Request], n_sequences: int) -> dict[int, Choice]:
+    def _decline_all(
+        self, requests: Sequence[FollowedRequest], n_sequences: int
+    ) -> dict[int, Choice]:
         """Nobody has anything to say: no price is asked for but that of waiting."""
         first = requests[0].view
         curve = self.costs.curve(first.n_context, n_sequences)
@@ -203,7 +207,7 @@ class ProfitController(Learner):
             choices[seq_id] = _shaped(choice, padded.widths)
         return choices
 
-    def _look(self, request: Request, market: Market) -> Choice | None:
+    def _look(self, request: FollowedRequest, market: Market) -> Choice | None:
         """Nothing pays: a block may be filled in all the same, to see whether the text follows."""
         if market.n_sequences > 1 or request.view.max_window <= 1 or request.looking:
             return None
@@ -219,7 +223,9 @@ class ProfitController(Learner):
                 return _looking(proposer, window)
         return None
 
-    def _may_look(self, proposer: str, request: Request, cost: DrafterCost, plain_s: float) -> bool:
+    def _may_look(
+        self, proposer: str, request: FollowedRequest, cost: DrafterCost, plain_s: float
+    ) -> bool:
         """It is lost time, and comes out of what may be lost."""
         view, limit_s = request.view, _LOOK * plain_s
         seconds = cost.draft_s(cost.longest or view.max_window, request.n_missing(proposer))
@@ -297,7 +303,7 @@ class ProfitController(Learner):
         cost = self.costs.cost_of(proposer)
         return cost is not None and cost.block is not None
 
-    def _plan(self, proposer: str, requests: list[Request], market: Market) -> DraftPlan:
+    def _plan(self, proposer: str, requests: list[FollowedRequest], market: Market) -> DraftPlan:
         cost = self.costs.cost_of(proposer)
         assert cost is not None
         known, looks = (self.survival, self.account), self._looks.get(proposer)
@@ -306,7 +312,7 @@ class ProfitController(Learner):
             proposer, requests, market, *known, cost, beside=self._beside, vouched=vouched
         )
 
-    def _draft(self, request: Request, plan: DraftPlan, market: Market) -> Choice:
+    def _draft(self, request: FollowedRequest, plan: DraftPlan, market: Market) -> Choice:
         """Let the drafter go on as long as its confidences make it worth while."""
         view, proposer = request.view, plan.proposer
         request.asked = proposer
@@ -390,7 +396,7 @@ def _shaped(choice: Choice, widths: Sequence[int]) -> Choice:
     return replace(choice, widths=widths, reason=choice.reason if choice.window else WAITS)
 
 
-def _take(request: Request, offer: Offer, market: Market) -> Choice:
+def _take(request: FollowedRequest, offer: Offer, market: Market) -> Choice:
     request.asked = offer.proposer
     gain = offer.gained[offer.window - 1]
     expected = _gain(gain, market.prices[market.at(offer.window)], market)

@@ -15,7 +15,7 @@ from functools import partial
 from parlay.control.controller import Choice, Controller, Listener, View
 from parlay.control.prices.both import Both
 from parlay.control.prices.cost import CostTable, DrafterCost
-from parlay.control.prices.cutting import APART, Cutting, Part, seconds
+from parlay.control.prices.cutting import APART, Cutting, PassPart, seconds
 from parlay.control.prices.packing import padded
 from parlay.decoding.draft import Draft, Look, Ready
 from parlay.decoding.round import Fallback, Round, Timing
@@ -179,7 +179,7 @@ class _World:
         self._searching = Searching(search)
         self._listeners = listeners
         self._cutting = cutting
-        self._last = Part(n_sequences, n_sequences)
+        self._last = PassPart(n_sequences, n_sequences)
         self._settled = True
 
     def play(
@@ -200,7 +200,7 @@ class _World:
     ) -> ReplayOutcome:
         """One round of every sequence, in one pass."""
         if len(slots) == 1 and not slots[0].position:
-            self._settled, self._last = False, Part(0, 0)  # a prompt was read
+            self._settled, self._last = False, PassPart(0, 0)  # a prompt was read
         n_due = self._searching.due(controller, len(slots))
         views = [_view(seq, proposers, i < n_due, crowded) for i, seq in enumerate(slots)]
         if n_due:  # whoever is not asked has nothing to say in this round
@@ -241,7 +241,7 @@ class _World:
         price = partial(seconds, costs=self._costs, n_context=n_context)
         return padded(rows, (), spare, self._cutting, price)
 
-    def _pass_s(self, parts: Sequence[Part], n_context: int) -> float:
+    def _pass_s(self, parts: Sequence[PassPart], n_context: int) -> float:
         """One part after the other: each may change the shape, or settle into it."""
         total_s = 0.0
         for part in parts:
@@ -256,7 +256,7 @@ class _World:
         undoing = self._costs.undoing
         paid = [bet for bet in bets if undoing.is_paid(len(bet.confidence), bet.n_accepted)]
         if paid:
-            self._settled, self._last = False, Part(0, 0)
+            self._settled, self._last = False, PassPart(0, 0)
         return len(paid) * undoing.seconds
 
     def _beside(self, choices: Sequence[Choice], bets: Sequence[_Bet]) -> Both | None:

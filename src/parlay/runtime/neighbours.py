@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import psutil
 
-from parlay.control.crew_choice import Look
+from parlay.control.crew_choice import OtherLoad
 
 _LEAST_S = 0.1  # between looks: the counters move in hundredths
 _TASKS = Path("/proc/self/task")
@@ -36,15 +36,15 @@ class Neighbours:
         self._own = psutil.Process()
         self._cores = _usable(self._own)
         self._before = self._read()
-        self._last = Look(0.0, 0.0)
+        self._last = OtherLoad(0.0, 0.0)
 
-    def __call__(self) -> Look:
+    def __call__(self) -> OtherLoad:
         """Since the last look; right after it, what it said, seen for no time."""
         if monotonic() - self._before.clock < _LEAST_S:  # every chunk of a prompt asks
-            return Look(self._last.cores, 0.0)
+            return OtherLoad(self._last.cores, 0.0)
         now = self._read()
         seconds = now.clock - self._before.clock
-        self._last = Look(_wanted(self._before, now, len(self._cores)), seconds)
+        self._last = OtherLoad(_wanted(self._before, now, len(self._cores)), seconds)
         self._before = now
         return self._last
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from parlay.control.prices.cost import MAX_ROWS, CostTable, Curve
-from parlay.control.prices.cutting import Cutting, Part, seconds
+from parlay.control.prices.cutting import Cutting, PassPart, seconds
 from parlay.control.prices.packing import is_whole, padded, unmeasured
 from parlay.decoding.span import Passes, Span
 from parlay.runtime.caching.slots import Slots
@@ -82,7 +82,7 @@ class Padding:
         return Span(seq_id, self._target.length(seq_id), tokens, 0, n)
 
 
-def _reading_s(prompt: Curve, parts: Sequence[Part]) -> float:
+def _reading_s(prompt: Curve, parts: Sequence[PassPart]) -> float:
     return sum(prompt.of(min(part.n_rows, MAX_ROWS), False) for part in parts)
 
 

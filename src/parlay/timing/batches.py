@@ -14,7 +14,7 @@ from statistics import median, quantiles
 from parlay.control.prices.cost import MAX_ROWS, CostTable, Curve, DrafterCost
 from parlay.decoding.span import Passes
 from parlay.timing.measuring import LARGEST_SPREAD, OVERHEAD_S, seconds_per_choice
-from parlay.timing.shape_runs import Clock, Shape, Times, time_shapes
+from parlay.timing.shape_runs import Clock, TimedShape, Times, time_shapes
 
 Progress = Callable[[str], None]
 
@@ -26,18 +26,18 @@ _PROMPT = (16, 32, 64, 128, 256, MAX_ROWS)
 _SHORT_TEXT = 64
 
 
-def batch_shapes(max_sequences: int) -> list[Shape]:
+def batch_shapes(max_sequences: int) -> list[TimedShape]:
     """The shapes worth knowing, those that matter most first."""
     return list(dict.fromkeys(_shapes(max_sequences)))
 
 
-def _shapes(max_sequences: int) -> Iterator[Shape]:
+def _shapes(max_sequences: int) -> Iterator[TimedShape]:
     sequences = [n for n in _SEQUENCES if n <= max_sequences]
-    yield from (Shape(n, 1) for n in sequences)
-    yield from (Shape(1, rows, reads_logits=False) for rows in _PROMPT)
+    yield from (TimedShape(n, 1) for n in sequences)
+    yield from (TimedShape(1, rows, reads_logits=False) for rows in _PROMPT)
     for rows in (2, 4, 6, 9, 17, *_ROWS):
-        yield from (Shape(n, rows) for n in sequences if n * rows <= MAX_ROWS)
-    yield from (Shape(1, rows) for rows in _WIDE)
+        yield from (TimedShape(n, rows) for n in sequences if n * rows <= MAX_ROWS)
+    yield from (TimedShape(1, rows) for rows in _WIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def _times(
     budget_s: float,
     clock: Clock,
     progress: Progress,
-) -> Mapping[Shape, Times]:
+) -> Mapping[TimedShape, Times]:
     return time_shapes(
         target,
         batch_shapes(plan.max_sequences),
@@ -113,9 +113,9 @@ def _drafter_cost(
     """A drafter's curve is by sequences: each step drafts one token for every one of them."""
     if drafter is None:
         return None
-    wanted = [Shape(n, 1) for n in _SEQUENCES if n <= max_sequences]
+    wanted = [TimedShape(n, 1) for n in _SEQUENCES if n <= max_sequences]
     # Wider passes are those with which it catches up on one sequence.
-    wanted += [Shape(1, rows, reads_logits=False) for rows in _PROMPT if rows > max_sequences]
+    wanted += [TimedShape(1, rows, reads_logits=False) for rows in _PROMPT if rows > max_sequences]
     times = time_shapes(
         drafter,
         wanted,
@@ -134,11 +134,11 @@ def _drafter_cost(
 
 
 def _curve(
-    times: Mapping[Shape, Times], n_sequences: int, fixed_s: float, choice_s: float
+    times: Mapping[TimedShape, Times], n_sequences: int, fixed_s: float, choice_s: float
 ) -> Curve:
     own = {s: t for s, t in times.items() if s.n_sequences == n_sequences and s.reads_logits}
 
-    def price(seconds: Sequence[float], shape: Shape) -> float:
+    def price(seconds: Sequence[float], shape: TimedShape) -> float:
         return median(seconds) + fixed_s + shape.total * choice_s
 
     steady = {s.total: price(t.best_known, s) for s, t in own.items() if t.best_known}
@@ -147,13 +147,13 @@ def _curve(
     return Curve(steady, changed, max(0.0, median(settling)) if settling else 0.0)
 
 
-def _prompt_curve(times: Mapping[Shape, Times]) -> Curve | None:
+def _prompt_curve(times: Mapping[TimedShape, Times]) -> Curve | None:
     prompts = {s.total: t.best_known for s, t in times.items() if not s.reads_logits}
     own = {rows: median(seconds) for rows, seconds in prompts.items() if seconds}
     return Curve(own, {}) if own else None
 
 
-def _is_stable(times: Mapping[Shape, Times]) -> bool:
+def _is_stable(times: Mapping[TimedShape, Times]) -> bool:
     """Whether equal passes took equal time, for most shapes."""
     spreads = []
     for t in times.values():

@@ -21,7 +21,7 @@ _SMALL_CHUNK = 16  # rows of a pass that reads the text: any batch holds that ma
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TimedShape:
     """A pass over `n_sequences`, `n_rows` each."""
 
     n_sequences: int
@@ -61,15 +61,15 @@ class Track:
         self._clock = clock
         self._chunk = chunk
         self.n_context = n_context
-        self._last: Shape | None = None
+        self._last: TimedShape | None = None
         self._n_before = 0  # passes of that shape in a row
         self._n_read = 0  # sequences that hold the text
         self._n_runs = 0
 
-    def fits(self, shape: Shape) -> bool:
+    def fits(self, shape: TimedShape) -> bool:
         return self.n_context + shape.n_rows <= self._passes.context_size
 
-    def run(self, shape: Shape) -> tuple[float, int]:
+    def run(self, shape: TimedShape) -> tuple[float, int]:
         """One pass: its seconds, and how many of the same shape came right before it."""
         sequences, n = range(shape.n_sequences), shape.n_rows
         for s in sequences:
@@ -126,7 +126,7 @@ class Track:
 
 def time_shapes(
     passes: Passes,
-    shapes: Sequence[Shape],
+    shapes: Sequence[TimedShape],
     *,
     n_times: int,
     budget_s: float,
@@ -137,7 +137,7 @@ def time_shapes(
     whole: bool = True,
     clock: Clock = time.perf_counter,
     progress: Callable[[str], None] = lambda _line: None,
-) -> dict[Shape, Times]:
+) -> dict[TimedShape, Times]:
     """Round after round over all shapes, so that a slow moment does not hit one shape only.
 
     Where a change of shape costs something, every shape runs `n_same` times in a row: the first two
@@ -160,7 +160,7 @@ def time_shapes(
     return found
 
 
-def _one_turn(track: Track, shape: Shape, times: Times, n_same: int) -> None:
+def _one_turn(track: Track, shape: TimedShape, times: Times, n_same: int) -> None:
     """`n_same` is 1 where a change of shape costs nothing: then every pass is a steady one."""
     track.begin_turn()
     for _ in range(n_same):

@@ -12,7 +12,7 @@ from typing import Final
 
 from parlay.decoding.span import Passes, Span
 from parlay.timing.probe_text import real_tokens
-from parlay.timing.shape_runs import Shape, Times, time_shapes
+from parlay.timing.shape_runs import TimedShape, Times, time_shapes
 
 N_CONTEXT: Final = 64  # tokens in the cache before a timed pass
 
@@ -42,7 +42,7 @@ def _run(
     clock: Callable[[], float],
 ) -> dict[int, Times]:
     n_context = min(N_CONTEXT, max(1, passes.context_size // 4))
-    wanted = [Shape(1, b) for b in shapes]
+    wanted = [TimedShape(1, b) for b in shapes]
     found = time_shapes(
         passes, wanted, n_times=n_times, budget_s=budget_s, n_context=n_context, clock=clock
     )

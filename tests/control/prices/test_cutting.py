@@ -11,48 +11,51 @@ from pathlib import Path
 import pytest
 
 from parlay.control.prices.cost import CostTable, Curve
-from parlay.control.prices.cutting import Cutting, Part, seconds
+from parlay.control.prices.cutting import Cutting, PassPart, seconds
 
 APART, UNIFIED = Cutting(), Cutting(unified=True)
 SIXTEEN = dict.fromkeys(range(16), 1)
 
 
 def test_equal_rows_of_neighbours_are_one_part() -> None:
-    assert APART.parts(SIXTEEN) == [Part(16, 16)]
-    assert APART.parts(dict.fromkeys(range(3, 7), 3)) == [Part(4, 12)]
+    assert APART.parts(SIXTEEN) == [PassPart(16, 16)]
+    assert APART.parts(dict.fromkeys(range(3, 7), 3)) == [PassPart(4, 12)]
 
 
 def test_one_longer_draft_makes_two_passes_of_one() -> None:
-    assert APART.parts({**SIXTEEN, 5: 3}) == [Part(16, 16), Part(1, 2)]
+    assert APART.parts({**SIXTEEN, 5: 3}) == [PassPart(16, 16), PassPart(1, 2)]
 
 
 def test_longer_drafts_apart_from_each_other_have_a_pass_each() -> None:
     ragged = {s: 3 if s % 4 == 0 else 1 for s in range(16)}
-    assert APART.parts(ragged) == [Part(16, 16), *[Part(1, 2)] * 4]
+    assert APART.parts(ragged) == [PassPart(16, 16), *[PassPart(1, 2)] * 4]
 
 
 def test_a_gap_in_the_ids_parts_a_pass() -> None:
-    assert APART.parts({s: 1 for s in range(16) if s != 7}) == [Part(7, 7), Part(8, 8)]
-    assert APART.parts(dict.fromkeys(range(0, 16, 2), 1)) == [Part(1, 1)] * 8
+    assert APART.parts({s: 1 for s in range(16) if s != 7}) == [PassPart(7, 7), PassPart(8, 8)]
+    assert APART.parts(dict.fromkeys(range(0, 16, 2), 1)) == [PassPart(1, 1)] * 8
 
 
 def test_a_unified_cache_takes_any_rows_at_once() -> None:
-    assert UNIFIED.parts({0: 1, 5: 3, 9: 2}) == [Part(3, 6)]
+    assert UNIFIED.parts({0: 1, 5: 3, 9: 2}) == [PassPart(3, 6)]
 
 
 def test_a_unified_recurrent_model_has_equal_rows_but_no_gaps() -> None:
-    assert Cutting(unified=True, recurrent=True).parts({0: 1, 5: 3}) == [Part(2, 2), Part(1, 2)]
+    assert Cutting(unified=True, recurrent=True).parts({0: 1, 5: 3}) == [
+        PassPart(2, 2),
+        PassPart(1, 2),
+    ]
 
 
 def test_a_part_holds_so_many_rows_at_most() -> None:
-    assert Cutting(n_most=4).parts({0: 6, 1: 6}) == [Part(2, 4)] * 3
-    assert Cutting(unified=True, n_most=4).parts({0: 6, 1: 1}) == [Part(1, 4), Part(2, 3)]
+    assert Cutting(n_most=4).parts({0: 6, 1: 6}) == [PassPart(2, 4)] * 3
+    assert Cutting(unified=True, n_most=4).parts({0: 6, 1: 1}) == [PassPart(1, 4), PassPart(2, 3)]
 
 
 def test_last_rows_that_belong_together_stay_together() -> None:
     kept = Cutting(recurrent=True, n_tail=4)
-    assert kept.parts({0: 1, 1: 3}) == [Part(1, 1), Part(1, 3)]
-    assert kept.parts({0: 1, 1: 5}) == [Part(2, 2), Part(1, 4)]
+    assert kept.parts({0: 1, 1: 3}) == [PassPart(1, 1), PassPart(1, 3)]
+    assert kept.parts({0: 1, 1: 5}) == [PassPart(2, 2), PassPart(1, 4)]
 
 
 def _table() -> CostTable:
@@ -63,7 +66,7 @@ def _table() -> CostTable:
 
 
 def test_a_ragged_pass_costs_all_of_its_parts() -> None:
-    costs, plain = _table(), Part(16, 16)
+    costs, plain = _table(), PassPart(16, 16)
     ragged = APART.parts({**SIXTEEN, 5: 3})
     assert seconds([plain], costs, 256, plain) == pytest.approx(8.56e-3)
     assert seconds(ragged, costs, 256, ragged[-1]) == pytest.approx(14.3e-3)  # measured: 14.39
@@ -79,7 +82,7 @@ _FIELD = re.compile(r"ubatch_print:\s+(n_tokens|n_seqs_unq)\s+= (\d+)")
 def test_the_library_cuts_as_told(
     kind: str,
     unified: bool,
-    cut_by_llama: Callable[[str, bool, Mapping[int, int]], list[Part]],
+    cut_by_llama: Callable[[str, bool, Mapping[int, int]], list[PassPart]],
 ) -> None:
     """A recurrent model's parts have equal rows whatever the cache; llama.cpp prints its cuts."""
     cutting = Cutting(unified=unified, recurrent=kind == "lfm2", n_most=32)
@@ -96,7 +99,7 @@ def cut_by_llama(
     tiny_lfm2: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-) -> Callable[[str, bool, Mapping[int, int]], list[Part]]:
+) -> Callable[[str, bool, Mapping[int, int]], list[PassPart]]:
     """Decode rows with a real context and read how its batch was cut."""
     from parlay.llama.library import C, start
 
@@ -104,7 +107,7 @@ def cut_by_llama(
     monkeypatch.setenv("LLAMA_BATCH_DEBUG", "1")
     start()
 
-    def cut(kind: str, unified: bool, rows: Mapping[int, int]) -> list[Part]:
+    def cut(kind: str, unified: bool, rows: Mapping[int, int]) -> list[PassPart]:
         model = C.llama_model_load_from_file(
             str(paths[kind]).encode(), C.llama_model_default_params()
         )
@@ -131,7 +134,7 @@ def cut_by_llama(
             C.llama_model_free(model)
         tokens = [n for name, n in found if name == "n_tokens"]
         sequences = [n for name, n in found if name == "n_seqs_unq"]
-        parts = [Part(s, n) for s, n in zip(sequences, tokens, strict=True)]
+        parts = [PassPart(s, n) for s, n in zip(sequences, tokens, strict=True)]
         return parts[1:]  # the first is the whole batch
 
     return cut

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parlay.control.prices.cost import CostTable, Curve
-from parlay.control.prices.cutting import Cutting, Part, seconds
+from parlay.control.prices.cutting import Cutting, PassPart, seconds
 from parlay.control.prices.packing import is_whole, padded, unmeasured
 
 APART = Cutting()
 ALL = range(16)
 
 
-def on_a_gpu(parts: Sequence[Part]) -> float:
+def on_a_gpu(parts: Sequence[PassPart]) -> float:
     """The 8B stand-in on an H200, caches apart."""
     one = Curve({1: 3.33e-3, 2: 3.53e-3, 3: 4.1e-3}, {})
     eight = Curve({8: 6.43e-3, 24: 9e-3}, {})

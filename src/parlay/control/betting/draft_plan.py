@@ -11,7 +11,7 @@ from itertools import accumulate, zip_longest
 from operator import mul
 
 from parlay.control.account import Account
-from parlay.control.betting.followed import Request
+from parlay.control.betting.followed_request import FollowedRequest
 from parlay.control.betting.foresight import Foresight
 from parlay.control.betting.market import Market
 from parlay.control.betting.valuation import position_rates
@@ -34,7 +34,7 @@ class DraftPlan:
     """A draft model for some sequences of the pass: how far, and what that saves."""
 
     proposer: str
-    requests: list[Request]
+    requests: list[FollowedRequest]
     rates: list[list[float]]  # per request, by position
     allowance: float
     catch_up_s: float
@@ -81,7 +81,7 @@ class DraftPlan:
 
 def draft_plan(
     proposer: str,
-    requests: list[Request],
+    requests: list[FollowedRequest],
     market: Market,
     survival: Survival,
     account: Account,
@@ -255,7 +255,11 @@ def _together(rates: Sequence[Sequence[float]], rows: int) -> tuple[Sequence[int
 
 
 def _allowance(
-    proposer: str, requests: Sequence[Request], market: Market, account: Account, vouched: bool
+    proposer: str,
+    requests: Sequence[FollowedRequest],
+    market: Market,
+    account: Account,
+    vouched: bool,
 ) -> float:
     plain_s = market.plain_s
     allowances = [
@@ -275,7 +279,7 @@ def _allowance(
 
 
 def rates_of(
-    proposer: str, request: Request, survival: Survival, longest: int | None = None
+    proposer: str, request: FollowedRequest, survival: Survival, longest: int | None = None
 ) -> list[float]:
     """P(token j accepted | those before it were), by position, for a draft model in this text."""
     view = request.view

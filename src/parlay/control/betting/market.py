@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parlay.control.betting.followed import Request
+from parlay.control.betting.followed_request import FollowedRequest
 from parlay.control.betting.stake import Stake
 from parlay.control.prices.undoing import FOR_NOTHING, Undoing
 
@@ -21,7 +21,7 @@ _LARGEST_LOSS = 2.0
 class Market:
     """The coming pass and its prices."""
 
-    requests: list[Request]  # those that may bet
+    requests: list[FollowedRequest]  # those that may bet
     n_sequences: int  # all of them
     rows: int  # if nobody bets, padding included
     undrafted: int  # the same without padding

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parlay.control.account import Account
-from parlay.control.betting.followed import Request
+from parlay.control.betting.followed_request import FollowedRequest
 from parlay.control.betting.market import Market
 from parlay.control.betting.stake import Refusal, Stake
 from parlay.control.betting.valuation import gains, worth
@@ -43,7 +43,7 @@ class Offer:
 
 
 def best_offer(
-    request: Request, market: Market, survival: Survival, account: Account
+    request: FollowedRequest, market: Market, survival: Survival, account: Account
 ) -> Offer | None:
     """The best window of the best free offer to one sequence, as if it were alone in betting."""
     view = request.view

@@ -15,7 +15,7 @@ from parlay.control.prices.cost import MAX_ROWS, CostTable
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PassPart:
     """One pass as the machine makes it."""
 
     n_sequences: int
@@ -31,7 +31,7 @@ class Cutting:
     n_most: int = 512  # rows of a part (llama.cpp's n_ubatch)
     n_tail: int = 0  # last rows of a sequence that are never parted (snapshots of a state)
 
-    def parts(self, rows: Mapping[int, int]) -> list[Part]:
+    def parts(self, rows: Mapping[int, int]) -> list[PassPart]:
         """The parts of a pass with so many rows by sequence id."""
         left = [[seq_id, n] for seq_id, n in sorted(rows.items()) if n]
         if self.unified and not self.recurrent:
@@ -42,13 +42,13 @@ class Cutting:
             left = [each for each in left if each[1]]
         return found
 
-    def _in_order(self, left: list[list[int]]) -> list[Part]:
+    def _in_order(self, left: list[list[int]]) -> list[PassPart]:
         """Row after row, whosever they are."""
         owners = [seq_id for seq_id, n in left for _ in range(n)]
         chunks = (owners[at : at + self.n_most] for at in range(0, len(owners), self.n_most))
-        return [Part(len(set(chunk)), len(chunk)) for chunk in chunks]
+        return [PassPart(len(set(chunk)), len(chunk)) for chunk in chunks]
 
-    def _take_equal(self, left: list[list[int]]) -> Part:
+    def _take_equal(self, left: list[list[int]]) -> PassPart:
         """Take the next part out of what is left: equally many rows of several sequences."""
         together = left if self.unified else _neighbours(left)
         # llama.cpp stops gathering with one sequence more than it has rows for.
@@ -59,7 +59,7 @@ class Cutting:
             together, n_each = self._whole_tails(together, n_each)
         for each in together:
             each[1] -= n_each
-        return Part(len(together), n_each * len(together))
+        return PassPart(len(together), n_each * len(together))
 
     def _whole_tails(self, together: list[list[int]], n_each: int) -> tuple[list[list[int]], int]:
         """Only as many sequences as do not have their last rows parted."""
@@ -86,7 +86,7 @@ def _neighbours(left: list[list[int]]) -> list[list[int]]:
 
 
 def seconds(
-    parts: Sequence[Part], costs: CostTable, n_context: int, last: Part | None = None
+    parts: Sequence[PassPart], costs: CostTable, n_context: int, last: PassPart | None = None
 ) -> float:
     """What these parts cost by the table, one after the other; `last`: the part before them.
 

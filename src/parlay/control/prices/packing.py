@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 
-from parlay.control.prices.cutting import Cutting, Part
+from parlay.control.prices.cutting import Cutting, PassPart
 
 # Seconds, or anything that grows with them, of a pass that is made in these parts.
-Price = Callable[[Sequence[Part]], float]
+Price = Callable[[Sequence[PassPart]], float]
 # Of a plain pass, what one more row costs where nobody has measured it.
 _ROW = 0.02
 
 
-def unmeasured(parts: Sequence[Part]) -> float:
+def unmeasured(parts: Sequence[PassPart]) -> float:
     """Prices where there are none: every part reads the weights again, rows cost little."""
     return sum(1.0 + _ROW * part.n_rows for part in parts)
 

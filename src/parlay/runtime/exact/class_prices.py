@@ -14,7 +14,7 @@ from parlay.control.prices.cost import CostTable, Curve
 from parlay.decoding.span import Passes
 from parlay.runtime.exact.exactness import ExactClass
 from parlay.timing.measuring import OVERHEAD_S, numbers_up_to
-from parlay.timing.shape_runs import Clock, Shape, Times, time_shapes
+from parlay.timing.shape_runs import Clock, TimedShape, Times, time_shapes
 
 _N_TURNS = 6
 _N_CONTEXT = 24
@@ -53,15 +53,15 @@ def class_prices(
     )
 
 
-def wanted(classes: Iterable[ExactClass], n_slots: int) -> list[Shape]:
+def wanted(classes: Iterable[ExactClass], n_slots: int) -> list[TimedShape]:
     """The shapes to time, the cheapest first: a slow model gets no further."""
     ends = chain.from_iterable((c.floor, c.limit, max(c.widths)) for c in classes)
-    alone = {Shape(1, rows) for rows in (*_ROWS, *ends) if rows <= _MOST_ROWS}
-    several = {Shape(n, rows) for n in numbers_up_to(n_slots) for rows in _ROWS_EACH}
+    alone = {TimedShape(1, rows) for rows in (*_ROWS, *ends) if rows <= _MOST_ROWS}
+    several = {TimedShape(n, rows) for n in numbers_up_to(n_slots) for rows in _ROWS_EACH}
     return sorted(alone | several, key=lambda shape: (shape.total, shape.n_sequences))
 
 
-def _curve(found: Mapping[Shape, Times], n_sequences: int) -> Curve:
+def _curve(found: Mapping[TimedShape, Times], n_sequences: int) -> Curve:
     return Curve(
         {
             shape.total: min(times.best_known) + OVERHEAD_S
@@ -72,7 +72,7 @@ def _curve(found: Mapping[Shape, Times], n_sequences: int) -> Curve:
     )
 
 
-def _is_stable(found: Mapping[Shape, Times]) -> bool:
+def _is_stable(found: Mapping[TimedShape, Times]) -> bool:
     """Whether the shortest times were no chance, as far as there was time for two of them."""
     fastest = [sorted(times.best_known)[:2] for times in found.values()]
     several = [two for two in fastest if len(two) == 2]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from parlay.decoding.span import Passes
 from parlay.runtime.exact.company_probe import Company, Together
 from parlay.runtime.exact.exactness import PAGE, SINGLE, ExactClass, n_pages
-from parlay.runtime.exact.walking import Budget, Digest, OutOfTime, Run, Walker
+from parlay.runtime.exact.walking import Budget, Digest, OutOfTime, WalkedRun, Walker
 from parlay.timing.probe_text import probe_tokens
 
 # A shape must agree in unrelated contexts, since one can agree by chance (two are too few, as a
@@ -81,7 +81,7 @@ def reaches(
     by id and length; their caches are left as they were. Without time nothing is found."""
     walker = Walker(passes, 1, Budget(budget_s))
     n_vocab = passes.n_vocab
-    runs = [Run(s, n, probe_tokens(_N_MIXED, n_vocab, n)) for s, n in placed]
+    runs = [WalkedRun(s, n, probe_tokens(_N_MIXED, n_vocab, n)) for s, n in placed]
     try:
         if max(n for _, n in placed) + _N_MIXED + max(found.widths) > passes.context_size:
             return found
@@ -93,14 +93,14 @@ def reaches(
             walker.cut(run)
 
 
-def _further(walker: Walker, found: ExactClass, runs: Sequence[Run]) -> ExactClass:
+def _further(walker: Walker, found: ExactClass, runs: Sequence[WalkedRun]) -> ExactClass:
     if len(runs) > 1:
         return _further_together(walker, found, runs)
     bands = found.bands | {found.place(runs[0].start)}
     return replace(found, bands=bands) if _mixes(walker, runs[0], _few(found.widths)) else found
 
 
-def _further_together(walker: Walker, found: ExactClass, runs: Sequence[Run]) -> ExactClass:
+def _further_together(walker: Walker, found: ExactClass, runs: Sequence[WalkedRun]) -> ExactClass:
     """The first time that so many are tried, what does not hold leaves the class for good."""
     n, rows = len(runs), found.rows_for(len(runs))
     even = len({n_pages(run.start + found.floor) for run in runs}) == 1
@@ -316,7 +316,7 @@ class _Probing:
             length *= 2
 
 
-def _mixes(walker: Walker, run: Run, widths: frozenset[int]) -> bool:
+def _mixes(walker: Walker, run: WalkedRun, widths: frozenset[int]) -> bool:
     """The same at the end of a sequence's own text, whose tokens nobody has here."""
     tokens = run.tokens[:_N_MIXED]
     plain = list(walker.walk(run.start, tokens, min(widths), run.seq_id))

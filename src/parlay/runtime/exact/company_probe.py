@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from parlay.runtime.exact.exactness import PAGE, ExactClass
-from parlay.runtime.exact.walking import Digest, Run, Walker
+from parlay.runtime.exact.walking import Digest, WalkedRun, Walker
 from parlay.timing.probe_text import probe_tokens
 
 # Two short texts, since shapes can agree by chance in one, and a long one for a neighbour.
@@ -24,7 +24,7 @@ _FEW = (1, 2, 3, 4)  # rows of each sequence that stand for all, with the most t
 class Together:
     """Sequences whose caches end where their runs start, tried alone and together."""
 
-    def __init__(self, walker: Walker, runs: Sequence[Run]) -> None:
+    def __init__(self, walker: Walker, runs: Sequence[WalkedRun]) -> None:
         self._walker = walker
         self._runs = runs
         self._seen: dict[tuple[int, int, int], list[list[Digest]]] = {}
@@ -40,7 +40,7 @@ class Together:
         others = (r for r in rows if r not in few)
         return sorted([*good, *(r for r in others if self._agrees(alone, r))])
 
-    def _alone(self, found: ExactClass, run: Run, n: int) -> list[Digest]:
+    def _alone(self, found: ExactClass, run: WalkedRun, n: int) -> list[Digest]:
         key = (run.seq_id, found.floor)
         if len(self._own.get(key, ())) < n:
             tokens = run.tokens[:n]
@@ -109,13 +109,13 @@ class Company:
         whole = found.floor == 1 and found.limit >= self._max_width  # none differed
         return whole or n_rows in found.widths or self._walker.passes.steady
 
-    def _read(self, lengths: Sequence[int]) -> list[Run]:
+    def _read(self, lengths: Sequence[int]) -> list[WalkedRun]:
         """Texts so long in the caches; returns what follows them."""
         runs = []
         for s, length in enumerate(lengths):
             text = probe_tokens(length + _MOST_EACH, self._walker.passes.n_vocab, s + 1)
             self._walker.read(text[:length], s)
-            runs.append(Run(s, length, text[length:], text[:length]))
+            runs.append(WalkedRun(s, length, text[length:], text[:length]))
         return runs
 
     def _uneven(self, found: ExactClass) -> frozenset[int]:

@@ -13,7 +13,7 @@ from typing import Any
 from parlay.decoding.span import Passes, Span
 from parlay.llama.threads import Threads
 from parlay.runtime.exact.exactness import band
-from parlay.runtime.exact.walking import Budget, Digest, Run, Walker, digest
+from parlay.runtime.exact.walking import Budget, Digest, WalkedRun, Walker, digest
 from parlay.timing.probe_text import probe_tokens
 
 _N_PROMPT = 32  # rows that stand for a prompt's chunk: its end reads what all of them left behind
@@ -75,7 +75,7 @@ class ThreadBits:
 
     def _rows(self, n: int, spans: Sequence[Span], width: int) -> list[list[Digest]]:
         size = self._passes.n_vocab
-        runs = [Run(s.seq_id, s.start, probe_tokens(width, size, s.start)) for s in spans]
+        runs = [WalkedRun(s.seq_id, s.start, probe_tokens(width, size, s.start)) for s in spans]
         walker = Walker(self._passes, 1, Budget(float("inf")))
         try:
             with self._threads.meanwhile(n):

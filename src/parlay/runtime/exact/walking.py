@@ -20,7 +20,7 @@ Digest = bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class WalkedRun:
     """Real tokens of one sequence for one pass; the rest of its rows is padding."""
 
     seq_id: int
@@ -83,7 +83,7 @@ class Walker:
         half = self.passes.length(0) // 2
         return self.passes.reusable(0, half) == half
 
-    def cut(self, run: Run) -> None:
+    def cut(self, run: WalkedRun) -> None:
         """Take back whatever followed the start of a run."""
         if run.prefix:
             self.rewind(run.prefix, run.seq_id)
@@ -97,7 +97,7 @@ class Walker:
         else:
             self.read(prefix, seq_id)
 
-    def steps(self, runs: Sequence[Run], width: int) -> list[list[Digest]]:
+    def steps(self, runs: Sequence[WalkedRun], width: int) -> list[list[Digest]]:
         """One pass with so many rows of every sequence."""
         spans = [Span(run.seq_id, run.start, pad(run.tokens, width), width) for run in runs]
         rows = self._decode(spans)
@@ -112,7 +112,7 @@ class Walker:
 
     def step(self, start: int, tokens: Sequence[int], width: int, seq_id: int = 0) -> list[Digest]:
         """One pass of one sequence."""
-        return self.steps([Run(seq_id, start, tokens)], width)[0]
+        return self.steps([WalkedRun(seq_id, start, tokens)], width)[0]
 
     def walk(
         self, start: int, tokens: Sequence[int], width: int, seq_id: int = 0

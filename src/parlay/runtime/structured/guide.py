@@ -52,7 +52,7 @@ class Rules:
         return max(len(mark) for mark in (*marks, *(mark for mark, _ in self.triggers)))
 
 
-class State(Protocol):
+class GuideState(Protocol):
     """A place in an answer."""
 
     def allowed(self, n: int) -> Allowed | None:
@@ -64,7 +64,7 @@ class State(Protocol):
     def permits(self, token: int) -> bool:
         """Whether this one may."""
 
-    def after(self, token: int) -> State:
+    def after(self, token: int) -> GuideState:
         """The place after one more token."""
 
 
@@ -74,9 +74,9 @@ class Guide:
     def __init__(self, rules: Rules, *, thinking: bool) -> None:
         self._ends = rules.vocabulary.ends
         self._n = rules.vocabulary.size
-        self._state: State = Thinking(rules) if thinking else begin(rules)
+        self._state: GuideState = Thinking(rules) if thinking else begin(rules)
         # After the tokens of a draft: the state, and its mask once that was asked for.
-        self._states: dict[tuple[int, ...], State | None] = {}
+        self._states: dict[tuple[int, ...], GuideState | None] = {}
         self._masks: dict[tuple[int, ...], Allowed] = {}
 
     def must(self, draft: Sequence[int]) -> int | None:
@@ -132,7 +132,7 @@ class Guide:
         self._states.clear()
         self._masks.clear()
 
-    def _after(self, path: tuple[int, ...]) -> State | None:
+    def _after(self, path: tuple[int, ...]) -> GuideState | None:
         """The place after a draft; None where it may not come."""
         if not path:
             return self._state
@@ -143,7 +143,7 @@ class Guide:
         return self._states[path]
 
 
-def begin(rules: Rules) -> State:
+def begin(rules: Rules) -> GuideState:
     """The state where no thinking is, or is left."""
     return Held.by(rules, rules.afterwards) if rules.afterwards is not None else Free(rules)
 
@@ -169,7 +169,7 @@ class Thinking:
     def permits(self, token: int) -> bool:
         return self.must() in (None, token)
 
-    def after(self, token: int) -> State:
+    def after(self, token: int) -> GuideState:
         rules = self.rules
         tail = self.tail + rules.bytes_of(token)
         if rules.marks.close.encode() in tail:
@@ -195,7 +195,7 @@ class Free:
     def permits(self, token: int) -> bool:
         return True
 
-    def after(self, token: int) -> State:
+    def after(self, token: int) -> GuideState:
         rules = self.rules
         tail = self.tail + rules.bytes_of(token)
         if self.fresh and tail.lstrip().startswith(rules.marks.open.encode()):
@@ -219,7 +219,7 @@ class Held:
     constraint: GrammarConstraint = field(repr=False)  # looks ahead, and comes back
 
     @classmethod
-    def by(cls, rules: Rules, grammar: str, begun: bytes = b"") -> State:
+    def by(cls, rules: Rules, grammar: str, begun: bytes = b"") -> GuideState:
         """`begun`: what already stands there; where that is no beginning, nothing holds."""
         held = cls(rules, rules.grammars.constraint(grammar))
         if not begun:
@@ -239,16 +239,16 @@ class Held:
     def permits(self, token: int) -> bool:
         return self.constraint.permits((), token)
 
-    def after(self, token: int) -> State:
+    def after(self, token: int) -> GuideState:
         try:
             return self._on([token])
         except BadRequest as error:
             return Broken(error)
 
-    def _on(self, tokens: Sequence[int]) -> State:
+    def _on(self, tokens: Sequence[int]) -> GuideState:
         return Held(self.rules, self.constraint.after(tokens))._next()
 
-    def _next(self) -> State:
+    def _next(self) -> GuideState:
         if not self.constraint.over or self.rules.afterwards is not None:
             return self
         return Over(self.rules) if self.rules.once else Free(self.rules, b"", False)
@@ -269,7 +269,7 @@ class Over:
     def permits(self, token: int) -> bool:
         return token in self.rules.vocabulary.ends
 
-    def after(self, token: int) -> State:
+    def after(self, token: int) -> GuideState:
         return self
 
 
@@ -288,7 +288,7 @@ class Broken:
     def permits(self, token: int) -> bool:
         return False
 
-    def after(self, token: int) -> State:
+    def after(self, token: int) -> GuideState:
         return self
 
 

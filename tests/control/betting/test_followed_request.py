@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from parlay.control.betting.followed import Request
+from parlay.control.betting.followed_request import FollowedRequest
 from tests.control.synthetic import view
 
 
 def test_a_draft_model_lacks_what_came_since_its_last_draft_less_what_it_read_by_itself() -> None:
-    request = Request(view(n_context=50))
+    request = FollowedRequest(view(n_context=50))
     assert request.n_missing("model") == 51
     request.view = replace(request.view, unread={"model": 12})
     assert request.n_missing("model") == 12

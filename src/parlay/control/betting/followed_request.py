@@ -11,7 +11,7 @@ from parlay.control.evidence import Evidence
 from parlay.control.survival import Difficulty
 
 
-class Request:
+class FollowedRequest:
     """One request in a slot, as far as a controller follows it."""
 
     __slots__ = ("_difficulties", "_evidence", "_n_read", "asked", "looking", "refused", "view")
