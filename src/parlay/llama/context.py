@@ -79,6 +79,8 @@ class Context:
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         """One pass over all spans. Returns, per span, its last `n_logits` rows as a view."""
         rows = self.decode_rows(spans)
+        if len(spans) == 1:
+            return [rows]
         found, at = [], 0
         for span in spans:
             found.append(rows[at : at + span.n_logits])
@@ -104,7 +106,8 @@ class Context:
             self.meanwhile()  # a GPU computes, so that this takes no time of its own
         rows = self._logits(n_outputs)
         self.busy_s += time.perf_counter() - started
-        self._tell(spans)
+        if self._capture is not None:
+            self._tell(spans)
         return rows
 
     def _launch(self, spans: Sequence[Span]) -> int:

@@ -68,9 +68,8 @@ def _on_log() -> object:
     return C.llama_log_callback(_log)
 
 
-def forget_errors() -> None:
-    """Start a fresh list of what llama.cpp complains about."""
-    _recent_errors.clear()
+# Starts a fresh list of what llama.cpp complains about; before every pass, and so no function.
+forget_errors = _recent_errors.clear
 
 
 def last_error() -> str:

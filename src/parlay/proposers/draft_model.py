@@ -205,24 +205,11 @@ class DraftModel:
 
     def _advance(self, going: Sequence[Drafting]) -> list[Row]:
         """Every draft's last token, one row each: the shape stays the same from pass to pass."""
-        if len(going) == 1:
-            return self._advance_one(going[0])
         if not going:
             return []
-        slots = [self._slot(d.ask.seq_id) for d in going]
-        spans = [
-            Span(d.ask.seq_id, len(slot.tokens), (d.tokens[-1],), 1)
-            for d, slot in zip(going, slots, strict=True)
-        ]
-        rows = self._model.decode(spans)
-        for d, slot in zip(going, slots, strict=True):
-            slot.tokens.append(d.tokens[-1])
-        return [row[0] for row in rows]
-
-    def _advance_one(self, d: Drafting) -> list[Row]:
-        """The same for one, as most drafts are made: nothing is put together per token."""
-        seq_id, token = d.ask.seq_id, d.tokens[-1]
-        cached = self._slot(seq_id).tokens
-        rows = self._model.decode((Span(seq_id, len(cached), (token,), 1),))[0]
-        cached.append(token)
-        return [rows[0]]
+        spans = []
+        for d in going:
+            cached = self._cached[d.ask.seq_id].tokens
+            spans.append(Span(d.ask.seq_id, len(cached), d.tokens[-1:], 1))
+            cached.append(d.tokens[-1])
+        return [row[0] for row in self._model.decode(spans)]

@@ -49,36 +49,27 @@ class Drafting:
     position: int = field(init=False)  # the place of that one in the answer
     before: Sequence[int] = field(init=False)  # the text before it, where penalties look at it
     rated: bool = field(init=False)  # whether somebody wants confidences
+    certain: bool = field(init=False)  # whether the likeliest token is taken, whatever it is
 
     def __post_init__(self) -> None:
         self.begins, self.position = len(self.ask.tokens), self.ask.position
         self.rated = self.ask.keep_going is not None
+        self.certain = self.ask.sampling.untouched and not self.ask.rejection
         self.before = tuple(self.ask.tokens) if self.ask.sampling.penalised else ()
 
     def add(self, row: Row, hidden_s: float = 0.0) -> bool:
         """Choose the next token from its row; whether there may be another one."""
-        obeying = row if self.ask.constraint is None else self._obeying(row, self.ask.constraint)
+        ask = self.ask
+        obeying = row if ask.constraint is None else self._obeying(row, ask.constraint)
         if obeying is None:
             return False
         known = obeying if len(obeying) <= self.n_vocab else obeying[: self.n_vocab]
-        token = self._choose(known)
+        token = likeliest(known) if self.certain else self._draw(known)
         if self.rated:
-            self.confidence.append(confidence(obeying, token, self.ask.sampling.temperature))
+            self.confidence.append(confidence(obeying, token, ask.sampling.temperature))
         self.hidden_s.append(hidden_s)
         self.tokens.append(token)  # last: whoever sees it finds the rest
-        return self.unfinished
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether there may be another token for this ask."""
-        if not self.tokens:
-            return True
-        return self.n_ready < self.ask.window and self.tokens[-1] not in self.ends
-
-    @property
-    def n_ready(self) -> int:
-        """Tokens that are not committed yet."""
-        return len(self.tokens) - self.n_past
+        return len(self.tokens) - self.n_past < ask.window and token not in self.ends
 
     def n_agreed(self, tokens: Sequence[int]) -> int | None:
         """How many of its tokens a text has taken up; None: it went another way, or beyond."""
@@ -122,7 +113,10 @@ class Drafting:
     @property
     def lacks_more(self) -> bool:
         """Whether what there is should be gone on with for this ask."""
-        return self.unfinished and self.worth_going_on
+        if not self.tokens:
+            return True
+        unfinished = len(self.tokens) - self.n_past < self.ask.window
+        return unfinished and self.tokens[-1] not in self.ends and self.worth_going_on
 
     def draft(self, name: str) -> Draft:
         """What came of it, as far as this ask wants it."""
@@ -141,10 +135,8 @@ class Drafting:
             sum(hidden),
         )
 
-    def _choose(self, row: Row) -> int:
+    def _draw(self, row: Row) -> int:
         ask = self.ask
-        if ask.sampling.untouched and not ask.rejection:
-            return likeliest(row)
         history = (*self.before, *self.tokens) if ask.sampling.penalised else ()
         position = self.position + len(self.tokens)
         if not ask.rejection:
@@ -160,9 +152,9 @@ def confidence(row: Row, token: int, temperature: float) -> float:
     A full softmax over the vocabulary costs more than the rest of a step together; the lead over
     the runner-up orders tokens just as well, and is calibrated against acceptance anyway.
     """
-    own = float(row[token])
+    own = row.item(token)
     row[token] = -np.inf
-    other = float(row.max())
+    other = row.item(row.argmax())  # in half the time of `max`
     row[token] = own
     lead = (own - other) / (temperature or 1.0)
     return 1.0 / (1.0 + math.exp(-max(lead, -50.0)))
