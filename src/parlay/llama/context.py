@@ -119,23 +119,25 @@ class Context:
         n_outputs = self._batch.fill(spans)
         if n_outputs > self._max_outputs:
             raise BadRequest(f"a pass gives {self._max_outputs} rows of logits; ask for fewer")
-        self._set_threads()
+        self._hand_over(C.llama_decode, self._batch.struct, "llama_decode")
+        return n_outputs
+
+    def _hand_over(self, call: Callable[..., int], batch: Any, what: str) -> None:
+        """Start a pass, with the threads that were chosen for it."""
+        if self.threads.n != self._n_threads:
+            self._n_threads = self.threads.n
+            C.llama_set_n_threads(self._handle, self._n_threads, self._n_threads)
         library.forget_errors()
         started = time.perf_counter()
-        library.check(C.llama_decode(self._handle, self._batch.struct), "llama_decode")
+        code = call(self._handle, batch)
         self.busy_s += time.perf_counter() - started
-        return n_outputs
+        if code != 0:
+            library.check(code, what)
 
     def share_threads(self, other: Context) -> None:
         """Compute with the threads of another context, if it has as many."""
         if self._own_threads == other._own_threads:
             self.threads = other.threads
-
-    def _set_threads(self) -> None:
-        """Whoever makes the pass takes over what was chosen for it."""
-        if self.threads.n != self._n_threads:
-            self._n_threads = self.threads.n
-            C.llama_set_n_threads(self._handle, self._n_threads, self._n_threads)
 
     def _tell(self, spans: Sequence[Span]) -> None:
         if self._capture is not None:

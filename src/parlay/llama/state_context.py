@@ -122,10 +122,8 @@ class StateContext(Context):
     def read(self, fed: Sequence[Fed]) -> list[tuple[NDArray[np.float32], States]]:
         """One pass over states; per item logits and own states of its last `n_logits` rows."""
         n_outputs = self._fed.fill_states(fed)
-        self._set_threads()
-        library.forget_errors()
+        self._hand_over(C.llama_decode, self._fed.struct, "llama_decode of states")
         started = time.perf_counter()
-        library.check(C.llama_decode(self._handle, self._fed.struct), "llama_decode of states")
         rows = self._logits(n_outputs)
         states = self._own_states(n_outputs)
         self.busy_s += time.perf_counter() - started
@@ -135,10 +133,8 @@ class StateContext(Context):
     def lattice(self, spans: Sequence[Span]) -> list[States]:
         """One pass over tokens: per span and row, what a selector weighs its candidates by."""
         self._batch.fill(spans)
-        self._set_threads()
-        library.forget_errors()
+        self._hand_over(C.llama_decode, self._batch.struct, "llama_decode of a block")
         started = time.perf_counter()
-        library.check(C.llama_decode(self._handle, self._batch.struct), "llama_decode of a block")
         C.llama_synchronize(self._handle)
         rows = capture.last_states(self._handle, self._batch.struct.n_tokens, self.model.n_embd)
         self.busy_s += time.perf_counter() - started
@@ -161,8 +157,7 @@ class StateContext(Context):
         batch = _StateBatch(len(states), states.shape[1], with_tokens=False)
         # The encoder has no positions, but llama.cpp checks that they go on.
         batch.fill_states([Fed(0, self.length(0), states, n_logits=len(states))])
-        self._set_threads()
-        library.check(C.llama_encode(self._handle, batch.struct), "llama_encode")
+        self._hand_over(C.llama_encode, batch.struct, "llama_encode")
         C.llama_synchronize(self._handle)
         return capture.last_states(self._handle, len(states), self.model.n_embd)
 
