@@ -52,9 +52,10 @@ def _verification(judge: _Judge) -> Verify:
         ends: Container[int],
     ) -> Verdict:
         tokens: list[int] = []
+        certain = sampling.untouched and not isinstance(p, Masked)
         try:
             for j, guess in enumerate(draft.tokens):
-                token = _known(p, j, sampling)
+                token = likeliest(p[j]) if certain else _known(p, j)
                 if token is None:
                     before = _after(history, tokens, sampling)
                     token = judge(draft, j, p[j], sampling, before, position + j)
@@ -64,7 +65,7 @@ def _verification(judge: _Judge) -> Verify:
                 if guess in ends:
                     return Verdict(tuple(tokens), j + 1, j + 1)
             k = len(tokens)
-            token = _known(p, k, sampling)
+            token = likeliest(p[k]) if certain else _known(p, k)
             if token is None:
                 token = draw(p[k], sampling, _after(history, tokens, sampling), position + k)
             tokens.append(token)
@@ -77,11 +78,9 @@ def _verification(judge: _Judge) -> Verify:
     return verify
 
 
-def _known(p: Rows, j: int, sampling: Sampling) -> int | None:
-    """What stands at row j however it is judged: the only token that may come, or the likeliest."""
-    if isinstance(p, Masked):
-        return p.known(j)
-    return likeliest(p[j]) if sampling.untouched else None
+def _known(p: Rows, j: int) -> int | None:
+    """What stands at row j however it is judged, where a grammar tells."""
+    return p.known(j) if isinstance(p, Masked) else None
 
 
 def _tried(

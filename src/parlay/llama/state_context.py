@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from parlay.decoding.span import Span
 from parlay.decoding.states import Fed, States
 from parlay.errors import BadRequest, DecodeError, LoadError
-from parlay.llama import capture, library
+from parlay.llama import capture
 from parlay.llama.context import Batch, Context, create
 from parlay.llama.facts import ASSISTANT
 from parlay.llama.header import Header, read_parts

@@ -141,7 +141,9 @@ class Occurrences:
             for i in range(at, size):
                 total += last[i] * _FACTORS[i]
             at = size
-            runs.add(end, total)
+            bucket = total & runs.mask
+            runs.earlier[end] = runs.latest[bucket]
+            runs.latest[bucket] = end
 
     def _add_all(self, n: int) -> None:
         for runs, hashes in zip(self._runs, self._hashes(n + 1), strict=True):
@@ -175,7 +177,7 @@ class Occurrences:
 class _Runs:
     """All runs of one size: by bucket the latest end, by end the one before it."""
 
-    __slots__ = ("_latest", "_mask", "earlier", "size")
+    __slots__ = ("earlier", "latest", "mask", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -184,17 +186,12 @@ class _Runs:
     def clear(self, n: int) -> None:
         """Start over, with room for n tokens."""
         n_buckets = 1 << (2 * n).bit_length()
-        self._mask = n_buckets - 1
+        self.mask = n_buckets - 1
         # 0: none, since no run ends before the first token.
-        self._latest, self.earlier = array("i", bytes(4 * n_buckets)), array("i", bytes(4 * n + 4))
+        self.latest, self.earlier = array("i", bytes(4 * n_buckets)), array("i", bytes(4 * n + 4))
 
     def latest_of(self, total: int) -> int:
-        return self._latest[total & self._mask]
-
-    def add(self, end: int, total: int) -> None:
-        bucket = total & self._mask
-        self.earlier[end] = self._latest[bucket]
-        self._latest[bucket] = end
+        return self.latest[total & self.mask]
 
     def add_all(self, first: int, hashes: NDArray[np.int64]) -> None:
         """Many at once: sorted by bucket and end, each follows the one before it in its bucket."""
@@ -202,10 +199,10 @@ class _Runs:
             return
         first = max(first, self.size)
         latest, earlier = (
-            np.frombuffer(self._latest, np.int32),
+            np.frombuffer(self.latest, np.int32),
             np.frombuffer(self.earlier, np.int32),
         )
-        keys = (hashes & self._mask) << 32
+        keys = (hashes & self.mask) << 32
         keys += np.arange(first, first + len(hashes))
         keys.sort()
         buckets, ends = keys >> 32, (keys & 0xFFFFFFFF).astype(np.int32)
@@ -223,10 +220,10 @@ class _Runs:
         """Take back the ends from `first` on, the last one first."""
         first = max(first, self.size)
         latest, earlier = (
-            np.frombuffer(self._latest, np.int32),
+            np.frombuffer(self.latest, np.int32),
             np.frombuffer(self.earlier, np.int32),
         )
-        buckets = (hashes & self._mask)[::-1]
+        buckets = (hashes & self.mask)[::-1]
         # Of several values for one bucket the last one stays: that of the earliest end.
         latest[buckets] = earlier[first : first + len(hashes)][::-1]
 

@@ -215,7 +215,7 @@ class Sequence:
             self._follow(texts[-1])
         if token in self._ends or self._stop.hit is not None:
             self.finish("stop")
-        elif self.n_remaining == 0:
+        elif self.n_generated == self.request.max_tokens:
             self.finish("length")
 
     def _text_of(self, token: int, n_before: int) -> str:
