@@ -141,7 +141,7 @@ def test_a_large_grammar_is_read_as_a_small_one_is(model: Model) -> None:
     text = 'root ::= "on"\n' + "#" * 20_000 + "\n"
     constraint = grammars.constraint(grammars.gbnf(text))
     assert model.vocabulary.tokenize("on", bos=False)[0] in allowed(constraint)
-    with pytest.raises(BadRequest, match="cannot be read"):
+    with pytest.raises(BadRequest, match=r"^the grammar cannot be read: .*$"):  # and nothing else
         grammars.gbnf("root = x\n" + "#" * 20_000)
     with pytest.raises(BadRequest, match="cannot be read"):
         grammars.gbnf("root ::= " + "(" * 2000 + '"a"' + ")" * 2000)

@@ -21,7 +21,9 @@ _STACK = 3 << 20
 
 def read_apart(kind: str, text: str) -> str:
     """The grammar in llguidance's own form."""
-    command = [sys.executable, "-m", "parlay.runtime.structured.grammar_check", kind]
+    # Without what Python itself has to say: that would be a part of the answer.
+    this = "parlay.runtime.structured.grammar_check"
+    command = [sys.executable, "-W", "ignore", "-m", this, kind]
     with _AT_ONCE:
         try:
             done = subprocess.run(
@@ -30,7 +32,7 @@ def read_apart(kind: str, text: str) -> str:
         except subprocess.TimeoutExpired:
             raise BadRequest(f"the grammar takes over {LIMIT_S:g} s to read; simplify it") from None
     if done.returncode == 1:
-        raise BadRequest(done.stderr.decode("utf-8", "replace").strip()[-400:])
+        raise BadRequest(done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
     if done.returncode != 0:
         raise BadRequest("the grammar is nested too deeply to be read; simplify it")
     return done.stdout.decode()
