@@ -161,7 +161,7 @@ class Drafter:
             if sure:
                 self._clock.spend(self._cost.step_s())
             token, likely = self._next(said, follows, ask)
-            follows = follows and token == self.text[len(said)]
+            follows = follows and [token] == list(self.text[len(said) : len(said) + 1])
             said.append(token)
             sure.append(likely)
         self._read = said[:-1]
