@@ -26,6 +26,7 @@ from parlay.decoding.verification import (
     residual,
 )
 from parlay.testing import hashed_logits
+from tests.calls import python_calls
 
 N_VOCAB = 6
 TARGET = cache(hashed_logits(N_VOCAB, spread=1.2, seed=1))
@@ -121,6 +122,18 @@ def test_without_a_draft_there_is_one_plain_token(verify: Callable[..., Verdict]
     verdict = verify(NO_DRAFT, rows(PROMPT, ()), Sampling(), PROMPT, 0, ())
     assert (verdict.n_drafted, verdict.n_accepted) == (0, 0)
     assert verdict.origins == (Origin.PLAIN,)
+
+
+def test_a_token_of_a_greedy_draft_is_verified_in_one_call_of_python() -> None:
+    p = np.eye(N_VOCAB, dtype=np.float32)[[1] * 17]
+
+    def calls_for(window: int) -> int:
+        draft = Draft((1,) * window, "scripted")
+        found, n_calls = python_calls(lambda: coupled(draft, p, Sampling(), (), 0, frozenset()))
+        assert found.n_accepted == window
+        return n_calls
+
+    assert calls_for(16) - calls_for(8) == 8
 
 
 def test_a_wrong_first_token_is_recovered_and_the_rest_ignored(

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parlay.proposers.occurrences import SEPARATOR, Occurrences
+from tests.calls import python_calls
 
 texts = st.lists(st.integers(0, 2), max_size=120)
 SIZES = (2, 4, 8)
@@ -108,3 +109,9 @@ def test_long_texts_are_read_in_well_below_the_time_of_single_tokens(period: int
     for token in tokens[:4_000]:
         index.feed([token])
     assert at_once / 10 < thread_time() - began
+
+
+def test_a_token_of_an_answer_is_indexed_in_one_call_of_python() -> None:
+    index = fed(list(range(100)))
+    few = python_calls(lambda: index.feed([1] * 8))[1]
+    assert python_calls(lambda: index.feed([1] * 16))[1] - few == 8

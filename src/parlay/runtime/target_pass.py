@@ -27,6 +27,7 @@ class PassRow:
     seq: Sequence
     bet: Bet
     span: Span
+    decodes: bool = True  # whether this is a round, and not the reading of a prompt
 
     @classmethod
     def of_round(cls, seq: Sequence, bet: Bet) -> PassRow:
@@ -37,12 +38,8 @@ class PassRow:
     def of_prompt(cls, seq: Sequence, n: int) -> PassRow:
         tokens = seq.tokens[seq.n_cached : seq.n_cached + n]
         last = n == seq.n_pending  # the prompt's end: its logits begin the answer
-        return cls(seq, _PROMPT, Span(seq.seq_id, seq.n_cached, tokens, int(last)))
-
-    @property
-    def decodes(self) -> bool:
-        """Whether this is a round, and not the reading of a prompt."""
-        return self.bet is not _PROMPT
+        span = Span(seq.seq_id, seq.n_cached, tokens, int(last))
+        return cls(seq, _PROMPT, span, decodes=False)
 
     @property
     def n_real(self) -> int:

@@ -80,7 +80,7 @@ class Composition:
     @property
     def floor(self) -> int:
         """Rows that a pass may have to be padded to."""
-        return max(each.floor for each in (self.found, self.wide) if each is not None)
+        return self.found.floor if self.wide is None else max(self.found.floor, self.wide.floor)
 
     def of(self, placed: Sequence[Placed]) -> ExactClass:
         """The class of a pass over those who may share one."""
