@@ -285,6 +285,17 @@ def test_hostile_texts_stay_texts(target: Path, chromium: Any) -> None:
         assert found.complaints == []
 
 
+def test_a_rejected_line_break_breaks_no_line_of_the_answer(target: Path, chromium: Any) -> None:
+    push = """async () => {
+        const { Text } = await import("/page/answer.js");
+        const text = new Text("answer");
+        text.push([{ origin: "recovered", proposer: "suffix", text: "on", rejected: "\\n\\n" }]);
+        return [text.text, text.element.textContent];
+    }"""
+    with running(target) as server, tab(chromium, server.url) as found:
+        assert found.page.evaluate(push) == ["on", "↵↵on"]
+
+
 def test_the_panes_can_be_reached_by_keyboard_and_by_address(target: Path, chromium: Any) -> None:
     with running(target) as server, tab(chromium, f"{server.url}/#live", DESK) as found:
         page = found.page

@@ -47,7 +47,8 @@ export class Text {
   #reject(told) {
     this.n_rejected += 1;
     const title = `${told.proposer} guessed this, and was wrong`;
-    this.element.append(h("del", { class: "rejected", title }, told.rejected));
+    const shown = told.rejected.replaceAll("\n", "↵"); // it must not break the answer's own lines
+    this.element.append(h("del", { class: "rejected", title }, shown));
   }
 
   get n() { return this.tokens.length; }
