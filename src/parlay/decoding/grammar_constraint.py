@@ -2,9 +2,8 @@
 
 Knows a matcher (llguidance's, by its methods) and bytes of tokens; knows neither HTTP nor sampling.
 To ask about one token costs a microsecond, to compute a mask a hundred: so masks are made only for
-rows that need one, never twice for one row, and never to find a draft. They are made on a copy,
-since a matcher that gives up stays that way, and no draft may end an answer; one that gave up over
-a draft is made anew.
+rows that need one, never twice for one row, and never to find a draft. A matcher that gives up
+stays that way, and no draft may end an answer: one that gave up over a draft is made anew.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class GrammarConstraint:
         must = self._must()
         if must is not None:
             return _only(must, len(self._alphabet.pieces))
-        bits = self._mask(self._matcher, self._alphabet.text_of(draft))
+        bits = self._mask(self._alphabet.text_of(draft))
         count = len(self._alphabet.pieces)
         return np.unpackbits(bits, bitorder="little", count=count).view(np.bool_)
 
@@ -264,11 +263,16 @@ class GrammarConstraint:
             due = self._due[-1] = tuple(forced)
         return due[0] if due else None
 
-    def _mask(self, matcher: Any, text: bytes) -> Bits:
-        """What may come in this state of a matcher, `text` after the committed one."""
+    def _mask(self, text: bytes) -> Bits:
+        """What may come where the matcher is now, `text` after the committed one. What it finds
+        out on the way it knows at the next mask."""
         found = self._known.get(text)
         if found is None:
-            found = self._known[text] = self._computed(matcher.deep_copy())
+            try:
+                found = self._known[text] = self._computed(self._matcher)
+            except BadRequest:
+                self._start_again()
+                raise
         return found
 
     def _computed(self, matcher: Any) -> Bits:
