@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.arguments import parsed, parser_of
 from benchmarks.shared.record import keep
 from parlay.decoding.sampling import likeliest
 from parlay.decoding.span import Span
@@ -47,6 +47,15 @@ class Found:
     device_us: float
     attach_ms: float  # what it takes to begin with it: the graph is planned anew
     detach_ms: float
+
+    def __str__(self) -> str:
+        where = "on the device" if self.on_device else "on the host: the device cannot"
+        return (
+            f"chosen {where}; {self.same_tokens} of {self.n_tokens} tokens are the same, leads"
+            f" differ by {self.largest_difference:.2g} at most\n{self.host_us:.0f} us a token with"
+            f" whole rows, {self.device_us:.0f} with two logits; to begin with it takes"
+            f" {self.attach_ms:.2f} ms, to end it {self.detach_ms:.2f}"
+        )
 
 
 def host_best(context: Context, span: Span) -> Best:
@@ -161,13 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = measure(context, args.tokens, args.repeats)
     context.close()
     model.close()
-    where = "on the device" if found.on_device else "on the host: the device cannot"
-    print(
-        f"chosen {where}; {found.same_tokens} of {found.n_tokens} tokens are the same, leads differ"
-        f" by {found.largest_difference:.2g} at most\n{found.host_us:.0f} us a token with whole"
-        f" rows, {found.device_us:.0f} with two logits; to begin with it takes"
-        f" {found.attach_ms:.2f} ms, to end it {found.detach_ms:.2f}"
-    )
+    print(found)
     keep(args.json, found)
 
 
@@ -177,8 +180,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", help="file for the figures")
-    return parser.parse_args(argv)
+    return parsed(parser, argv)
 
 
 if __name__ == "__main__":

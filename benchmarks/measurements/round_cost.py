@@ -31,7 +31,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.arguments import parsed, parser_of
 from benchmarks.shared.record import keep
 from parlay.control.prices.cost import MAX_ROWS, CostTable, load_costs, shipped_costs
 from parlay.control.prices.cutting import Cutting
@@ -238,8 +238,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--always", action="store_true", help="search in every round")
     parser.add_argument("--wait", action="store_true", help="passes take their time")
     parser.add_argument("--profile", action="store_true", help="which functions take it")
-    parser.add_argument("--json", help="file for the figures")
-    return parser.parse_args(argv)
+    return parsed(parser, argv)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.proofs.ahead import Arm, resolve_drafter
-from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.arguments import parsed, parser_of
 from benchmarks.shared.record import keep
 from parlay import Parlay
 from parlay.bench.suite import load_suite
@@ -189,8 +189,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=30, help="no further prompt after so long")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--context", type=int, default=4096)
-    parser.add_argument("--json", help="file for the figures")
-    return parser.parse_args(argv)
+    return parsed(parser, argv)
 
 
 if __name__ == "__main__":

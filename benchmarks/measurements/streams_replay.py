@@ -21,7 +21,7 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.measurements.load import TEXTS, Cell, prompt
-from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.arguments import parsed, parser_of
 from benchmarks.shared.record import keep
 from parlay.control.controller import FixedWindow
 from parlay.control.prices.cost import CostTable, shipped_tables
@@ -116,8 +116,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--search-us", type=float, default=125.0, help="for each sequence")
     parser.add_argument("--idle-us", type=float, default=0.0, help="a round without a search")
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="record the texts anew")
-    parser.add_argument("--json", help="file for the figures")
-    return parser.parse_args(argv)
+    return parsed(parser, argv)
 
 
 if __name__ == "__main__":
