@@ -34,7 +34,7 @@ class Engine:
         self.headers: list[dict[str, str]] = []
         self.n_left = 0  # clients that went away in the middle
         self.n_sent = 0  # bytes of streams
-        self.n_connections = 0
+        self.n_looks = 0  # health checks that were read
         self.drafts = self.drafted = self.accepted = 0
         self.url = ""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -72,7 +72,6 @@ class Engine:
     # -- HTTP -------------------------------------------------------------------
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.n_connections += 1
         task = asyncio.get_running_loop().create_task(self._talk(reader, writer))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
@@ -104,6 +103,7 @@ class Engine:
 
     async def _get(self, path: str, writer: asyncio.StreamWriter) -> None:
         if path == "/health":
+            self.n_looks += 1
             if self.mode == "hang_health":
                 await asyncio.sleep(60)
             await _reply(writer, self.health, b"{}")

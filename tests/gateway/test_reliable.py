@@ -47,7 +47,7 @@ def test_a_server_that_leaves_while_it_is_looked_at_is_merely_gone() -> None:
         pool_ = Pool(name="a", urls=(one.url,))
         up = Upstream(pool_, one.url, GatewaySection(health_timeout_s=30))
         looking = asyncio.create_task(up.check())
-        while not one.n_connections:
+        while not one.n_looks:  # a connection that is only being made is not closed with the others
             await asyncio.sleep(0.01)
         await up.close()
         await looking
