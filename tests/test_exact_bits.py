@@ -37,6 +37,8 @@ def made(
     options: dict[str, Any] = {"mode": "exact", "context": {"context_size": 2048, "threads": 0}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PARLAY_CACHE", str(tmp_path_factory.mktemp("bits")))
+        # The more in a pass the better, whatever passes cost here: those who may share one do.
+        patch.setattr("parlay.runtime.exact.class_calibration._rate", lambda *_: float)
 
         def engine(*draft: str, **more: Any) -> Engine:
             return Engine(settings(target, *draft, slots=4, **options, **more))
