@@ -36,6 +36,7 @@ _RANGES = {
     "seed": (0, (1 << 64) - 1),
 }
 _COLD = 1e-9
+_MANY = 1024  # candidates: of fewer, all have their noise computed
 _FAR = 8.0  # below the best score: to win from there takes noise that one token in a thousand has
 
 
@@ -141,16 +142,23 @@ def distribution(row: Row, sampling: Sampling, history: Sequence[int]) -> Distri
 def _gumbel_draw(
     ids: NDArray[np.int64], scores: NDArray[np.float64], seed: int, position: int
 ) -> int:
-    """The token whose score and noise are most together. Only a few of those far below the best
-    have noise enough to win, which their random bits tell: the others' is not computed."""
+    """The token whose score and noise are most together."""
+    if len(ids) > _MANY:
+        may = _within_reach(ids, scores, seed, position)
+        ids, scores = ids[may], scores[may]
+    return int(ids[int((scores + gumbel(seed, position, ids)).argmax())])
+
+
+def _within_reach(
+    ids: NDArray[np.int64], scores: NDArray[np.float64], seed: int, position: int
+) -> NDArray[np.int64]:
+    """Who may win. Only a few of those far below the best have noise enough, which their random
+    bits tell: the others' is not computed."""
     edge = scores.max() - _FAR
     near = scores >= edge
     close = np.flatnonzero(near)
     best = (scores[close] + gumbel(seed, position, ids[close])).max()
-    lifted = exceeds(seed, position, ids, best - edge)
-    may = np.flatnonzero(near | lifted)
-    ids, scores = ids[may], scores[may]
-    return int(ids[int((scores + gumbel(seed, position, ids)).argmax())])
+    return np.flatnonzero(near | exceeds(seed, position, ids, best - edge))
 
 
 def _adjusted(row: Row, sampling: Sampling, history: Sequence[int]) -> NDArray[np.float64]:
@@ -197,16 +205,14 @@ def _candidates(
 
 
 def _top_k(logits: NDArray[np.float64], k: int) -> NDArray[np.int64]:
-    live = np.flatnonzero(logits > -np.inf)
-    if not 0 < k < len(live):
-        return live
-    # Ties at the edge are cut by id, so that the set never depends on the partition's order.
-    scores = logits[live]
-    edge = np.partition(scores, len(scores) - k)[len(scores) - k]
-    above = np.flatnonzero(scores > edge)
-    tied = np.flatnonzero(scores == edge)[: k - len(above)]
-    kept: NDArray[np.int64] = live[np.sort(np.concatenate([above, tied]))]
-    return kept
+    if 0 < k < len(logits):
+        # Ties at the edge are cut by id, so that the set never depends on the partition's order.
+        edge = np.partition(logits, len(logits) - k)[len(logits) - k]
+        above = np.flatnonzero(logits > edge)
+        tied = np.flatnonzero(logits == edge)[: k - len(above)]
+        kept: NDArray[np.int64] = np.sort(np.concatenate([above, tied]))
+        return kept[logits[kept] > -np.inf]
+    return np.flatnonzero(logits > -np.inf)
 
 
 def _top_p(
