@@ -106,8 +106,7 @@ class Context:
             self.meanwhile()  # a GPU computes, so that this takes no time of its own
         rows = self._logits(n_outputs)
         self.busy_s += time.perf_counter() - started
-        if self._capture is not None:
-            self._tell(spans)
+        self._tell(spans)
         return rows
 
     def _launch(self, spans: Sequence[Span]) -> int:

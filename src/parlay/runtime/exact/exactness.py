@@ -117,13 +117,13 @@ class ExactClass:
     def is_probed(self, n_sequences: int, lengths: Iterable[int]) -> bool:
         """Whether its shapes were tried on so many sequences after texts about so long."""
         if n_sequences == 1:
-            return self._has_one_shape or self.bands.issuperset(map(self.place, lengths))
+            return self.bands.issuperset(map(self.place, lengths)) or self._has_one_shape
         return all((n_sequences, self.place(length)) in self.company for length in lengths)
 
     @property
     def _has_one_shape(self) -> bool:
         """Whether one sequence has single rows alone: those agree with themselves everywhere."""
-        return max(self.widths) == 1
+        return self.widths == {1}
 
     def _even(self, lengths: Iterable[int]) -> bool:
         """Whether padded plain passes after texts so long read equally many pages."""
