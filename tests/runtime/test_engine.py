@@ -188,7 +188,7 @@ def test_exact_is_the_default_where_it_costs_little(
 ) -> None:
     with Engine(settings(files("q8_0"), "suffix")) as engine:
         assert engine.mode == "exact"
-        assert engine.chosen.cost == 0.0
+        assert engine.chosen.cost == pytest.approx(0.0)  # every width is in its class
     monkeypatch.setattr(Valuation, "cost", lambda *_: 0.04)
     for pct, mode in ((5.0, "exact"), (3.0, "faithful")):
         with Engine(settings(files("f16"), "suffix", exact_cost_pct=pct)) as engine:

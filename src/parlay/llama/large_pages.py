@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Iterator
 from pathlib import Path
 
 _SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -32,13 +33,13 @@ class LargePages:
     """Asks for large pages behind memory that is taken after this was made."""
 
     def __init__(self) -> None:
-        self._known = set(_own_regions())
+        self._known = _own_regions()
 
     def ask(self) -> int:
-        """Ask for those regions that are new; returns their bytes."""
+        """Ask for what is new; returns its bytes."""
         libc = ctypes.CDLL(None)
         n_asked = 0
-        for start, end in set(_own_regions()) - self._known:
+        for start, end in (part for new in _own_regions() for part in _without(new, self._known)):
             first, last = -(-start // _PAGE) * _PAGE, end // _PAGE * _PAGE
             size = ctypes.c_size_t(last - first)
             if last - first >= _SMALLEST and not libc.madvise(
@@ -49,7 +50,7 @@ class LargePages:
 
 
 def _own_regions() -> list[Region]:
-    """Writable memory that belongs to no file."""
+    """Writable memory that belongs to no file, by address."""
     found = []
     for line in _MAPS.read_text("ascii", errors="replace").splitlines():
         addresses, permissions, _offset, _device, inode = line.split()[:5]
@@ -57,3 +58,13 @@ def _own_regions() -> list[Region]:
             start, end = addresses.split("-")
             found.append((int(start, 16), int(end, 16)))
     return found
+
+
+def _without(region: Region, known: list[Region]) -> Iterator[Region]:
+    """What of it lies in no known one: the system lets regions grow and joins neighbours."""
+    start, end = region
+    for known_start, known_end in known:
+        if start < known_end and known_start < end:
+            yield start, known_start
+            start = known_end
+    yield start, end
