@@ -2,8 +2,9 @@
 
 Servers stay loaded side by side; every cell (streams, depth, answer, text) is asked of all subjects
 in turn, forwards and then backwards, until the time is over, so that drift hits all alike. Ratios
-come from neighbours in time, with intervals of 95 %. Two lots, one after the other: many streams in
-short contexts, few in deep ones.
+come from neighbours in time, with intervals of 95 %. All are asked the same, and nobody finds what
+another one read: plain decoding and the controller are one server with a key for each. Two lots,
+one after the other: many streams in short contexts, few in deep ones.
 
 Speed is what the clients get: all tokens of a burst over its time, from the first request to the
 last token. The speed after the first token is recorded too, but compares nobody: its clock starts
@@ -235,10 +236,9 @@ def _context(depth: int, answer: int) -> int:
     return -(-(depth * 5 // 4 + answer + 128) // 256) * 256
 
 
-def prompt(cell: Cell, i: int, salt: int, who: str = "") -> str:
+def prompt(cell: Cell, i: int, salt: int) -> str:
     """A text of about so many tokens that no cache has seen, and what to do with it."""
-    # First, so that nothing after it is found in a cache: two subjects may be one server.
-    head = f"[{who[:1]}{salt:05}-{i:02}] "
+    head = f"[{salt:05}-{i:02}] "  # first, so that nothing after it is found in a cache
     body = _source(salt + i, int(cell.depth * CHARACTERS))
     if cell.text == "edit":
         return (
@@ -284,10 +284,13 @@ def _own(
     }  # fmt: skip
     given = {name: value for name, value in flags.items() if value is not None}
     flat = [str(part) for pair in given.items() for part in pair]
-    own = stack.enter_context(served.parlay(*flat, *shlex.split(args.own)))
-    served.wait_idle(own, args.settle)
     bets = {PLAIN: False, AUTO: True} | ({AGAIN: False} if args.again else {})
-    return [served.Subject(name, own.url, {"speculation": on}) for name, on in bets.items()]
+    keys = ("--set", f"server.api_keys={json.dumps(list(bets))}")
+    own = stack.enter_context(served.parlay(*flat, *keys, *shlex.split(args.own)))
+    served.wait_idle(own, args.settle)
+    return [
+        served.Subject(name, own.url, {"speculation": on}, key=name) for name, on in bets.items()
+    ]
 
 
 def _peers(
@@ -332,7 +335,7 @@ async def _measure(
 async def _pair(
     client: httpx.AsyncClient, subjects: Sequence[served.Subject], cell: Cell, salt: int
 ) -> list[Sample]:
-    """All subjects there and back, with the same prompts but for their first word.
+    """All subjects there and back, with the same prompts, so that answers are equally long.
 
     Each is woken first: a server and a GPU that nobody asked for a while begin slowly, and the
     first of all would pay for it every time.
@@ -377,7 +380,7 @@ async def _stream(
 ) -> Stream:
     body = {
         "model": "local-model",
-        "messages": [{"role": "user", "content": prompt(cell, i, salt, subject.name)}],
+        "messages": [{"role": "user", "content": prompt(cell, i, salt)}],
         "max_tokens": cell.answer,
         "temperature": 0,
         "stream": True,
@@ -387,7 +390,7 @@ async def _stream(
     usage: dict[str, int] = {}
     began, first, prompt_ms = perf_counter(), 0.0, 0.0
     url = f"{subject.url}/v1/chat/completions"
-    async with client.stream("POST", url, json=body) as response:
+    async with client.stream("POST", url, json=body, headers=subject.headers) as response:
         response.raise_for_status()
         async for chunk in _chunks(response):
             if not first and any(c["delta"].get("content") for c in chunk["choices"]):

@@ -85,7 +85,7 @@ def record(folder: Path) -> None:
         for text in TEXTS:
             made = []
             for i in range(N_RECORDED):
-                asked = prompt(Cell(N_RECORDED, DEPTH, ANSWER, text), i, 6, "plain")
+                asked = prompt(Cell(N_RECORDED, DEPTH, ANSWER, text), i, 6)
                 answer = parlay.generate(asked, max_tokens=ANSWER + 1, temperature=0.0)
                 made.append(recorded(f"{text}-{i}", parlay.tokens(asked), answer.tokens))
             save_recordings(folder / f"{text}.jsonl.gz", {"text": text, "depth": DEPTH}, made)

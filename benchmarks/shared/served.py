@@ -36,6 +36,11 @@ class Subject:
     name: str
     url: str
     extra: dict[str, Any]
+    key: str = ""  # cached prompts are a key's own
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
 
 @dataclass(frozen=True, slots=True)
