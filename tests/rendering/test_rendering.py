@@ -407,7 +407,7 @@ def test_systemd_reads_the_unit(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", "--generators=no", str(tmp_path / name)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     complaints = [line for line in ran.stderr.splitlines() if name in line]

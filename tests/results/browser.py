@@ -23,6 +23,7 @@ FLAGS = [
     "--disable-sync",
 ]
 PHONE = {"width": 390, "height": 844}
+PATIENCE_MS = 180_000  # a busy machine's browser is slow; only one that hangs is not waited for
 DESK = {"width": 1200, "height": 900}
 
 
@@ -52,16 +53,24 @@ def opened(path: Path, size: dict[str, int] = DESK, anchor: str = "") -> Iterato
     if CHROMIUM is None:
         pytest.skip("no chromium: apt-get install chromium")
     api = pytest.importorskip("playwright.sync_api")
-    with api.sync_playwright() as play, tempfile.TemporaryDirectory() as profile:
+    # A process of it may write into its profile a moment longer than it is waited for.
+    profiles = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    with api.sync_playwright() as play, profiles as profile:
         context = play.chromium.launch_persistent_context(
-            profile, executable_path=CHROMIUM, args=FLAGS, headless=True, viewport=size
+            profile,
+            executable_path=CHROMIUM,
+            args=FLAGS,
+            headless=True,
+            viewport=size,
+            timeout=PATIENCE_MS,
         )
+        context.set_default_timeout(PATIENCE_MS)
         tab = Tab(context.new_page())
         tab.page.on("console", lambda m: tab.complaints.append(m.text) if m.type != "log" else None)
         tab.page.on("pageerror", lambda e: tab.complaints.append(str(e)))
         tab.page.on("dialog", tab.on_dialog)
         tab.page.on("request", lambda r: tab.requests.append(r.url))
         tab.page.goto(path.as_uri() + anchor)
-        tab.page.wait_for_selector("body[data-ready=yes]", timeout=60_000)
+        tab.page.wait_for_selector("body[data-ready=yes]", timeout=PATIENCE_MS)
         yield tab
         context.close()

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("own_cache_folder")
 
 @pytest.fixture
 def wanted(tiny_llama: Path, tiny_drafter: Path) -> WantedTable:
-    return WantedTable(tiny_llama, tiny_drafter, 2, (16,), n_times=1, budget_s=5.0, threads=1)
+    return WantedTable(tiny_llama, tiny_drafter, 2, (16,), n_times=1, budget_s=600.0, threads=1)
 
 
 def test_a_target_and_its_drafter_are_opened_measured_and_closed(wanted: WantedTable) -> None:

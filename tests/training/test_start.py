@@ -122,7 +122,9 @@ def test_before_the_first_step_a_training_has_the_files_loss_and_agreement(
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     held_out = Table(written, "held_out", "cpu", greedy=True)
     assert found.before is not None
-    assert found.before.first_token == pytest.approx(agreement(rounded, held_out).first_token)
+    # Of some hundred tokens one may be as good as tied, and rounded apart.
+    own = agreement(rounded, held_out).first_token
+    assert found.before.first_token == pytest.approx(own, abs=0.01)
     assert found.start == "the weights of d.gguf" and found.as_dict()["before"]
     assert "starting from d.gguf" in said[0] and "learning rate 0.001" in said[0]
 

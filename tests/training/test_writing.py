@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,34 +91,47 @@ def test_what_was_written_before_an_interrupt_is_kept(tiny_llama: Path, tmp_path
     assert Corpus(tmp_path).n_generated > 200
 
 
-def test_two_processes_write_into_one_corpus(tiny_llama: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The tokens of each of several writers, once they have been started."""
+    spawn = multiprocessing.get_context("spawn")
+    made, found = spawn.Array, list[Any]()
+
+    def kept(kind: str, n: int) -> Any:
+        found.append(made(kind, n))
+        return found[0]
+
+    monkeypatch.setattr(spawn, "Array", kept)
+    return found
+
+
+def test_two_processes_write_into_one_corpus(
+    tiny_llama: Path, tmp_path: Path, counts: list[Any]
+) -> None:
     seen: list[int] = []
-    # Enough that the second one is there before the first is done.
-    job = WritingJob(tiny_llama, tmp_path, n_tokens=5000, n_writers=2, settings=SETTINGS)
-    write(job, seen.append)
+
+    def watch(n: int) -> None:
+        """Whoever began first may be done before the other has begun: that one is waited for."""
+        seen.append(n)
+        while not all(counts[0]) and multiprocessing.active_children():
+            time.sleep(0.01)
+
+    job = WritingJob(tiny_llama, tmp_path, n_tokens=1000, n_writers=2, settings=SETTINGS)
+    write(job, watch)
     names = {path.name.partition("-")[0] for path in Corpus(tmp_path).paths}
     assert names == {"writer0", "writer1"}
-    assert Corpus(tmp_path).n_generated >= 5000
+    assert Corpus(tmp_path).n_generated >= 1000
     assert seen == sorted(seen)
 
 
 def test_a_writer_that_dies_without_a_word_is_reported_and_the_text_of_others_kept(
-    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_llama: Path, tmp_path: Path, counts: list[Any]
 ) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    made = spawn.Array
-    counts: list[Any] = []
-
-    def kept(kind: str, n: int) -> Any:
-        counts.append(made(kind, n))
-        return counts[0]
-
     def kill_one(_: int) -> None:
         children = multiprocessing.active_children()
         if all(counts[0]) and len(children) == 2:  # the one that lives has text to keep
             os.kill(children[0].pid or 0, signal.SIGKILL)
 
-    monkeypatch.setattr(spawn, "Array", kept)
     job = WritingJob(tiny_llama, tmp_path, n_tokens=10**9, n_writers=2, settings=SETTINGS)
     with pytest.raises(ParlayError, match="ended by signal 9 without saying why"):
         write(job, kill_one)
