@@ -17,7 +17,7 @@ from parlay.reading import counters
 from tests.bench.recorded import WORDS, Recorded, serve
 
 PROMPT = Prompt("p", "chat", ({"role": "user", "content": "a haiku"},), 32)
-ASK = Ask(PROMPT, 32, 0.0, 7, 20.0)
+ASK = Ask(PROMPT, 32, 0.0, 7, 300.0)
 KINDS = ["llama.cpp", "vllm", "sglang", "ollama", "lmstudio", "parlay", "openai"]
 
 
@@ -123,7 +123,7 @@ def test_tools_are_sent() -> None:
     recorded = Recorded("openai")
     prompt = Prompt("p", "agent", PROMPT.messages, 32, (tool,))
     with arm_for(recorded) as arm:
-        arm.ask(Ask(prompt, 8, 0.0, 0, 20.0))
+        arm.ask(Ask(prompt, 8, 0.0, 0, 300.0))
     assert recorded.asked[0]["tools"] == [tool]
 
 
@@ -136,7 +136,7 @@ STRUCTURED = Prompt(
 def test_every_kind_is_asked_for_the_schema_and_only_our_own_for_the_prediction(kind: str) -> None:
     recorded = Recorded(kind)
     with arm_for(recorded) as arm:
-        arm.ask(Ask(STRUCTURED, 8, 0.0, 0, 20.0))
+        arm.ask(Ask(STRUCTURED, 8, 0.0, 0, 300.0))
     asked = recorded.asked[0]
     if kind == "ollama":
         assert asked["format"] == {"type": "object"}
@@ -147,9 +147,9 @@ def test_every_kind_is_asked_for_the_schema_and_only_our_own_for_the_prediction(
 
 
 def test_slow_trickle_runs_into_the_time_limit() -> None:
-    recorded = Recorded("openai", delay_s=0.1, text=["x"] * 60)
-    with arm_for(recorded) as arm, pytest.raises(TimedOut, match=r"no whole answer after 2 s"):
-        arm.ask(Ask(PROMPT, 32, 0.0, 0, 2.0))
+    recorded = Recorded("openai", delay_s=0.05, text=["x"] * 60)
+    with arm_for(recorded) as arm, pytest.raises(TimedOut):
+        arm.ask(Ask(PROMPT, 32, 0.0, 0, 0.5))
 
 
 def test_silent_server_runs_into_the_time_limit() -> None:

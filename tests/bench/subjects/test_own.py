@@ -21,7 +21,7 @@ from tests import tiny_models
 
 TEXT = "abc abc abc abc abc abc"
 PROMPT = Prompt("p", "chat", ({"role": "user", "content": TEXT},), 24)
-ASK = Ask(PROMPT, 24, 0.0, 0, 60.0)
+ASK = Ask(PROMPT, 24, 0.0, 0, 300.0)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def test_another_build_answers_from_its_own_process(options: OwnOptions) -> None
         reply = subject.ask(ASK)
         assert (reply.n_tokens, reply.finish_reason) == (24, "length")
         assert reply.speculation is not None and reply.speculation.rounds
-        assert len(subject.score(Ask(PROMPT, 3, 0.0, 0, 60.0))) == 3
+        assert len(subject.score(Ask(PROMPT, 3, 0.0, 0, 300.0))) == 3
         with pytest.raises(TimedOut):
             subject.ask(Ask(PROMPT, 200, 0.0, 0, 0.0001))
 
