@@ -17,7 +17,7 @@ from parlay.llama.vocabulary import Vocabulary
 from parlay.runtime.engine import Engine
 from parlay.runtime.request import Request
 from tests.runtime.test_earned import Bits, bits, scored
-from tests.runtime.test_engine import Waiting, settings
+from tests.runtime.test_engine import SOON, Waiting, settings
 
 pytestmark = pytest.mark.weights
 
@@ -58,7 +58,7 @@ def texts(vocabulary: Vocabulary) -> list[Request]:
 def together(engine: Engine, requests: list[Request]) -> list[Bits]:
     clients = [Waiting() for _ in requests]
     answers = [engine.submit(r, c.take) for r, c in zip(requests, clients, strict=True)]
-    assert all(client.ended.wait(300.0) for client in clients)
+    assert all(client.ended.wait(SOON) for client in clients)
     assert all(answer.exact for answer in answers)
     return [scored(client) for client in clients]
 

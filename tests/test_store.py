@@ -16,6 +16,7 @@ from parlay.control.prices.cost import CostTable, Curve
 from parlay.control.profit import ProfitController
 from parlay.pairing.manifest import user_manifest
 from parlay.runtime.startup.learned import joined, keep_learned, learned_controller
+from tests.serving import PATIENCE_S
 
 COSTS = CostTable({(1, 1): Curve({1: 1.0}, {})}, name="made up")
 
@@ -91,7 +92,7 @@ for i in range(12):
 @pytest.mark.parametrize("script", [_COUNT, _PAIR])
 def test_two_processes_lose_nothing_of_each_other(script: str) -> None:
     both = [subprocess.Popen([sys.executable, "-c", script, name]) for name in ("a", "b")]
-    assert [process.wait(60) for process in both] == [0, 0]
+    assert [process.wait(PATIENCE_S) for process in both] == [0, 0]
     if script is _COUNT:
         assert store.load("counts", "k") == {"n": 80}
     else:

@@ -80,7 +80,12 @@ def walked(tiny_llama: Path) -> dict[str, list[Stack]]:
         patch.setattr(asyncio, "to_thread", handed(asyncio.to_thread, found["in"]))
         # Searching takes a tiny model's time, and would rest now and then.
         patch.setattr(SearchPace, "observe", lambda *_args, **_options: None)
-        options = {"model__drafter": "suffix", "runtime__controller": "profit"}
+        # In the class that has room for drafts: prices might choose the one of single rows.
+        options = {
+            "model__drafter": "suffix",
+            "runtime__controller": "profit",
+            "runtime__exact_class": "2",
+        }
         with running(tiny_llama, **options) as server:
             url = f"{server.url}/v1/chat/completions"
             httpx.post(url, json=body("first first")).raise_for_status()

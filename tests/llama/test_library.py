@@ -19,13 +19,17 @@ from parlay.llama.settings import ModelSettings
 # -- the log -----------------------------------------------------------------------------------
 
 
+def own(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What the library said on this thread, whoever else is at work."""
+    return [r for r in caplog.records if r.name == "parlay.llama" and r.threadName == "MainThread"]
+
+
 def test_llama_cpps_log_goes_to_logging_and_not_to_the_terminal(
     tiny_llama: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with caplog.at_level(logging.DEBUG, "parlay.llama"):
         Model(tiny_llama, ModelSettings()).close()
-    said = [record for record in caplog.records if record.name == "parlay.llama"]
-    assert any("llama_model_loader" in record.message for record in said)
+    assert any("llama_model_loader" in record.message for record in own(caplog))
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")
 
@@ -35,7 +39,7 @@ def test_a_load_says_nothing_above_info_when_all_is_well(
 ) -> None:
     with caplog.at_level(logging.DEBUG, "parlay.llama"):
         Model(tiny_llama, ModelSettings()).close()
-    assert max(record.levelno for record in caplog.records) < logging.WARNING
+    assert max(record.levelno for record in own(caplog)) < logging.WARNING
 
 
 @pytest.mark.parametrize(
@@ -49,13 +53,13 @@ def test_levels_are_translated_and_a_continued_line_keeps_its_own(
         library._log(level, b"first\n", None)
         library._log(5, b"and on\n", None)
         library._log(level, b"\n", None)  # an empty line says nothing
-    assert [(r.levelno, r.message) for r in caplog.records] == [(shown, "first"), (shown, "and on")]
+    assert [(r.levelno, r.message) for r in own(caplog)] == [(shown, "first"), (shown, "and on")]
 
 
 def test_a_line_that_is_not_utf_8_is_logged_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "parlay.llama"):
         library._log(4, b"bad \xff byte %s", None)
-    assert caplog.records[0].getMessage() == "bad \ufffd byte %s"
+    assert own(caplog)[0].getMessage() == "bad \ufffd byte %s"
 
 
 def test_the_first_complaint_is_the_reason_and_later_ones_are_echoes() -> None:

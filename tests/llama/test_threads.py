@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from parlay.llama.library import C
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.llama.threads import Threads, can_sleep
+from tests.serving import wait_for
 
 TOKENS = list(range(5, 25))
 N = min(2, os.cpu_count() or 1)
@@ -37,12 +37,9 @@ def logits(context: Context) -> bytes:
     return np.ascontiguousarray(rows).tobytes()
 
 
-def has_threads(n: int) -> bool:
-    """Soon: those that end do so on their own."""
-    deadline = time.monotonic() + 30
-    while psutil.Process().num_threads() != n and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return psutil.Process().num_threads() == n
+def threads_now() -> set[int]:
+    """Those of this process, by id: what earlier tests have left may end at any time."""
+    return {thread.id for thread in psutil.Process().threads()}
 
 
 def test_the_next_pass_uses_what_was_chosen(context: Context) -> None:
@@ -72,23 +69,23 @@ def test_a_drafter_with_another_number_keeps_its_own(context: Context) -> None:
 
 def test_sleeping_threads_give_the_same_bits_and_leave_nothing_behind(context: Context) -> None:
     before = logits(context)
-    n_before = psutil.Process().num_threads()
+    there = threads_now()
     context.threads.use(N, sleeps=True)
     if can_sleep():  # more than there are cores, so that OpenMP gives spinning up
-        assert psutil.Process().num_threads() > n_before + (os.cpu_count() or 1)
+        assert len(threads_now() - there) > (os.cpu_count() or 1)
     assert logits(context) == before
     context.threads.use(N, sleeps=False)
-    assert has_threads(n_before)
+    wait_for(lambda: threads_now() <= there)  # each ends by itself
     assert logits(context) == before
 
 
 def test_closing_ends_the_idle_team_twice_at_no_harm() -> None:
-    n_before = psutil.Process().num_threads()
+    there = threads_now()
     threads = Threads(N)
     threads.use(N, sleeps=True)
     threads.close()
     threads.close()
-    assert has_threads(n_before)
+    wait_for(lambda: threads_now() <= there)
 
 
 def test_a_while_of_other_threads_leaves_those_before_it_as_they_were(context: Context) -> None:

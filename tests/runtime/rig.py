@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
@@ -12,9 +13,11 @@ from parlay.control.controller import Controller, FixedWindow
 from parlay.control.prices.cutting import Cutting
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.span import Span
+from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
 from parlay.runtime.caching.slots import Slots
+from parlay.runtime.engine import Engine
 from parlay.runtime.exact.composition import Composition
 from parlay.runtime.exact.exactness import ExactClass
 from parlay.runtime.padding import Padding
@@ -139,6 +142,21 @@ class Rig:
 
     def text(self, seq: Sequence) -> str:
         return "".join(piece.text for piece in self.pieces[seq])
+
+
+def let_them_draft_ahead(engine: Engine) -> None:
+    """Passes of a real target last until whoever drafts beside them has gone as far as it may."""
+    real = engine.target.decode
+    beside = [each for each in engine.bets.proposers.values() if isinstance(each, DraftAhead)]
+
+    def decode(spans: Seq[Span]) -> list[NDArray[np.float32]]:
+        rows = real(spans)
+        for each in beside:
+            while not (each._walk.ended or each._walk.called_back):
+                time.sleep(0)
+        return rows
+
+    engine.target.decode = decode  # type: ignore[method-assign]
 
 
 def plain(request: Request, *, ends: frozenset[int] = frozenset(), context_size: int = 128) -> str:

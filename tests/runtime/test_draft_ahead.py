@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,11 +25,14 @@ from parlay.runtime.request import Request
 from parlay.runtime.sequence import Sequence as Answering
 from parlay.testing import Logits, ScriptedModel
 from tests import tiny_models
-from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
+from tests.runtime.rig import LOGITS, N_VOCAB, Rig, let_them_draft_ahead, plain
 
 PROMPT = (1, 2, 3, 4, 5)
 REQUEST = Request(PROMPT, max_tokens=20)
 WINDOW = 3
+# The class that has room for drafts: prices might choose the one of single rows.
+PINNED: dict[str, Any] = {"mode": "exact", "exact_class": "2"}
+HOW: dict[str, Any] = {"window": WINDOW, "context_size": 256, "threads": 1, **PINNED}
 
 
 def unsure(period: int) -> Logits:
@@ -222,9 +226,8 @@ def test_on_a_cpu_nothing_is_drafted_ahead_unless_it_is_asked_for(
     target, drafter = files
     texts = set()
     for mode in ("off", "auto", "on"):
-        with Parlay(
-            target, draft=str(drafter), window=3, context_size=256, threads=1, draft_ahead=mode
-        ) as parlay:
+        with Parlay(target, draft=str(drafter), draft_ahead=mode, **HOW) as parlay:
+            let_them_draft_ahead(parlay.engine)
             answers = [
                 parlay.generate("abc", raw=True, max_tokens=40, temperature=t, seed=5)
                 for t in (0.0, 0.9)
@@ -238,9 +241,7 @@ def test_on_a_cpu_nothing_is_drafted_ahead_unless_it_is_asked_for(
 
 def test_an_engine_closes_while_both_work(files: tuple[Path, Path]) -> None:
     target, drafter = files
-    with Parlay(
-        target, draft=str(drafter), window=3, context_size=256, threads=1, draft_ahead="on"
-    ) as parlay:
+    with Parlay(target, draft=str(drafter), draft_ahead="on", **HOW) as parlay:
         stream = parlay.stream("abc", raw=True, max_tokens=200)
         next(iter(stream))
     assert not drafters()

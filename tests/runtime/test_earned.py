@@ -27,7 +27,7 @@ from parlay.runtime.request import Mode, Request
 from parlay.server.lifecycle.slot_files import SlotFiles
 from tests import tiny_models
 from tests.runtime.rig import Rig, exact_class, plain, whole_class
-from tests.runtime.test_engine import PROBE, Waiting, run, settings
+from tests.runtime.test_engine import PROBE, SOON, Waiting, run, settings
 
 pytestmark = pytest.mark.usefixtures("own_cache_folder")
 
@@ -55,7 +55,7 @@ def bits(engine: Engine, request: Request) -> Bits:
     """The tokens and their log-probabilities."""
     client = Waiting()
     seq = engine.submit(request, client.take)
-    assert client.ended.wait(300.0)
+    assert client.ended.wait(SOON)
     assert seq.exact, seq.inexact
     return scored(client)
 
@@ -172,7 +172,7 @@ def test_as_one_of_four_an_answer_has_the_bits_it_has_alone(target: Path, name: 
         clients = [Waiting() for _ in requests]
         for request, client in zip(requests, clients, strict=True):
             engine.submit(request, client.take)
-        assert all(client.ended.wait(60.0) for client in clients)
+        assert all(client.ended.wait(SOON) for client in clients)
     for client, own in zip(clients, alone, strict=True):
         assert scored(client) == own
 

@@ -101,7 +101,7 @@ def test_a_matcher_that_gives_up_in_an_answer_ends_it_with_the_reason_and_no_oth
     assert broken.finish_reason == "error" and isinstance(broken.error, BadRequest)
     assert "too complex" in broken.error.message and "\n" not in broken.error.message
     assert plain(Request(PROMPT, max_tokens=60)).startswith(rig.text(broken)) and rig.text(broken)
-    assert not caplog.records
+    assert not [r for r in caplog.records if r.name.startswith("parlay.")]
 
 
 @pytest.mark.parametrize("method", ["permits", "accept"])

@@ -547,9 +547,9 @@ def test_a_prompt_that_fails_leaves_those_that_were_handed_over_with_it_alone() 
 def test_time_outside_of_rounds_is_told_once() -> None:
     rig = Rig()
     seq = rig.add(Request(PROMPT, max_tokens=12))
-    seq.outside_s = 0.5
+    seq.outside_s = 1e6  # what proposers really take comes on top
     rig.finish()
-    assert sum(found.outside_s for found in seq.rounds) == pytest.approx(0.5, abs=0.1)
+    assert [found.outside_s >= 1e6 for found in seq.rounds].count(True) == 1
 
 
 class Forcing(LaxConstraint):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,10 @@ from parlay.runtime.engine import Engine
 from parlay.runtime.startup.engine_settings import EngineSettings
 from parlay.runtime.startup.loading import model_names
 from tests import tiny_drafters, tiny_models
+from tests.runtime.rig import let_them_draft_ahead
+
+# The class that has room for drafts: prices might choose the one of single rows.
+HOW: dict[str, Any] = {"context_size": 256, "threads": 1, "mode": "exact", "exact_class": "2"}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +39,7 @@ def test_draft_models_are_called_by_number() -> None:
 
 def test_each_drafts_when_asked_and_the_text_stays(files: dict[str, Path]) -> None:
     draft = f"suffix,{files['one']},{files['two']}"
-    with Parlay(files["target"], draft=draft, window=3, context_size=256, threads=1) as parlay:
+    with Parlay(files["target"], draft=draft, window=3, **HOW) as parlay:
         assert parlay.engine.bets.named == ["model", "model2", "suffix"]
         texts = {}
         for name in ("none", "model", "model2"):
@@ -56,9 +61,8 @@ def test_each_has_its_own_price(files: dict[str, Path]) -> None:
 
 def test_each_drafts_ahead_by_prices_of_its_own(files: dict[str, Path]) -> None:
     draft = f"{files['one']},{files['two']}"
-    with Parlay(
-        files["target"], draft=draft, context_size=256, threads=1, draft_ahead="on"
-    ) as parlay:
+    with Parlay(files["target"], draft=draft, draft_ahead="on", **HOW) as parlay:
+        let_them_draft_ahead(parlay.engine)
         costs = parlay.engine.prices
         assert costs is not None
         priced = [costs.cost_of(name) for name in ("model", "model2")]
@@ -78,7 +82,7 @@ def test_two_that_read_the_targets_states_are_refused_in_one_line(files: dict[st
 
 
 def test_they_come_and_go_together_beside_a_running_target(files: dict[str, Path]) -> None:
-    with Parlay(files["target"], draft="suffix", window=2, context_size=256, threads=1) as parlay:
+    with Parlay(files["target"], draft="suffix", window=2, **HOW) as parlay:
         parlay.engine.load_drafters([files["one"], files["two"]])
         assert parlay.generate("abc", max_tokens=8, raw=True, draft="model2").speculation.n_drafted
         assert parlay.engine.bets.named == ["model", "model2", "suffix"]

@@ -23,6 +23,7 @@ from parlay.runtime.exact.class_calibration import ClassCalibration
 from parlay.runtime.exact.class_choice import Valuation
 from parlay.runtime.exact.exactness import ExactClass
 from tests import tiny_drafters, tiny_models
+from tests.serving import PATIENCE_S
 
 PROMPTS = ("Hello there, how are you", "abc def", "The cat sat on the mat and")
 WINDOW = 4
@@ -152,7 +153,7 @@ def test_llama_cpps_own_server_drafts_and_accepts_the_same(parlay: Parlay, pair:
     # One prompt: between two the server keeps a NextN head's last state of the first.
     with closing(LlamaServer(peer)) as server:
         body = {"prompt": PROMPTS[0], "n_predict": N_TOKENS, "temperature": 0}
-        theirs = httpx.post(f"{server.url}/completion", json=body, timeout=60).json()
+        theirs = httpx.post(f"{server.url}/completion", json=body, timeout=PATIENCE_S).json()
     ours = parlay.generate(PROMPTS[0], max_tokens=N_TOKENS, raw=True)
     assert ours.text == theirs["content"]
     counts = ours.speculation

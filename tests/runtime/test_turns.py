@@ -17,7 +17,7 @@ from parlay.runtime.engine import Engine
 from parlay.runtime.request import Mode, Request
 from parlay.runtime.startup.engine_settings import EngineSettings
 from tests import tiny_models
-from tests.runtime.test_engine import Waiting, run, settings
+from tests.runtime.test_engine import SOON, Waiting, run, settings
 
 pytestmark = pytest.mark.usefixtures("own_cache_folder", "light_copies")
 
@@ -246,5 +246,5 @@ def _answer(engine: Engine, request: Request, what: str) -> list[int]:
     client = Waiting()
     seq = engine.submit(request, client.take)
     seq.cancelled = True
-    assert client.ended.wait(60)
+    assert client.ended.wait(SOON)
     return []

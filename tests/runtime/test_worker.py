@@ -21,9 +21,10 @@ from parlay.runtime.sequence import Sequence as Answering
 from parlay.runtime.worker import Closed, Worker
 from parlay.testing import ScriptedProposer
 from tests.runtime.rig import LOGITS, Letters, Rig, plain
+from tests.serving import PATIENCE_S
 
 PROMPT = (1, 2, 3)
-SOON = 60.0  # far more than any of this takes; a test that gets here has hung
+SOON = PATIENCE_S
 
 
 class Client:
@@ -132,6 +133,7 @@ def test_closing_ends_every_unfinished_answer_with_an_error() -> None:
     assert clients[0].started.wait(SOON)
     closing = threading.Thread(target=d.worker.close)
     closing.start()
+    assert d.worker._closed.wait(SOON)  # or the first answer could end by itself before
     clients[0].may_go_on.set()
     closing.join(SOON)
     for seq, client in zip(sequences, clients, strict=True):

@@ -37,6 +37,7 @@ MAX_EXACT_ROWS = 32
 _MIN_WIDTHS = 17
 _MIN_CHUNK = 16  # of the probe's texts: any batch holds it
 _TOLD = "exactness"  # what is told of it, by file
+_PROBE_S = 60.0  # for the probe of a start
 _SCOUT_S = 5.0  # for a look at a longer text, in the middle of an answer
 _FORMAT = 5  # of the records; others are probed again
 _CHOICE = 2  # of the way to choose; what was chosen in another way is chosen again
@@ -214,7 +215,7 @@ class ClassCalibration:
             settings.context.n_sequences,
             min(settings.wide_window + 1, settings.context.n_batch),
         )
-        found = probe(target, self._n_widths, n, self._chunk, wide)
+        found = probe(target, self._n_widths, n, self._chunk, wide, budget_s=_PROBE_S)
         if found.complete:
             self._save(found.classes)
         names = " | ".join(c.name for c in found.classes)

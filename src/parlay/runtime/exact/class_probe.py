@@ -51,7 +51,7 @@ def probe(
     n_sequences: int,
     chunk: int = 16,
     wide: int = 0,
-    budget_s: float = 60.0,
+    budget_s: float = float("inf"),
 ) -> Probe:
     """The classes of passes with up to `max_rows` rows, within a time budget.
 
