@@ -15,9 +15,9 @@ from parlay.decoding.round import Fallback, Round
 from parlay.proposers.proposer import KeepGoing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as `Round` is not
 class View:
-    """One sequence about to decode, as a controller may see it."""
+    """One sequence about to decode, as a controller may see it; nobody changes it."""
 
     seq_id: int
     n_context: int  # tokens in the target's cache

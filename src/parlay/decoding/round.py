@@ -44,9 +44,9 @@ class Timing:
 WAITS = "waits"  # a plain round in the shape of drafts: the next one is near
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # so many fields: a frozen one takes three times as long, every round
 class Round:
-    """One finished round of one sequence."""
+    """One finished round of one sequence; nobody changes it."""
 
     seq_id: int
     proposer: str  # the proposer's name, or "none"

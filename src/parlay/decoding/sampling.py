@@ -9,6 +9,7 @@ each keeps at least one token.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -119,7 +120,7 @@ def draw(row: Row, sampling: Sampling, history: Sequence[int], position: int) ->
 def likeliest(logits: NDArray[np.floating[Any]]) -> int:
     """The token with the largest logit."""
     token = int(logits.argmax())
-    if not logits[token] > -np.inf:  # everything is forbidden, or not a number
+    if not logits.item(token) > -math.inf:  # everything is forbidden, or not a number
         raise _nothing(logits)
     return token
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 _BLOCK = 256  # tokens compared at once
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # every drafted token has one, and a frozen one takes four times as long
 class Span:
     """Tokens of one sequence for one pass; logits are read for the last `n_logits` of them.
 

@@ -9,14 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
+import numpy as np
+from numpy.typing import NDArray
+
 from parlay.decoding.draft import NOTHING_READY, Draft, Ready
-from parlay.decoding.sampling import Row
 from parlay.decoding.span import LoadedPasses, Span
 from parlay.proposers.drafting import Drafting, DraftLimits
 from parlay.proposers.proposer import Ask
 
 # A steady model catches up in single-token passes as long as that beats one pass of a new shape.
 _STEADY_CATCH_UP = 4
+
+Rows = NDArray[np.float32]  # of one sequence in one pass
 
 
 @dataclass(slots=True)
@@ -54,10 +58,11 @@ class DraftModel:
         going = sorted(lacking, key=lambda d: d.ask.seq_id)
         rows = self._catch_up(going)
         while going:
-            going = [
-                d for d, row in zip(going, rows, strict=True) if d.add(row) and d.worth_going_on
-            ]
-            rows = self._advance(going)
+            on = list[Drafting]()
+            for d, row in zip(going, rows, strict=True):
+                if d.add(row[-1]) and d.worth_going_on:
+                    on.append(d)
+            going, rows = on, self._advance(on)
         return [d.draft(self.name) for d in drafting]
 
     def _drafting(self, ask: Ask) -> Drafting:
@@ -93,7 +98,7 @@ class DraftModel:
             rows = self._advance(chains)
             seconds = perf_counter() - started
             for chain, row in zip(chains, rows, strict=True):
-                chain.add(row, seconds)
+                chain.add(row[-1], seconds)
         except Exception:
             self._reset()
             raise
@@ -165,8 +170,8 @@ class DraftModel:
         slot.n_checked = len(slot.tokens)
         return list(ask.tokens[len(slot.tokens) :])
 
-    def _catch_up(self, going: Sequence[Drafting]) -> list[Row]:
-        """Feed every sequence's missing tokens; return the rows of their last ones."""
+    def _catch_up(self, going: Sequence[Drafting]) -> list[Rows]:
+        """Feed every sequence's missing tokens; return their rows, those of the last ones last."""
         missing = {d.ask.seq_id: self._missing(d) for d in going}
         share = self._limits.n_batch // max(1, len(missing))
         largest = 1 if self._model.steady else share  # the longest span that may carry logits
@@ -189,7 +194,7 @@ class DraftModel:
             return 1
         return min(share, n_missing - 1)
 
-    def _decode(self, fed: dict[int, list[int]], n_logits: int) -> list[Row]:
+    def _decode(self, fed: dict[int, list[int]], n_logits: int) -> list[Rows]:
         if not fed:
             return []
         spans = [
@@ -199,11 +204,11 @@ class DraftModel:
         rows = self._model.decode(spans)
         for seq_id, tokens in fed.items():
             self._slot(seq_id).tokens.extend(tokens)
-        return [row[-1] for row in rows] if n_logits else []
+        return rows
 
     # -- drafting -------------------------------------------------------------
 
-    def _advance(self, going: Sequence[Drafting]) -> list[Row]:
+    def _advance(self, going: Sequence[Drafting]) -> list[Rows]:
         """Every draft's last token, one row each: the shape stays the same from pass to pass."""
         if not going:
             return []
@@ -212,4 +217,4 @@ class DraftModel:
             cached = self._cached[d.ask.seq_id].tokens
             spans.append(Span(d.ask.seq_id, len(cached), d.tokens[-1:], 1))
             cached.append(d.tokens[-1])
-        return [row[0] for row in self._model.decode(spans)]
+        return self._model.decode(spans)

@@ -9,8 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.draft import NO_DRAFT, Distribution, Draft, Ready
 from parlay.decoding.masked import masked
@@ -153,8 +151,8 @@ def confidence(row: Row, token: int, temperature: float) -> float:
     the runner-up orders tokens just as well, and is calibrated against acceptance anyway.
     """
     own = row.item(token)
-    row[token] = -np.inf
+    row[token] = -math.inf
     other = row.item(row.argmax())  # in half the time of `max`
     row[token] = own
-    lead = (own - other) / (temperature or 1.0)
-    return 1.0 / (1.0 + math.exp(-max(lead, -50.0)))
+    lead = own - other if temperature == 0.0 else (own - other) / temperature
+    return 1.0 / (1.0 + math.exp(-lead if lead > -50.0 else 50.0))

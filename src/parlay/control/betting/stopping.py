@@ -19,6 +19,7 @@ class Stopping:
         "_ahead",
         "_best",
         "_difficulty",
+        "_gain",
         "_gained",
         "_n",
         "_n_best",
@@ -51,7 +52,7 @@ class Stopping:
         self._prices, self._worth, self._step, self._window = prices, worth, step_s, window
         self._n = self._n_best = 0
         self._survival, self._undoing, self._ahead = 1.0, undoing, ahead
-        self._gained: list[float] = []
+        self._gain, self._gained = 0.0, list[float]()
         self._best = -prices[1]  # the value of verifying the best part so far
 
     def keep_going(self, confidences: Sequence[float]) -> bool:
@@ -60,12 +61,15 @@ class Stopping:
         However many of them: prices have steps, so one token may not pay alone.
         """
         self._read(confidences)
-        survival, gained, seconds = self._survival, self._gained.copy(), 0.0
+        survival, seconds = self._survival, 0.0
+        gained = self._gained.copy() if self._undoing.seconds else []  # nobody else looks back
+        gain, rates = self._gain, self._rates
         for j in range(self._n, self._window):
-            survival *= self._rates[j]
-            gained.append((gained[-1] if gained else 0.0) + survival)
+            survival *= rates[j]
+            gain += survival
+            gained.append(gain)
             seconds += self._step
-            if self._value(gained, survival) - seconds > self._best:
+            if self._value(j + 1, gain, survival, gained) - seconds > self._best:
                 return True
         return False
 
@@ -79,15 +83,16 @@ class Stopping:
         for sure in confidences[self._n :]:
             self._n += 1
             self._survival /= 1.0 + self._odds[CELL_OF[int(sure * STEPS)]] * self._difficulty
-            self._gained.append((self._gained[-1] if self._gained else 0.0) + self._survival)
-            value = self._value(self._gained, self._survival)
+            self._gain += self._survival
+            self._gained.append(self._gain)
+            value = self._value(self._n, self._gain, self._survival, self._gained)
             if value >= self._best:
                 self._best, self._n_best = value, self._n
 
-    def _value(self, gained: Sequence[float], survival: float) -> float:
-        """Of verifying all of so many tokens; `survival`: the chance that all of them hold."""
-        n = len(gained)
-        value = self._worth * gained[-1] - self._prices[n + 1]
+    def _value(self, n: int, gain: float, survival: float, gained: Sequence[float]) -> float:
+        """Of verifying all of n tokens, so many of which are expected to hold; `survival`: the
+        chance that all do; `gained`: the same for fewer tokens, where it matters."""
+        value = self._worth * gain - self._prices[n + 1]
         if self._ahead:
             won_s, cost_s = self._ahead[min(n, len(self._ahead)) - 1]
             value += survival * self._rates[min(n, len(self._rates) - 1)] * won_s - cost_s
