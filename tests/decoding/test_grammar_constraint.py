@@ -189,7 +189,7 @@ def test_what_was_forced_at_a_like_place_is_looked_for_again_where_the_grammar_f
 ) -> None:
     constraint, spacing, _ = after(tokenizer, '{"first_name":"Ann",')
     wrong = Forced(tuple(tokenize('"age":')), (1.0,) * 6)
-    constraint._skeletons[spacing.place] = wrong
+    spacing.found[(None, *spacing.place)] = wrong
     found = constraint.forced(spacing)
     assert b"".join(PIECES[t] for t in found.tokens) == b'"kind":"'
 

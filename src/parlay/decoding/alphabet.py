@@ -25,7 +25,7 @@ class Alphabet:
         self.pieces = pieces
         self.ends = ends
         self._tokenize = lru_cache(_N_TEXTS)(tokenize)
-        self._spell = spell or self._tokenize
+        self._spell = self._tokenize if spell is None else lru_cache(_N_TEXTS)(spell)
 
     @cached_property
     def letters(self) -> dict[int, int]:

@@ -33,15 +33,19 @@ _CERTAIN = 1.0  # nothing else may come
 _HELD = 0.97  # a guess that has begun to come
 _NO_GUESS = Guess(b"", _CERTAIN)
 _MOST_BYTES = 512  # of a skeleton: what is longer waits for its next round
-_MOST_PLACES = 1024  # whose skeletons are kept
+_MOST_PLACES = 256  # whose skeletons are kept
 
 
 class GrammarConstraint:
     """The state of one sequence's grammar."""
 
-    def __init__(self, matcher: Any, alphabet: Alphabet, first: Any = None) -> None:
-        """`first`: a matcher at the beginning of the text, where this one no longer is."""
+    def __init__(
+        self, matcher: Any, alphabet: Alphabet, first: Any = None, grammar: object = None
+    ) -> None:
+        """`first`: a matcher at the beginning of the text, where this one no longer is; `grammar`:
+        equal for those whose texts are alike."""
         self._matcher = matcher
+        self._grammar = grammar
         self._first = first or matcher.deep_copy()
         self._said: list[int] = []  # committed since then
         self._alphabet = alphabet
@@ -49,7 +53,6 @@ class GrammarConstraint:
         self._ahead: list[int] = []  # of a draft, what the matcher has read and may unread
         # Before each of these and after the last: the tokens that have to come; None: not asked.
         self._due: list[tuple[int, ...] | None] = [None]
-        self._skeletons: dict[tuple[object, ...], Forced] = {}  # by their places
         # Masks after the text of a draft: a grammar reads bytes, however tokens cut them.
         self._known: dict[bytes, Bits] = {}
 
@@ -116,13 +119,12 @@ class GrammarConstraint:
         """How many leading tokens of a draft may come."""
         n = self._go_back(draft)
         while n < len(draft):
-            token = draft[n]
-            if not self._may(token, self._must()):
+            token, must = draft[n], self._must()
+            if must is not None and token != must:
                 break
             if token in self._ends:
-                return n + 1
-            if not self._read(token):
-                self._start_again()
+                return n + bool(self._matcher.is_accepting())
+            if token >= len(self._alphabet.pieces) or not self._try(token):
                 break
             n += 1
         return n
@@ -134,12 +136,12 @@ class GrammarConstraint:
         self._go_to(())
         if spacing.in_string and not self._matcher.compute_ff_bytes():
             return NOTHING_FORCED
-        place = spacing.place
-        found = self._skeletons.get(place)
+        known, place = spacing.found, self._place(spacing)
+        found: Forced | None = known.get(place)
         if found is None or self.n_obeying(found.tokens) < len(found.tokens):
-            if len(self._skeletons) >= _MOST_PLACES:
-                self._skeletons.clear()
-            found = self._skeletons[place] = self._skeleton(spacing)
+            found = known[place] = self._skeleton(spacing)
+            if len(known) > _MOST_PLACES:
+                del known[next(iter(known))]
         return found
 
     def prepare(self, spacing: Spacing) -> None:
@@ -147,17 +149,19 @@ class GrammarConstraint:
         for end in _STRING_ENDS if spacing.in_string else _NUMBER_ENDS:
             habit = spacing.ahead()
             habit.read(end)
-            if habit.place not in self._skeletons:
+            if self._place(habit) not in habit.found:
                 self._go_to(())
                 ahead, tokens = self._matcher.deep_copy(), self._alphabet.spelled(end)
                 if ahead.try_consume_tokens(tokens) == len(tokens):
                     self._at(ahead, tokens).forced(habit)
 
+    def _place(self, spacing: Spacing) -> tuple[object, ...]:
+        return (self._grammar, *spacing.place)
+
     def _at(self, matcher: Any, tokens: Sequence[int]) -> GrammarConstraint:
-        """Another one of the same answer, so far behind this one; it keeps what it finds."""
-        made = GrammarConstraint(matcher, self._alphabet, self._first)
+        """Another one of the same answer, so far behind this one."""
+        made = GrammarConstraint(matcher, self._alphabet, self._first, self._grammar)
         made._said = [*self._said, *tokens]
-        made._skeletons = self._skeletons
         return made
 
     def _skeleton(self, spacing: Spacing) -> Forced:
@@ -217,7 +221,10 @@ class GrammarConstraint:
     def _go_to(self, draft: Sequence[int]) -> None:
         """After a draft that holds."""
         for token in draft[self._go_back(draft) :]:
-            if not self._read(token):
+            self._must()
+            if self._matcher.consume_token(token):
+                self._went(token)
+            else:
                 _check(self._matcher)
 
     def _go_back(self, draft: Sequence[int]) -> int:
@@ -228,14 +235,20 @@ class GrammarConstraint:
             del self._ahead[n:], self._due[n + 1 :]
         return n
 
-    def _read(self, token: int) -> bool:
-        """Whether the matcher could; one that could not never will again."""
-        due = self._due[-1] if self._must() == token else None
-        if not self._matcher.consume_token(token):
-            return False
+    def _try(self, token: int) -> bool:
+        """Read a token where it may come; whether it may."""
+        if self._matcher.try_consume_tokens([token]):
+            self._went(token)
+            return True
+        if self._matcher.is_error():
+            self._start_again()
+        return False
+
+    def _went(self, token: int) -> None:
+        """The matcher has read a token; what else had to come still has to."""
+        due = self._due[-1]
         self._ahead.append(token)
-        self._due.append(due[1:] or None if due else None)
-        return True
+        self._due.append(due[1:] or None if due and due[0] == token else None)
 
     def _start_again(self) -> None:
         """The matcher gave up over a draft, which may come otherwise: another one in its place."""

@@ -8,7 +8,7 @@ counted: a place where two kinds come in turn is not believed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from parlay.decoding.indentation import Indentation
 
@@ -79,15 +79,30 @@ class Spacing:
         self._blocks: list[tuple[int, bytes, int]] = []  # bracket, name around it, commas in it
         self._n_items = 0  # commas in the innermost block
         self._learns = True
-        self._n_news = 0  # what came otherwise than was likely
+        # What came otherwise than was likely, and what was known before: a hash.
+        self._news = 0 if last is None else last._news
+        # What somebody found out at places; it goes on to the answers that begin as this one did.
+        self.found: dict[object, Any] = {} if last is None else last.found
 
     @property
     def place(self) -> tuple[object, ...]:
         """Equal where the same is likely to follow, as far as that is known here."""
         string = bytes(self._string) if self._in_string else None
-        around = tuple([(bracket, name) for bracket, name, _ in self._blocks])
-        here = (self._before, bytes(self._run), self._name, self._n_items, string, self._in_number)
-        return (*here, around, self._lines.line, self._n_news)
+        here = (self._before, bytes(self._run), self._name, string, self._in_number)
+        return (*here, self._around(), self._lines.line, self._news)
+
+    def _around(self) -> tuple[object, ...]:
+        """The blocks that the text is in, and whether each list is at its end, by its like."""
+        found, n_items = [], self._n_items
+        for bracket, name, n_before in reversed(self._blocks):
+            found.append((bracket, name, bracket == _LIST and self._is_full(name, n_items)))
+            n_items = n_before
+        return tuple(found)
+
+    def _is_full(self, name: bytes, n_commas: int) -> bool:
+        """Whether a list has as many items as the last one after this name."""
+        n = self._lengths.get(name)
+        return n is not None and n_commas + 1 >= n
 
     @property
     def in_number(self) -> bool:
@@ -116,6 +131,9 @@ class Spacing:
         """Its habits alone."""
         made = Spacing()
         made._habits, made._lines = self._habits, Indentation(self._lines.steps)
+        spaces = frozenset([(place, habit.space) for place, habit in self._habits.items()])
+        made._news = hash((spaces, frozenset(self._lines.steps.items())))
+        made.found = self.found
         return made
 
     def ahead(self) -> Spacing:
@@ -147,12 +165,8 @@ class Spacing:
 
     def goes_on(self) -> Guess:
         """Where a list may go on or end: what it does."""
-        if self._before == _LAST:
-            return Guess(b"]", _GOES_ON)
-        n = self._lengths.get(self._blocks[-1][1]) if self._blocks else None
-        if n is None:
-            return Guess(b",", _GOES_ON)
-        return Guess(b"," if self._n_items + 1 < n else b"]", _GOES_ON)
+        full = bool(self._blocks) and self._is_full(self._blocks[-1][1], self._n_items)
+        return Guess(b"]" if full or self._before == _LAST else b",", _GOES_ON)
 
     @property
     def marks(self) -> bytes:
@@ -288,13 +302,13 @@ class Spacing:
             self._string.clear()
 
     def _learn_length(self, n: int) -> None:
-        if self._lengths.get(self._name) != n and len(self._lengths) < _MOST_HABITS:
+        if self._name in self._lengths or len(self._lengths) < _MOST_HABITS:
             self._lengths[self._name] = n
-            self._n_news += 1
 
     def _learn(self, before: int, after: int, space: bytes | None) -> None:
         likely = self._whole(before, after)
-        self._n_news += likely is None or likely.text != self._run
+        if likely is None or likely.text != self._run:
+            self._news = hash((self._news, before, after, self._name, space))
         for place in ((before, after, self._name), (before, after, None)):
             habit = self._habits.get(place)
             if habit is not None:

@@ -13,7 +13,7 @@ from parlay.proposers.proposer import Ask
 
 SKELETON = "skeleton"
 _LAST = 0.8  # may be written as one with what follows it
-_MOST_OWNERS = 256
+_MOST_OWNERS = 64
 
 
 class SkeletonProposer:

@@ -50,7 +50,7 @@ class Grammars:
 
     def constraint(self, grammar: str) -> GrammarConstraint:
         """The state at the beginning of an answer; one for each sequence."""
-        return GrammarConstraint(self.matcher(grammar), self.alphabet)
+        return GrammarConstraint(self.matcher(grammar), self.alphabet, grammar=hash(grammar))
 
     def matcher(self, grammar: str) -> Any:
         """A grammar's state before the first token. It is a copy: what one answer finds out about
