@@ -1,10 +1,12 @@
 """What a grammar costs a round: the skeleton, the masks of its rows, and the tokens taken over.
 
-Follows an example answer for each schema of structured-24, in rounds that draft the skeleton; no
+Follows example answers for each schema of structured-24, in rounds that draft the skeleton; no
 model runs. Once with the model's own vocabulary, once with one made wider by pairs of its tokens;
 `greedy`: the likeliest token is taken, and obeys; `forbidden`: the same, but it never obeys;
 `drawn`: tokens are drawn. Only the first needs no masks. `ahead`: without what is computed while a
-GPU computes (`prepare`). It is the thread's own time: what else the machine does is not in it.
+GPU computes (`prepare`). `answer`: the first of a schema, or a later one with other values. `read`
+is what the likeliest tokens of the same rows take to find without a grammar, and not a part of the
+round. It is the thread's own time: what else the machine does is not in it.
 
     python -m benchmarks.measurements.grammar_cost --json grammar_cost.json
 """
@@ -25,7 +27,7 @@ from benchmarks.shared.record import keep
 from parlay.bench.suite import load_suite
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.masked import Masked, prepare
-from parlay.decoding.sampling import Sampling
+from parlay.decoding.sampling import Sampling, likeliest
 from parlay.decoding.span import common_prefix
 from parlay.hub.resolving import resolve_model
 from parlay.llama.vocabulary import Vocabulary
@@ -35,9 +37,14 @@ from parlay.proposers.skeleton import SkeletonProposer
 from parlay.runtime.structured.grammar import Grammars
 
 PARTS = ("skeleton", "masks", "accept")
+ANSWERS = ("first", "later")
 KINDS = ("greedy", "forbidden", "drawn")
 _DRAWN = Sampling(temperature=0.7, top_p=0.9)
 _AT_TOP = 100.0  # added to a logit: the likeliest by far
+_VALUES: Sequence[dict[str, Any]] = (
+    {"string": "a few words of text", "integer": 42, "number": 3.5, "boolean": True},
+    {"string": "something else, and longer", "integer": 7, "number": 12.25, "boolean": False},
+)
 Times = list[tuple[float, ...]]  # of each round, microseconds by part
 
 
@@ -68,10 +75,11 @@ def main() -> None:
     schemas = [prompt.json_schema for prompt in prompts if prompt.json_schema]
     with open_vocabulary(resolve_model(args.model)) as own:
         found = [
-            measure(vocabulary, schemas, args.window, kind, ahead)
+            result
             for vocabulary in (own, Widened(own, args.widened))
             for kind in KINDS
             for ahead in (False, True)
+            for result in measure(vocabulary, schemas, args.window, kind, ahead)
         ]
     print(json.dumps(found, indent=1))
     keep(args.json, found)
@@ -83,40 +91,42 @@ def measure(
     window: int,
     kind: str,
     ahead: bool = False,
-) -> dict[str, Any]:
-    """Microseconds a round, mean, p50 and p95: each part, and the whole."""
-    grammars = Grammars(vocabulary)
+) -> list[dict[str, Any]]:
+    """Microseconds a round, mean, p50 and p95: each part, and the whole; for each of `ANSWERS`."""
+    grammars, proposer = Grammars(vocabulary), SkeletonProposer(vocabulary.piece)
     rng = np.random.default_rng(0)
     p = rng.standard_normal((window + 1, vocabulary.size), np.float32)
-    times: Times = []
-    for schema in schemas:
-        answer = vocabulary.continuation(json.dumps(example(schema), indent=1))
-        constraint = grammars.constraint(grammars.json_schema(schema))
-        times += _rounds(constraint, vocabulary, answer, p, kind, ahead)
-    columns = dict(zip(PARTS, zip(*times, strict=True), strict=True))
-    columns["round"] = tuple(map(sum, times))
-    return {
-        "n_vocab": vocabulary.size,
-        "kind": kind,
-        "ahead": ahead,
-        "rounds": len(times),
-        "us": {name: _percentiles(column) for name, column in columns.items()},
-    }
+    found = []
+    for i, name in enumerate(ANSWERS):
+        times: Times = []
+        for schema in schemas:
+            answer = vocabulary.continuation(json.dumps(example(schema, i), indent=1))
+            constraint = grammars.constraint(grammars.json_schema(schema))
+            times += _rounds(constraint, proposer, answer, p, kind, ahead)
+            proposer.finish(0, answer)
+        about = {"n_vocab": vocabulary.size, "kind": kind, "ahead": ahead, "answer": name}
+        found.append({**about, "rounds": len(times), "us": _summary(times)})
+    return found
+
+
+def _summary(times: Times) -> dict[str, dict[str, float]]:
+    columns = dict(zip((*PARTS, "read"), zip(*times, strict=True), strict=True))
+    columns["round"] = tuple(sum(parts[: len(PARTS)]) for parts in times)
+    return {name: _percentiles(column) for name, column in columns.items()}
 
 
 def _rounds(
     constraint: Constraint,
-    vocabulary: Vocabulary,
+    proposer: SkeletonProposer,
     answer: Sequence[int],
     p: Any,
     kind: str,
     ahead: bool,
 ) -> Iterator[tuple[float, ...]]:
-    proposer, done = SkeletonProposer(vocabulary.piece), 0
-    sampling = _DRAWN if kind == "drawn" else GREEDY
+    done, sampling = 0, _DRAWN if kind == "drawn" else GREEDY
     while done < len(answer):
-        began = thread_time()
         ask = Ask(0, answer[:done], len(p) - 1, n_prompt=0, constraint=constraint)
+        began = thread_time()
         draft = proposer.propose([ask])[0].tokens
         drafted = thread_time()
         taken = answer[done : done + common_prefix(draft, answer[done:]) + 1]
@@ -127,6 +137,9 @@ def _rounds(
             proposer.prepare(ask)
             prepare(constraint, draft, sampling)
         ready = thread_time()
+        for row in rows:
+            likeliest(row)
+        read = thread_time()
         held = Masked(rows, constraint, draft, sampling)
         for j in range(len(taken)):
             if held.known(j) is None:
@@ -137,7 +150,8 @@ def _rounds(
         if kind == "greedy":
             rows[range(len(taken)), taken] -= _AT_TOP
         done += len(taken)
-        yield tuple(s * 1e6 for s in (drafted - began, masked - ready, ended - masked))
+        spent = drafted - began, masked - read, ended - masked, read - ready
+        yield tuple(s * 1e6 for s in spent)
 
 
 def _percentiles(values: Sequence[float]) -> dict[str, float]:
@@ -146,19 +160,19 @@ def _percentiles(values: Sequence[float]) -> dict[str, float]:
     return {"mean": round(mean, 1), "p50": round(cuts[9], 1), "p95": round(cuts[18], 1)}
 
 
-def example(schema: dict[str, Any]) -> Any:
-    """A value that a schema of the suite allows."""
+def example(schema: dict[str, Any], n: int = 0) -> Any:
+    """A value that a schema of the suite allows, the first or another one."""
     if "anyOf" in schema:
-        return example(schema["anyOf"][0])
+        return example(schema["anyOf"][0], n)
     if "enum" in schema:
-        return schema["enum"][-1]
+        return schema["enum"][(-1 - n) % len(schema["enum"])]
     kind = schema["type"]
     if kind == "object":
-        return {name: example(part) for name, part in schema["properties"].items()}
+        return {name: example(part, n) for name, part in schema["properties"].items()}
     if kind == "array":
-        n = max(schema.get("minItems", 0), min(2, schema.get("maxItems", 2)))
-        return [example(schema["items"])] * n
-    values = {"string": "a few words of text", "integer": 42, "number": 3.5, "boolean": True}
+        length = max(schema.get("minItems", 0), min(2 + n, schema.get("maxItems", 2 + n)))
+        return [example(schema["items"], n)] * length
+    values = _VALUES[n % len(_VALUES)]
     return values[kind] if isinstance(kind, str) else values[kind[0]]
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from parlay.decoding.constraint import Forced
 from parlay.decoding.draft import Draft
+from parlay.decoding.mask import Mask
 from parlay.decoding.spacing import Spacing
 from parlay.decoding.span import Span, nothing
 from parlay.errors import DecodeError
@@ -220,7 +221,7 @@ class LaxConstraint:
     def permits(self, draft: Sequence[int], token: int) -> bool:
         return True
 
-    def allowed(self, draft: Sequence[int]) -> NDArray[np.bool_] | None:
+    def allowed(self, draft: Sequence[int]) -> Mask | None:
         return None  # nobody asks where every token is permitted
 
     def accept(self, tokens: Sequence[int]) -> None: ...

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from parlay.decoding.draft import Draft
+from parlay.decoding.mask import Mask, everything, only, packed
 from parlay.decoding.masked import Masked, masked, prepare
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.verification import coupled
@@ -28,10 +29,9 @@ class Even(LaxConstraint):
     def permits(self, draft: Sequence[int], token: int) -> bool:
         return token % 2 == len(draft) % 2
 
-    def allowed(self, draft: Sequence[int]) -> NDArray[np.bool_]:
+    def allowed(self, draft: Sequence[int]) -> Mask:
         self.n_masks += 1
-        mask: NDArray[np.bool_] = np.arange(N) % 2 == len(draft) % 2
-        return mask
+        return packed(np.arange(N) % 2 == len(draft) % 2)
 
 
 def rows(seed: int, n: int = 4) -> NDArray[np.float32]:
@@ -73,15 +73,13 @@ def test_where_one_token_must_come_no_row_is_read_and_no_mask_made() -> None:
 
 @pytest.mark.parametrize("n_may", [3, 3000])
 def test_columns_beyond_the_mask_may_never_come(n_may: int) -> None:
-    allowed = np.zeros(5000, np.bool_)
-    allowed[:n_may] = True
-    found = masked(np.ones(5008, np.float32), allowed)
+    found = masked(np.ones(5008, np.float32), only(5000, *range(n_may)))
     assert np.isfinite(found).sum() == n_may and np.isinf(found[5000:]).all()
 
 
 def test_a_row_that_is_allowed_whole_is_not_copied() -> None:
-    row = np.ones(8, np.float32)
-    assert masked(row, np.ones(8, np.bool_)) is row
+    row = np.ones(13, np.float32)
+    assert masked(row, everything(13)) is row is not masked(row, everything(12))
 
 
 def test_masks_are_made_ready_only_where_every_row_will_ask_for_one() -> None:
@@ -94,7 +92,7 @@ def test_masks_are_made_ready_only_where_every_row_will_ask_for_one() -> None:
 
 def test_a_grammar_that_gives_up_ends_nothing_before_its_row_is_read() -> None:
     class GivesUp(Even):
-        def allowed(self, draft: Sequence[int]) -> NDArray[np.bool_]:
+        def allowed(self, draft: Sequence[int]) -> Mask:
             raise BadRequest("too complex")
 
     prepare(GivesUp(), [0], DRAWN)

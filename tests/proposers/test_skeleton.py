@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import ClassVar
+
 from parlay.decoding.constraint import Forced
 from parlay.decoding.spacing import Spacing
 from parlay.proposers.proposer import Ask
@@ -89,6 +92,22 @@ def test_owners_that_are_remembered_are_bounded() -> None:
     assert bytes(made.propose([ask("{", owner="999")])[0].tokens) == b'\n  "k'
     made.forget(0)
     assert bytes(made.propose([ask("{", owner="0")])[0].tokens) == b'"k'
+
+
+def test_what_was_found_in_answers_is_kept_for_their_owner_and_for_few_owners() -> None:
+    class Finds(Forces):
+        seen: ClassVar[list[dict[object, object]]] = []
+
+        def forced(self, spacing: Spacing) -> Forced:
+            self.seen.append(dict(spacing.found))
+            spacing.found["place"] = "skeleton"
+            return super().forced(spacing)
+
+    made, names = proposer(), ["first", *map(str, range(100)), "99", "first"]
+    for owner in names:
+        made.propose([replace(ask(TEXT, owner=owner), constraint=Finds())])
+        made.finish(0, [])
+    assert [bool(found) for found in Finds.seen] == [False] * 101 + [True, False]
 
 
 def test_a_window_cuts_it_and_without_a_grammar_there_is_none() -> None:

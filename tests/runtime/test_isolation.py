@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from parlay.control.controller import Choice, FixedWindow, View
 from parlay.decoding.alphabet import Alphabet
 from parlay.decoding.grammar_constraint import GrammarConstraint
+from parlay.decoding.mask import Mask, packed
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
@@ -38,8 +39,8 @@ class Script(LaxConstraint):
     def accept(self, tokens: Sequence[int]) -> None:
         self._left -= len(tokens)
 
-    def allowed(self, draft: Sequence[int]) -> NDArray[np.bool_]:
-        return np.full(N_VOCAB, len(draft) < self._left)
+    def allowed(self, draft: Sequence[int]) -> Mask:
+        return packed(np.full(N_VOCAB, len(draft) < self._left))
 
 
 def boom(*_: object) -> None:

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from parlay.decoding.mask import Mask
 from parlay.decoding.spacing import Spacing
 
 
@@ -39,7 +37,7 @@ class Constraint(Protocol):
     def accept(self, tokens: Sequence[int]) -> None:
         """These tokens were committed."""
 
-    def allowed(self, draft: Sequence[int]) -> NDArray[np.bool_] | None:
+    def allowed(self, draft: Sequence[int]) -> Mask | None:
         """Which tokens may follow a draft; None where the draft itself may not come."""
 
     def n_obeying(self, draft: Sequence[int]) -> int:

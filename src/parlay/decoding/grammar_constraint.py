@@ -13,16 +13,13 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parlay.decoding.alphabet import Alphabet
 from parlay.decoding.constraint import NOTHING_FORCED, Forced
+from parlay.decoding.mask import Mask, only
 from parlay.decoding.spacing import Guess, Spacing
 from parlay.decoding.span import common_prefix
 from parlay.errors import BadRequest
-
-Mask = NDArray[np.bool_]
-Bits = NDArray[np.uint8]  # a mask, eight tokens to a byte
 
 DEAD_END = "NoExtension"  # how a matcher says that no byte may come, and no end
 _MARKS = b'",}]{[:'  # a letter that may come is one of others that were not tried
@@ -33,7 +30,7 @@ _CERTAIN = 1.0  # nothing else may come
 _HELD = 0.97  # a guess that has begun to come
 _NO_GUESS = Guess(b"", _CERTAIN)
 _MOST_BYTES = 512  # of a skeleton: what is longer waits for its next round
-_MOST_PLACES = 256  # whose skeletons are kept
+_MOST_PLACES = 1024  # whose skeletons are kept
 
 
 class GrammarConstraint:
@@ -54,7 +51,7 @@ class GrammarConstraint:
         # Before each of these and after the last: the tokens that have to come; None: not asked.
         self._due: list[tuple[int, ...] | None] = [None]
         # Masks after the text of a draft: a grammar reads bytes, however tokens cut them.
-        self._known: dict[bytes, Bits] = {}
+        self._known: dict[bytes, Mask] = {}
 
     # -- verification ---------------------------------------------------------
 
@@ -81,10 +78,8 @@ class GrammarConstraint:
             return None
         must = self._must()
         if must is not None:
-            return _only(must, len(self._alphabet.pieces))
-        bits = self._mask(self._alphabet.text_of(draft))
-        count = len(self._alphabet.pieces)
-        return np.unpackbits(bits, bitorder="little", count=count).view(np.bool_)
+            return only(len(self._alphabet.pieces), must)
+        return self._mask(self._alphabet.text_of(draft))
 
     def accept(self, tokens: Sequence[int]) -> None:
         self._known.clear()
@@ -276,7 +271,7 @@ class GrammarConstraint:
             due = self._due[-1] = tuple(forced)
         return due[0] if due else None
 
-    def _mask(self, text: bytes) -> Bits:
+    def _mask(self, text: bytes) -> Mask:
         """What may come where the matcher is now, `text` after the committed one. What it finds
         out on the way it knows at the next mask."""
         found = self._known.get(text)
@@ -288,7 +283,7 @@ class GrammarConstraint:
                 raise
         return found
 
-    def _computed(self, matcher: Any) -> Bits:
+    def _computed(self, matcher: Any) -> Mask:
         bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
         _check(matcher)
         if matcher.is_accepting():  # the text may end, by any of the model's ends
@@ -305,9 +300,3 @@ def _check(matcher: Any) -> None:
         if reason.startswith(DEAD_END):
             raise BadRequest("the grammar leads to a place where nothing may follow")
         raise BadRequest(f"the grammar is too complex: {reason}")
-
-
-def _only(token: int, n: int) -> Mask:
-    mask: Mask = np.zeros(n, np.bool_)
-    mask[token] = True
-    return mask

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.constraint import Constraint
+from parlay.decoding.mask import Mask
 from parlay.decoding.sampling import Row, Sampling, likeliest
 from parlay.errors import BadRequest
 
@@ -63,13 +64,16 @@ def prepare(constraint: Constraint, draft: Sequence[int], sampling: Sampling) ->
             constraint.allowed(draft[:j])
 
 
-def masked(row: Row, allowed: NDArray[np.bool_]) -> Row:
+def masked(row: Row, allowed: Mask) -> Row:
     """With -inf wherever a token may not come; columns beyond the mask mean nothing."""
-    n = min(len(row), len(allowed))
-    if n == len(row) and allowed[:n].all():
+    n_bytes = -(-len(row) // 8)
+    if len(allowed) < n_bytes:
+        allowed = np.concatenate([allowed, np.zeros(n_bytes - len(allowed), np.uint8)])
+    if allowed[: len(row) // 8].all() and _is_whole(allowed, len(row)):
         return row
-    found: Row = np.take(_MOST, np.packbits(allowed, bitorder="little"), axis=0).reshape(-1)[:n]
-    np.minimum(row[:n], found, out=found)
-    if n == len(row):
-        return found
-    return np.concatenate([found, np.full(len(row) - n, -np.inf, np.float32)])
+    found: Row = np.take(_MOST, allowed[:n_bytes], axis=0).reshape(-1)[: len(row)]
+    return np.minimum(row, found, out=found)
+
+
+def _is_whole(allowed: Mask, n: int) -> bool:
+    return bool(np.unpackbits(allowed, count=n, bitorder="little").all())

@@ -7,6 +7,7 @@ counted: a place where two kinds come in turn is not believed.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ _COLON, _COMMA, _LIST, _LIST_END = ord(":"), ord(","), ord("["), ord("]")
 _DIGITS = b"0123456789"
 _ENDS = b'"}]'  # of values
 _BEGINNINGS = b'"{[-0tfn'  # of values
+_LEAVES_STRING = re.compile(rb'["\\]').search
 _MOST_HABITS, _LONGEST_NAME = 512, 64
 
 _USUAL = 0.9  # as most people write
@@ -79,8 +81,9 @@ class Spacing:
         self._blocks: list[tuple[int, bytes, int]] = []  # bracket, name around it, commas in it
         self._n_items = 0  # commas in the innermost block
         self._learns = True
-        # What came otherwise than was likely, and what was known before: a hash.
-        self._news = 0 if last is None else last._news
+        # Hashes: of what was known before, and of what came otherwise than was likely.
+        self._begun: int = 0 if last is None else last._begun
+        self._news = 0
         # What somebody found out at places; it goes on to the answers that begin as this one did.
         self.found: dict[object, Any] = {} if last is None else last.found
 
@@ -89,7 +92,8 @@ class Spacing:
         """Equal where the same is likely to follow, as far as that is known here."""
         string = bytes(self._string) if self._in_string else None
         here = (self._before, bytes(self._run), self._name, string, self._in_number)
-        return (*here, self._around(), self._lines.line, self._news)
+        known = self._news if self._habits else self._begun
+        return (*here, self._around(), self._lines.line, known)
 
     def _around(self) -> tuple[object, ...]:
         """The blocks that the text is in, and whether each list is at its end, by its like."""
@@ -132,7 +136,7 @@ class Spacing:
         made = Spacing()
         made._habits, made._lines = self._habits, Indentation(self._lines.steps)
         spaces = frozenset([(place, habit.space) for place, habit in self._habits.items()])
-        made._news = hash((spaces, frozenset(self._lines.steps.items())))
+        made._begun = hash((spaces, frozenset(self._lines.steps.items())))
         made.found = self.found
         return made
 
@@ -240,6 +244,9 @@ class Spacing:
 
     def go_on(self, text: bytes) -> None:
         """More of the answer, however it will be cut into tokens."""
+        if self._in_string and not self._escaped and not _LEAVES_STRING(text):
+            self._string += text[: _LONGEST_NAME - len(self._string)]
+            return
         for byte in text:
             if self._in_string:
                 self._read_string(byte)
@@ -306,7 +313,7 @@ class Spacing:
             self._lengths[self._name] = n
 
     def _learn(self, before: int, after: int, space: bytes | None) -> None:
-        likely = self._whole(before, after)
+        likely = self._whole(before, after) if self._habits else None
         if likely is None or likely.text != self._run:
             self._news = hash((self._news, before, after, self._name, space))
         for place in ((before, after, self._name), (before, after, None)):

@@ -13,7 +13,8 @@ from parlay.proposers.proposer import Ask
 
 SKELETON = "skeleton"
 _LAST = 0.8  # may be written as one with what follows it
-_MOST_OWNERS = 64
+_MOST_OWNERS = 256
+_MOST_FINDS = 16  # owners, the latest, of whose answers skeletons are kept too
 
 
 class SkeletonProposer:
@@ -55,6 +56,8 @@ class SkeletonProposer:
             self._last[owner] = spacing.kept()
             if len(self._last) > _MOST_OWNERS:
                 del self._last[next(iter(self._last))]
+            for old in [*self._last.values()][:-_MOST_FINDS][-1:]:
+                old.found.clear()
         self.forget(seq_id)
 
     def forget_owner(self, owner: str | None = None) -> None:

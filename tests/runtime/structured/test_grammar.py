@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from parlay.decoding.constraint import Constraint
+from parlay.decoding.mask import members
 from parlay.decoding.spacing import Spacing
 from parlay.errors import BadRequest
 from parlay.llama.model import Model
@@ -26,7 +26,7 @@ def model(target: Path) -> Iterator[Model]:
 
 def allowed(constraint: Constraint, *draft: int) -> set[int]:
     found = constraint.allowed(draft)
-    return set() if found is None else set(np.flatnonzero(found).tolist())
+    return set() if found is None else set(members(found))
 
 
 def test_each_row_is_masked_as_if_the_draft_held(model: Model) -> None:

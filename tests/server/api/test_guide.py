@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from parlay.decoding.mask import members
 from parlay.errors import BadRequest
 from parlay.llama.model import Model
 from parlay.llama.settings import ModelSettings
@@ -83,7 +83,7 @@ class Writer:
     def allowed(self, draft: list[int]) -> list[set[int]]:
         masks = (self.guide.allowed(draft[:j]) for j in range(len(draft) + 1))
         ids = range(self._vocabulary.size)
-        return [set(ids) if mask is None else set(np.flatnonzero(mask).tolist()) for mask in masks]
+        return [set(ids) if mask is None else set(members(mask)) for mask in masks]
 
     def say(self, text: str) -> None:
         for token in self._vocabulary.tokenize(text, bos=False, special=False):

@@ -11,18 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from parlay.decoding.constraint import Forced
 from parlay.decoding.grammar_constraint import GrammarConstraint
+from parlay.decoding.mask import Mask, everything, only
 from parlay.decoding.reasoning import Marks
 from parlay.decoding.spacing import Spacing
 from parlay.errors import BadRequest
 from parlay.llama.vocabulary import Vocabulary
 from parlay.runtime.structured.grammar import Grammars
-
-Allowed = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ class Rules:
 class GuideState(Protocol):
     """A place in an answer."""
 
-    def allowed(self, n: int) -> Allowed | None:
+    def allowed(self, n: int) -> Mask | None:
         """Which tokens may come next; None: all."""
 
     def must(self) -> int | None:
@@ -77,7 +73,7 @@ class Guide:
         self._state: GuideState = Thinking(rules) if thinking else begin(rules)
         # After the tokens of a draft: the state, and its mask once that was asked for.
         self._states: dict[tuple[int, ...], GuideState | None] = {}
-        self._masks: dict[tuple[int, ...], Allowed] = {}
+        self._masks: dict[tuple[int, ...], Mask] = {}
 
     def must(self, draft: Sequence[int]) -> int | None:
         """The only token that may follow a draft that holds, if there is one."""
@@ -89,7 +85,7 @@ class Guide:
         state = self._after(tuple(draft))
         return state is not None and token < self._n and state.permits(token)
 
-    def allowed(self, draft: Sequence[int]) -> Allowed | None:
+    def allowed(self, draft: Sequence[int]) -> Mask | None:
         """Which tokens may follow a draft; None where the draft itself may not come."""
         path = tuple(draft)
         state = self._after(path)
@@ -97,7 +93,7 @@ class Guide:
             return None
         if path not in self._masks:
             found = state.allowed(self._n)
-            self._masks[path] = np.ones(self._n, np.bool_) if found is None else found
+            self._masks[path] = everything(self._n) if found is None else found
         return self._masks[path]
 
     def n_obeying(self, draft: Sequence[int]) -> int:
@@ -156,9 +152,9 @@ class Thinking:
     n: int = 0
     tail: bytes = b""
 
-    def allowed(self, n: int) -> Allowed | None:
+    def allowed(self, n: int) -> Mask | None:
         must = self.must()
-        return None if must is None else _only(n, must)
+        return None if must is None else only(n, must)
 
     def must(self) -> int | None:
         budget = self.rules.budget
@@ -186,7 +182,7 @@ class Free:
     tail: bytes = b""
     fresh: bool = True  # nothing but space has come
 
-    def allowed(self, n: int) -> Allowed | None:
+    def allowed(self, n: int) -> Mask | None:
         return None
 
     def must(self) -> int | None:
@@ -230,7 +226,7 @@ class Held:
         except BadRequest:
             return Free(rules, b"", False)
 
-    def allowed(self, n: int) -> Allowed | None:
+    def allowed(self, n: int) -> Mask | None:
         return self.constraint.allowed(())
 
     def must(self) -> int | None:
@@ -260,8 +256,8 @@ class Over:
 
     rules: Rules
 
-    def allowed(self, n: int) -> Allowed | None:
-        return _only(n, *self.rules.vocabulary.ends)
+    def allowed(self, n: int) -> Mask | None:
+        return only(n, *self.rules.vocabulary.ends)
 
     def must(self) -> int | None:
         return None  # any of the ends
@@ -279,7 +275,7 @@ class Broken:
 
     error: BadRequest
 
-    def allowed(self, n: int) -> Allowed | None:
+    def allowed(self, n: int) -> Mask | None:
         raise self.error
 
     def must(self) -> int | None:
@@ -290,9 +286,3 @@ class Broken:
 
     def after(self, token: int) -> GuideState:
         return self
-
-
-def _only(n: int, *tokens: int) -> Allowed:
-    allowed = np.zeros(n, np.bool_)
-    allowed[list(tokens)] = True
-    return allowed
