@@ -22,8 +22,10 @@ from hypothesis import HealthCheck, settings
 
 from parlay import models, store
 from parlay.runtime.exact import class_calibration
+from parlay.runtime.structured import grammar_check
 from tests import distribution, tiny_models
 from tests.hub.loopback import Hub, serving
+from tests.serving import PATIENCE_S
 
 # How long an example takes depends on who else is at work. The examples are the same in every run:
 # whoever changes nothing finds nothing new. `--hypothesis-profile=search` draws others.
@@ -70,11 +72,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def patient_probes() -> Iterator[None]:
-    """Probes take as long as they need: what a slow machine leaves out is no fault of the code."""
+def patient_limits() -> Iterator[None]:
+    """Probes and readers of grammars take as long as they need: that they are cut short on a slow
+    machine is no fault of theirs."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_PROBE_S", "_SCOUT_S"):
             patch.setattr(class_calibration, name, float("inf"))
+        patch.setattr(grammar_check, "LIMIT_S", PATIENCE_S)
         yield
 
 
