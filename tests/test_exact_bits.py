@@ -15,6 +15,7 @@ import pytest
 from parlay.bench.suite import load_suite
 from parlay.llama.vocabulary import Vocabulary
 from parlay.runtime.engine import Engine
+from parlay.runtime.exact import class_calibration
 from parlay.runtime.request import Request
 from tests.runtime.test_earned import Bits, bits, scored
 from tests.runtime.test_engine import SOON, Waiting, settings
@@ -22,7 +23,7 @@ from tests.runtime.test_engine import SOON, Waiting, settings
 pytestmark = pytest.mark.weights
 
 LENGTHS = (40, 300, 41, 1500)
-N_TOKENS = 8
+N_TOKENS = WINDOW = 8
 
 
 @pytest.fixture(scope="module", params=["q4_k_m", "f16", "q4_1"])
@@ -38,10 +39,13 @@ def made(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PARLAY_CACHE", str(tmp_path_factory.mktemp("bits")))
         # The more in a pass the better, whatever passes cost here: those who may share one do.
-        patch.setattr("parlay.runtime.exact.class_calibration._rate", lambda *_: float)
+        patch.setattr(class_calibration, "_rate", lambda *_: float)
+        # No wider than the drafts here are, and prices decide nothing.
+        patch.setattr(class_calibration, "_MIN_WIDTHS", WINDOW + 1)
+        patch.setattr(class_calibration, "_PRICES_S", 0.0)
 
         def engine(*draft: str, **more: Any) -> Engine:
-            return Engine(settings(target, *draft, slots=4, **options, **more))
+            return Engine(settings(target, *draft, slots=4, window=WINDOW, **options, **more))
 
         yield engine
 

@@ -37,7 +37,8 @@ def parlay(
     # The default model with the drafter that is shipped for it, the others with each other.
     others = {"q4_0": "q8_0", "q8_0": "q4_0"}
     drafter = smollm2_as(others[ftype]) if ftype in others else DEFAULT_DRAFTER
-    how: dict[str, Any] = {"slots": 4, "context_size": 1024, "mode": "exact"}
+    # A window of its own spares the prices; every request names another one.
+    how: dict[str, Any] = {"slots": 4, "context_size": 1024, "mode": "exact", "window": WINDOWS[-1]}
     with Parlay(target, draft=f"ngram,suffix,{drafter}", **how) as made:
         yield made
 

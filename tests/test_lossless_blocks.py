@@ -25,7 +25,9 @@ SHORT: dict[str, Any] = {"max_tokens": 32}
 
 @pytest.fixture(scope="module")
 def block(smollm2: Path) -> Iterator[Parlay]:
+    # A window of its own spares the prices; every request names another one.
     how: dict[str, Any] = {"slots": 4, "context_size": 1024, "mode": "exact"}
+    how["window"] = BLOCK_WINDOWS[-1]
     with Parlay(smollm2, draft=str(BLOCK_DRAFTER), **how) as made:
         assert made.engine.exact.limit > max(BLOCK_WINDOWS)
         yield made

@@ -86,31 +86,54 @@ def pair(request: pytest.FixtureRequest, folder: Path) -> Pair:
     return Pair(target, drafter, "draft-eagle3", HeadProposer)
 
 
-@pytest.fixture(autouse=True)
-def widest_class(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def widest_class() -> Iterator[None]:
     """Whole drafts fit into the passes, whatever those cost on this machine now."""
 
     def best(_value: Valuation, classes: Iterable[ExactClass], *_: int, asked: bool) -> ExactClass:
         return max(classes, key=lambda found: found.limit)
 
-    monkeypatch.setattr(Valuation, "best", best)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Valuation, "best", best)
+        yield
 
 
-@pytest.fixture
-def parlay(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parlay]:
-    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "cache"))
-    # llama.cpp's server keeps keys in f16; so must we, to draft the same.
-    with Parlay(
-        pair.target,
-        draft=str(pair.drafter),
-        window=WINDOW,
-        mode="exact",
-        context_size=512,
-        slots=2,
-        cache_type_k="f16",
-        drafter_cache_type_k="f16",
-    ) as made:
-        yield made
+@pytest.fixture(scope="module")
+def parlay(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parlay]:
+    """One engine for all tests of a pair."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARLAY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        # llama.cpp's server keeps keys in f16; so must we, to draft the same.
+        with Parlay(
+            pair.target,
+            draft=str(pair.drafter),
+            window=WINDOW,
+            mode="exact",
+            context_size=512,
+            slots=2,
+            cache_type_k="f16",
+            drafter_cache_type_k="f16",
+        ) as made:
+            yield made
+
+
+def test_llama_cpps_own_server_drafts_and_accepts_the_same(parlay: Parlay, pair: Pair) -> None:
+    """The first test of a pair: of the same prompt again less would be read."""
+    pytest.importorskip("xllamacpp")
+    drafter = None if pair.drafter == pair.target else str(pair.drafter)
+    peer = PeerSettings(
+        str(pair.target), pair.spec_type, drafter, n_max=WINDOW, n_context=512, threads=1
+    )
+    # One prompt: between two the server keeps a NextN head's last state of the first.
+    with closing(LlamaServer(peer)) as server:
+        body = {"prompt": PROMPTS[0], "n_predict": N_TOKENS, "temperature": 0}
+        theirs = httpx.post(f"{server.url}/completion", json=body, timeout=PATIENCE_S).json()
+    ours = parlay.generate(PROMPTS[0], max_tokens=N_TOKENS, raw=True)
+    assert ours.text == theirs["content"]
+    counts = ours.speculation
+    timings = theirs["timings"]
+    assert counts.n_accepted == timings["draft_n_accepted"] > 0
+    assert counts.n_drafted == timings["draft_n"]
 
 
 def test_the_kind_is_read_from_the_file_and_the_text_stays_plain(
@@ -142,24 +165,6 @@ def test_several_at_once_and_one_more_turn_say_what_they_say_alone(parlay: Parla
     longer = PROMPTS[0] + alone[0] + " and then"
     plain = parlay.generate(longer, max_tokens=40, raw=True, draft="none").text
     assert parlay.generate(longer, max_tokens=40, raw=True).text == plain
-
-
-def test_llama_cpps_own_server_drafts_and_accepts_the_same(parlay: Parlay, pair: Pair) -> None:
-    pytest.importorskip("xllamacpp")
-    drafter = None if pair.drafter == pair.target else str(pair.drafter)
-    peer = PeerSettings(
-        str(pair.target), pair.spec_type, drafter, n_max=WINDOW, n_context=512, threads=1
-    )
-    # One prompt: between two the server keeps a NextN head's last state of the first.
-    with closing(LlamaServer(peer)) as server:
-        body = {"prompt": PROMPTS[0], "n_predict": N_TOKENS, "temperature": 0}
-        theirs = httpx.post(f"{server.url}/completion", json=body, timeout=PATIENCE_S).json()
-    ours = parlay.generate(PROMPTS[0], max_tokens=N_TOKENS, raw=True)
-    assert ours.text == theirs["content"]
-    counts = ours.speculation
-    timings = theirs["timings"]
-    assert counts.n_accepted == timings["draft_n_accepted"] > 0
-    assert counts.n_drafted == timings["draft_n"]
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -64,7 +64,7 @@ class Track:
         self._last: TimedShape | None = None
         self._n_before = 0  # passes of that shape in a row
         self._n_read = 0  # sequences that hold the text
-        self._n_runs = 0
+        self.n_runs = 0
 
     def fits(self, shape: TimedShape) -> bool:
         return self.n_context + shape.n_rows <= self._passes.context_size
@@ -76,9 +76,9 @@ class Track:
             self._make_room(s, n)
         self._n_read = max(self._n_read, shape.n_sequences)
         n_logits = n if shape.reads_logits else 0
-        self._n_runs += 1  # each pass reads another place of the text
+        self.n_runs += 1  # each pass reads another place of the text
         spans = [
-            Span(s, self._passes.length(s), self._tokens(n, self._n_runs + s), n_logits)
+            Span(s, self._passes.length(s), self._tokens(n, self.n_runs + s), n_logits)
             for s in sequences
         ]
         n_before = self._n_before if shape == self._last else 0
@@ -142,7 +142,8 @@ def time_shapes(
 
     Where a change of shape costs something, every shape runs `n_same` times in a row: the first two
     pay for the change, the others cost what a shape that is stayed in does. The budget ends the
-    rounds; `whole`: not the first one that is timed. What does not fit the context is left out.
+    rounds; `whole`: not the first one that is timed; one pass is made however little time there is.
+    What does not fit the context is left out.
     """
     deadline = clock() + budget_s
     track = Track(passes, n_context, clock, chunk)
@@ -151,7 +152,8 @@ def time_shapes(
     try:
         for n, timed in enumerate(turns):
             for shape, times in found.items():
-                if (n > int(warm) or not whole) and clock() > deadline:
+                may_end = n > int(warm) or (not whole and track.n_runs)
+                if may_end and clock() > deadline:
                     break
                 _one_turn(track, shape, times if timed else Times(), n_same if passes.steady else 1)
             progress(f"context {n_context}: round {n + 1}, {len(found)} shapes")

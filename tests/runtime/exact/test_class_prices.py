@@ -46,6 +46,12 @@ def test_cheap_shapes_come_first_and_a_budget_ends_it() -> None:
     assert model.now < 1.0
 
 
+def test_without_time_the_cheapest_shape_is_timed_once() -> None:
+    model = Timed()
+    table = class_prices(model, CLASSES, 1, budget_s=-1.0, clock=model.clock)
+    assert table.curve(1, 1).known == {1}
+
+
 def test_other_work_on_the_machine_hardly_moves_a_price() -> None:
     """A third of the passes take up to five times as long; the shortest of several counts."""
     dice = Random(3)
