@@ -36,6 +36,7 @@ from parlay.control.prices.cost import CostTable, DrafterCost, load_costs, shipp
 from parlay.control.prices.cutting import Cutting
 from parlay.control.profit import ProfitController
 from parlay.decoding.draft import Draft
+from parlay.decoding.mask import members
 from parlay.decoding.round import Round
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span, common_prefix
@@ -177,7 +178,7 @@ class Drafter:
             return self.text[at], likely
         held = ask.constraint
         may = None if held is None else held.allowed(said[len(ask.tokens) - ask.n_ahead :])
-        return (int(said[-1]) if may is None else int(may.argmax())), likely
+        return (int(said[-1]) if may is None else members(may)[0]), likely
 
     def forget(self, seq_id: int) -> None:
         self._read = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,30 @@ def test_a_grammar_that_would_end_the_process_is_refused(model: Model) -> None:
         grammars.json_schema(_objects(1500))
     with pytest.raises(BadRequest, match=r"too deeply|over .* s to read"):
         grammars.gbnf(f'root ::= r0\n{rules}r4000 ::= "a"\n')
+
+
+def test_a_schema_of_very_many_properties_is_refused_by_its_size() -> None:
+    names = {f"p{i}": {"type": "string"} for i in range(5000)}
+    with pytest.raises(BadRequest, match="too big"):
+        grammar_check.read_here("json_schema", json.dumps({"type": "object", "properties": names}))
+
+
+def test_an_ambiguous_grammar_is_given_up_while_a_token_takes_milliseconds(model: Model) -> None:
+    """What each place takes grows with the square of what may be meant there."""
+    vocabulary, grammars = model.vocabulary, Grammars(model.vocabulary)
+    constraint = grammars.constraint(grammars.gbnf('root ::= s\ns ::= s s | s s s | "on" | ""'))
+    on = vocabulary.tokenize("on", bos=False)[0]
+    with pytest.raises(BadRequest, match=r"too complex: .* has (2[5-9]\d|3\d\d) items"):
+        for _ in range(60):
+            constraint.accept([on])
+
+
+def test_a_large_schema_may_have_many_ways_to_go_on(model: Model) -> None:
+    names = {f"property_{i}": {"type": "string"} for i in range(200)}
+    grammars = Grammars(model.vocabulary)
+    constraint = grammars.constraint(grammars.json_schema({"type": "object", "properties": names}))
+    for letter in '{"property_7": "on", "property_9':
+        constraint.accept(model.vocabulary.tokenize(letter, bos=False, special=False))
 
 
 def test_a_grammar_that_takes_too_long_is_given_up(

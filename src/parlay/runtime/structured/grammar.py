@@ -15,7 +15,7 @@ from parlay.decoding.alphabet import Alphabet
 from parlay.decoding.grammar_constraint import GrammarConstraint
 from parlay.errors import BadRequest
 from parlay.llama.vocabulary import Vocabulary
-from parlay.runtime.structured.grammar_check import one_line, read_apart, read_here
+from parlay.runtime.structured.grammar_check import limits_of, one_line, read_apart, read_here
 
 MAX_GRAMMAR = 1 << 20
 _SMALL = 1 << 13  # characters: from three times as many on, some have ended the process
@@ -68,7 +68,7 @@ class Grammars:
     def _begin(self, grammar: str) -> Any:
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits_of(grammar))
         if matcher.is_error():
             raise BadRequest(f"the grammar cannot be used: {one_line(matcher.get_error())}")
         return matcher

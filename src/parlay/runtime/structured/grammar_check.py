@@ -9,12 +9,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from typing import Any
 
 from parlay.decoding.grammar_constraint import DEAD_END
 from parlay.errors import BadRequest
 
 LIMIT_S = 10.0
 _AT_ONCE = threading.Semaphore(2)
+_MOST_SYMBOLS = 20_000  # to begin with as many takes half a second; with twice as many, four times
+# Ways to go on at one place: what each costs grows with their number, and in an ambiguous grammar
+# that grows with the text. A large grammar may need many, a small one that has many is ambiguous.
+_FEW_WAYS, _MOST_WAYS, _CHARACTERS_A_WAY = 250, 2000, 4
 # Less than other threads have: what is read within it can be read there too.
 _STACK = 3 << 20
 
@@ -46,18 +51,27 @@ def read_here(kind: str, text: str) -> str:
         grammar = str(grammar_from(kind, text))
     except (ValueError, RecursionError, IndexError) as error:
         raise BadRequest(f"the grammar cannot be read: {one_line(str(error))}") from None
-    problem = LLMatcher.validate_grammar(grammar)
+    problem = LLMatcher.validate_grammar(grammar, limits=limits_of(grammar))
     if problem and not problem.startswith("WARNING"):
         raise BadRequest(f"the grammar cannot be used: {one_line(problem)}")
     _begin(grammar)
     return grammar
 
 
+def limits_of(grammar: str) -> Any:
+    """How much llguidance may spend on a grammar before it gives up."""
+    from llguidance import LLParserLimits
+
+    n_ways = min(_MOST_WAYS, _FEW_WAYS + len(grammar) // _CHARACTERS_A_WAY)
+    return LLParserLimits(max_items_in_row=n_ways, max_grammar_size=_MOST_SYMBOLS)
+
+
 def _begin(grammar: str) -> None:
     """Some can be read, and no text obeys them: rules that only name each other."""
     from llguidance import LLMatcher, LLTokenizer
 
-    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0)
+    limits = limits_of(grammar)
+    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=limits)
     matcher.compute_bitmask()
     if str(matcher.get_error()).startswith(DEAD_END):
         raise BadRequest("the grammar allows no text at all: its rules never reach one")
