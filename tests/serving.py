@@ -5,8 +5,11 @@ Knows hosts, not what they serve; signals are for the tests that start a process
 
 from __future__ import annotations
 
+import gc
+import socket
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -71,6 +74,32 @@ def in_thread(made: Callable[[Ready[S]], Host[S]]) -> Iterator[tuple[S, int]]:
         if host.server is not None:
             host.server.should_exit = True
         thread.join(PATIENCE_S)
+
+
+@contextmanager
+def unclosed() -> Iterator[list[str]]:
+    """What was left open in the block and not what tests before it left: told at its end."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        yield found
+        gc.collect()
+    found += [str(warning.message) for warning in told]
+
+
+@contextmanager
+def kept_port() -> Iterator[int]:
+    """A port that servers of this test may take one after the other, and nobody else in between.
+
+    Bound and never listened on: nobody who comes is taken in by this socket.
+    """
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield kept.getsockname()[1]
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:

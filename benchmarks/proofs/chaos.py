@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import yaml
 
 from benchmarks.shared import served
@@ -84,8 +85,17 @@ class Chaos:
         self._texts: dict[str, str] = {}
         self._over = False
 
-    async def run(self, seconds: float, n_streams: int, kill_every_s: float) -> Outcome:
-        """Honest streams first, alone: what they say then is what they must always say."""
+    async def run(
+        self,
+        seconds: float,
+        n_streams: int,
+        kill_every_s: float,
+        enough: Callable[[Outcome], bool] = lambda _: True,
+    ) -> Outcome:
+        """Honest streams first, alone: what they say then is what they must always say.
+
+        So long, and longer until enough has happened.
+        """
         prompts = [f"{word} {i}" for i, word in enumerate(("hello", "the sea", "on and on") * 3)]
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(timeout=120, limits=limits) as client:
@@ -101,6 +111,8 @@ class Chaos:
             tasks = [asyncio.create_task(_forever(work)) for work in hostile]
             tasks_honest = [asyncio.create_task(work) for work in honest]
             await asyncio.sleep(seconds)
+            while not enough(self.outcome):
+                await asyncio.sleep(0.05)
             self._over = True
             await asyncio.gather(*tasks_honest)
             for task in tasks:
@@ -192,7 +204,8 @@ class Chaos:
                     return
 
     def _weigh(self) -> None:
-        self.outcome.rss_mb.append(self._server.engine.memory_info().rss / 1e6)
+        with suppress(psutil.NoSuchProcess):  # it may be dying just now
+            self.outcome.rss_mb.append(self._server.engine.memory_info().rss / 1e6)
         self.outcome.parent_mb.append(self._server.parent.memory_info().rss / 1e6)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +27,7 @@ class Recorded:
     asked: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     n_drafts: int = 100
+    sleep: Callable[[float], None] = time.sleep  # of what `delay_s` is between two words
 
     def get(self, path: str) -> Any:
         """JSON, text, or None for not found."""
@@ -68,7 +69,7 @@ class Recorded:
             yield self._scored()
             return
         for word in self.text:
-            time.sleep(self.delay_s)
+            self.sleep(self.delay_s)
             yield _event({"choices": [{"delta": {"content": word}, "finish_reason": None}]})
         self.n_drafts += 2
         last: dict[str, Any] = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
@@ -101,7 +102,7 @@ class Recorded:
 
     def _ollama(self) -> Iterator[bytes]:
         for word in self.text:
-            time.sleep(self.delay_s)
+            self.sleep(self.delay_s)
             yield json.dumps({"message": {"content": word}, "done": False}).encode() + b"\n"
         end = {"message": {"content": ""}, "done": True, "done_reason": "stop"}
         end |= {"eval_count": len(self.text), "eval_duration": 70_000_000, "prompt_eval_count": 9}

@@ -13,6 +13,28 @@ from tests.bench.recorded import Recorded, serve
 from tests.cli.runner import call
 
 
+class ToldTime:
+    """Goes on by what servers say that they need, and a little with every look at it."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def perf_counter(self) -> float:
+        self._now += 1e-4
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+
+
+@pytest.fixture(autouse=True)
+def told_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers take what they are said to take, however busy this machine is."""
+    time = ToldTime()
+    monkeypatch.setattr("parlay.bench.subjects.endpoint.time", time)
+    monkeypatch.setattr("tests.bench.recorded.Recorded.sleep", staticmethod(time.sleep))
+
+
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
     path = tmp_path / "mine.jsonl"

@@ -68,7 +68,7 @@ def content(tmp_path: Path, pair: tuple[Engine, Engine]) -> dict[str, Any]:
             {"name": "betting", "urls": [pair[0].url], "speculative": True},
             {"name": "plain", "urls": [pair[1].url]},
         ],
-        "gateway": {"health_timeout_s": 5},
+        "gateway": {"health_timeout_s": 60},
         "monitoring": {"request_log": str(log), "alert_webhook": NOBODY},
     }
 
@@ -86,7 +86,7 @@ def findings(folder: Path, content: dict[str, Any], item: str) -> list[Finding]:
 
 def over(*given: Engine, **pool: Any) -> dict[str, Any]:
     pools = [{"name": f"p{i}", "urls": [one.url], **pool} for i, one in enumerate(given)]
-    return {"engine": "endpoints", "upstreams": pools}
+    return {"engine": "endpoints", "upstreams": pools, "gateway": {"health_timeout_s": 60}}
 
 
 def test_a_gateway_without_a_fault(tmp_path: Path, content: dict[str, Any]) -> None:
@@ -306,7 +306,8 @@ def test_two_real_servers(tmp_path: Path, tiny_folder: Path) -> None:
             {"name": "betting", "urls": [one.url], "speculative": True},
             {"name": "plain", "urls": [other.url]},
         ]
-        content = {"engine": "endpoints", "upstreams": pools}
+        gateway = {"health_timeout_s": 60}
+        content = {"engine": "endpoints", "upstreams": pools, "gateway": gateway}
         found = examine(load_deployment(written(tmp_path, content), environ={}))
     finally:
         one.close()

@@ -17,12 +17,14 @@ from parlay.cli import generate as generate_verb
 from parlay.cli.main import app
 from parlay.decoding.counts import Counts
 from parlay.errors import BadRequest
+from tests.serving import PATIENCE_S
 
 PARLAY = Path(sys.executable).with_name("parlay")
 PROMPT = "the cat sat on the mat and the cat sat on the mat and"
 TAB, RETURN = 3 + 9, 3 + 13  # ids of single bytes in the tiny vocabulary
 
-SMALL = ("--threads", 1, "--max-tokens", 24, "--context-size", 256)
+# Whether exact text is worth its price is measured where nothing is said.
+SMALL = ("--threads", 1, "--max-tokens", 24, "--context-size", 256, "--mode", "exact")
 SHELL = """
 import contextlib, io, json, sys
 from parlay.cli.main import app_main
@@ -93,7 +95,7 @@ def alone(*arguments: object, encoding: str | None = "utf-8", **options: Any) ->
         [PARLAY, *map(str, arguments)],
         capture_output=True,
         encoding=encoding,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
         **options,
     )
@@ -339,7 +341,7 @@ def test_a_prompt_that_is_no_text(environment: dict[str, str], target: Path) -> 
             input=given,
             capture_output=True,
             env=environment | {"PYTHONIOENCODING": "utf-8:strict"},
-            timeout=120,
+            timeout=PATIENCE_S,
             check=False,
         )
         said = done.stderr.decode()
@@ -371,7 +373,7 @@ def test_a_closed_pipe_ends_the_command_quietly(
             assert process.stdout.read(1)
             process.stdout.close()
         said = process.stderr.read().decode()
-        assert process.wait(60) in (0, 1)
+        assert process.wait(PATIENCE_S) in (0, 1)
     assert "Traceback" not in said
     assert "Broken pipe" not in said
 

@@ -9,11 +9,11 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from parlay.web.hosting import take_no_more
-from tests.serving import PATIENCE_S
+from tests.serving import PATIENCE_S, kept_port
 
 WORDS = ["The", " rain", " falls", " on", " the", " roof", "."]
 
@@ -40,13 +40,15 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
+        self._port = 0
 
     # -- life -------------------------------------------------------------------
 
     async def start(self, port: int = 0) -> None:
         self._loop = asyncio.get_running_loop()
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", port)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._port = port or self._port
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
+        self.url = f"http://127.0.0.1:{self._port}"
 
     async def stop(self) -> None:
         assert self._server is not None
@@ -67,7 +69,7 @@ class Engine:
         self.call(self.stop())
 
     def revive(self) -> None:
-        self.call(self.start(int(self.url.rsplit(":", 1)[1])))
+        self.call(self.start())
 
     # -- HTTP -------------------------------------------------------------------
 
@@ -259,11 +261,14 @@ def engines(*given: Engine) -> Iterator[tuple[Engine, ...]]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="fake-engines")
     thread.start()
+    ports = ExitStack()  # also while an engine is dead: whoever took its port would answer for it
     try:
         for engine in given:
-            asyncio.run_coroutine_threadsafe(engine.start(), loop).result(PATIENCE_S)
+            port = ports.enter_context(kept_port())
+            asyncio.run_coroutine_threadsafe(engine.start(port), loop).result(PATIENCE_S)
         yield given
     finally:
+        ports.close()
         for engine in given:
             asyncio.run_coroutine_threadsafe(engine.stop(), loop).result(PATIENCE_S)
         asyncio.run_coroutine_threadsafe(_turns(), loop).result(PATIENCE_S)

@@ -8,8 +8,9 @@ import httpx
 import pytest
 
 from parlay.deployment import Deployment
+from parlay.gateway.choice import RouteTiming
 from parlay.gateway.in_flight import left_behind
-from tests.gateway.fakes import Engine, engines
+from tests.gateway.fakes import WORDS, Engine, engines
 from tests.gateway.running import Running, gateway
 from tests.gateway.test_relay import ask, only, stream
 from tests.serving import wait_for
@@ -55,11 +56,18 @@ def test_a_route_that_says_plain_is_obeyed_and_says_why() -> None:
 
 @pytest.mark.parametrize("betting_is_faster", [True, False])
 def test_traffic_follows_measured_time_and_the_answer_says_both_times(
-    betting_is_faster: bool,
+    betting_is_faster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fast, slow = Engine(delay_s=0.001), Engine(delay_s=0.03)
-    pair = (fast, slow) if betting_is_faster else (slow, fast)
-    with engines(*pair) as (a, b), gateway(*pools(a, b)) as running:
+    """The times are told here: a busy machine's could say anything."""
+    measured: list[tuple[float, int]] = []
+    observe = RouteTiming.observe
+
+    def told_time(route: RouteTiming, speculated: bool, seconds: float, tokens: int) -> None:
+        measured.append((seconds, tokens))
+        observe(route, speculated, 0.05 if speculated is betting_is_faster else 0.2, tokens)
+
+    monkeypatch.setattr(RouteTiming, "observe", told_time)
+    with engines(Engine(), Engine()) as (a, b), gateway(*pools(a, b)) as running:
         made = [pool_of(running) for _ in range(30)]
         assert {why for _, why in made[:6]} == {"measuring"}
         winner = "betting" if betting_is_faster else "plain"
@@ -73,6 +81,8 @@ def test_traffic_follows_measured_time_and_the_answer_says_both_times(
         routes = httpx.get(f"{running.url}/metrics/speculative").json()["routes"]
         assert routes[0]["speculates"] is betting_is_faster
         assert only(running, "parlay_route_decisions_total") == 31
+        wait_for(lambda: len(measured) == 31)
+        assert all(seconds > 0 and tokens == len(WORDS) for seconds, tokens in measured)
 
 
 def test_each_route_has_its_own_answer_to_the_question() -> None:

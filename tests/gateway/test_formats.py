@@ -79,11 +79,17 @@ def test_responses_say_what_the_engine_said(server: Server, openai: OpenAI) -> N
 def test_calls_come_through(anthropic: Anthropic, openai: OpenAI) -> None:
     tool: Any = {"name": "weather", "input_schema": SCHEMA}
     options: Any = {"model": "m", "max_tokens": 200, "messages": [TURN], "tools": [tool]}
-    message = anthropic.messages.create(**options, tool_choice={"type": "any"})
+    greedy = {"temperature": 0}
+    message = anthropic.messages.create(**options, tool_choice={"type": "any"}, extra_body=greedy)
     assert message.stop_reason == "tool_use"
     function: Any = {"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}
     stream = openai.responses.create(
-        model="m", input=[TURN], tools=[function], tool_choice="required", stream=True
+        model="m",
+        input=[TURN],
+        tools=[function],
+        tool_choice="required",
+        temperature=0,
+        stream=True,
     )
     last: Any = list(stream)[-1]
     (call,) = last.response.output

@@ -15,7 +15,7 @@ import httpx
 import yaml
 
 from tests.gateway.fakes import WORDS, Engine, engines
-from tests.gateway.running import gateway
+from tests.gateway.running import QUICK, gateway
 from tests.gateway.test_relay import ASK, ask, stream
 from tests.serving import PATIENCE_S, wait_for
 
@@ -27,7 +27,7 @@ def write(path: Path, *urls: str, **more: Any) -> Path:
         "engine": "endpoints",
         "upstreams": [{"name": "all", "urls": list(urls)}],
         "server": {"port": 0, "drain_s": PATIENCE_S},
-        "gateway": {"health_interval_s": 0.1},
+        "gateway": QUICK["gateway"],
         **more,
     }
     path.write_text(yaml.safe_dump(content))

@@ -33,3 +33,14 @@ def server(target: Path, drafter: Path) -> Iterator[Running]:
     with running(target, model__drafter=names, **options) as found:
         wait_for(lambda: found.service.drafter.state == "ready")
         yield found
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_answered_any_more(request: pytest.FixtureRequest) -> None:
+    """What the test before left in the middle is noticed some turns later: not in this one."""
+    if "server" not in request.fixturenames:
+        return
+    found = request.getfixturevalue("server")
+    if isinstance(found, Running):
+        engine = found.service.engine
+        wait_for(lambda: not (found.service.n_open or engine.active or engine.n_waiting))

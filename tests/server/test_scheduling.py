@@ -107,11 +107,17 @@ def test_a_time_limit_keeps_what_was_made(target: Path) -> None:
         assert 1.9 < time.monotonic() - began < PATIENCE_S
         assert answer["choices"][0]["finish_reason"] == "length"
         assert answer["usage"]["completion_tokens"] > 0
-        waiting = threading.Thread(
-            target=httpx.post, args=(f"{server.url}/v1/completions",), kwargs={"json": ENDLESS}
-        )
+        begun = threading.Event()
+
+        def keep_the_slot() -> None:
+            body = {**ENDLESS, "stream": True}
+            with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as response:
+                for _ in response.iter_lines():
+                    begun.set()
+
+        waiting = threading.Thread(target=keep_the_slot)
         waiting.start()
-        wait_for(lambda: bool(server.service.engine.active))
+        assert begun.wait(PATIENCE_S)
         with httpx.stream(
             "POST", f"{server.url}/v1/completions", json={**ENDLESS, "stream": True}
         ) as late:

@@ -25,6 +25,15 @@ from tests.gateway.running import gateway
 from tests.server.running import Running, running
 from tests.serving import ENDLESS, PATIENCE_S, Answering, wait_for
 
+LONG = "a name of many bytes " * 1000  # in every event: buffers are full soon
+
+
+@pytest.fixture(autouse=True)
+def patient_with_the_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was refused may send on for as long as a busy machine lets a client take."""
+    for module in ("connections", "security"):
+        monkeypatch.setattr(f"parlay.web.{module}.LINGER_S", PATIENCE_S)
+
 
 def connect(server: Answering, **options: int) -> socket.socket:
     host, port = server.url.removeprefix("http://").split(":")
@@ -52,8 +61,8 @@ def test_a_full_server_refuses_before_it_reads_a_body(target: Path) -> None:
             late.sendall(head(1_000_000))  # and nothing more
             found = late.recv(4096)
         assert found.startswith(b"HTTP/1.1 429") and b"retry-after:" in found
-        page = httpx.get(f"{server.url}/metrics").text
-        assert 'parlay_requests_total{endpoint="completions",status="429"} 1.0' in page
+        counted = 'parlay_requests_total{endpoint="completions",status="429"} 1.0'
+        wait_for(lambda: counted in httpx.get(f"{server.url}/metrics").text)
 
 
 def told(refused: socket.socket, rest: bytes = b"x" * 3_000_000) -> dict[str, Any]:
@@ -107,7 +116,8 @@ def test_bodies_on_their_way_take_places_too(target: Path) -> None:
 
 
 def test_a_full_gateway_refuses_before_it_reads_a_body() -> None:
-    with engines(Engine("m", delay_s=0.2)) as (engine,):
+    with engines(Engine("m", delay_s=0.1)) as (engine,):
+        engine.words = ["x"] * 10_000  # as long as it takes
         pool = {"name": "all", "urls": [engine.url], "max_concurrent": 1}
         with gateway(pool, server={"queue_size": 0}) as running_, connect(running_) as late:
             url = f"{running_.url}/v1/completions"
@@ -128,7 +138,13 @@ def test_connections_are_counted(target: Path) -> None:
         with connect(server) as one_more:
             assert told(one_more)["code"] == "too_many_connections"
         stack.close()
-        wait_for(lambda: httpx.get(f"{server.url}/health").status_code == 200)
+        wait_for(lambda: answers(server))
+
+
+def answers(server: Answering) -> bool:
+    with suppress(httpx.HTTPError):  # turned away
+        return httpx.get(f"{server.url}/health").status_code == 200
+    return False
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/completions HTTP/1.1\r\nHost: local"])
@@ -136,10 +152,13 @@ def test_a_connection_that_says_nothing_is_closed(
     target: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(connections.bounded, "__defaults__", (0.05, None))
-    with running(target, runtime__slots=1) as server, connect(server) as silent:
+    with (
+        running(target, runtime__slots=1) as server,
+        connect(server) as silent,
+        suppress(ConnectionError),  # it may be closed before a word is said
+    ):
         silent.sendall(sent)
-        with suppress(ConnectionResetError):
-            assert silent.recv(1) == b""
+        assert silent.recv(1) == b""
 
 
 def test_a_connection_that_was_answered_in_between_is_not_idle(
@@ -165,10 +184,10 @@ def test_a_connection_that_was_answered_in_between_is_not_idle(
 
 def test_a_client_that_never_reads_is_let_go(target: Path) -> None:
     with (
-        running(target, runtime__slots=1, server__stall_s=0.3) as server,
+        running(target, runtime__slots=1, server__stall_s=0.3, model__alias=[LONG]) as server,
         connect(server, SO_RCVBUF=2048) as deaf,
     ):
-        body = json.dumps({**ENDLESS, "logprobs": 20}).encode()  # many bytes a token
+        body = json.dumps(ENDLESS).encode()
         deaf.sendall(head(len(body)) + body)
         assert deaf.recv(1)  # it has begun
         wait_for(lambda: server.service.n_open == 0)  # far below the time limit of a request

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from parlay.errors import PromptTooLong
 from parlay.web import bodies, failures
 from parlay.web.schema import ChatRequest
 
@@ -37,6 +38,20 @@ def test_fields_that_do_not_fit_are_named_and_the_body_is_not_called_malformed(
 ) -> None:
     failure = refused(**fields)
     assert (failure.message, failure.param, failure.code) == (message, param, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "param"),
+    [
+        ("/v1/chat/completions", "messages"),
+        ("/v1/completions", "prompt"),
+        ("/v1/responses", "input"),
+        ("/infill", "input_prefix"),
+    ],
+)
+def test_a_prompt_that_is_too_long_is_called_as_its_route_calls_it(path: str, param: str) -> None:
+    failure = failures.of(PromptTooLong("the prompt has 9 tokens"), path)
+    assert (failure.code, failure.param) == ("context_length_exceeded", param)
 
 
 @pytest.mark.parametrize(

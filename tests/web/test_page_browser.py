@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from parlay.cli.demo import PROMPT
 from tests.server.browsing import DESK, PHONE, WANTED, browser, check_access, picture, tab
 from tests.server.running import Running, running, server_on
-from tests.serving import wait_for
+from tests.serving import kept_port, wait_for
 
 LIST = (
     "Repeat this list and add a line: 1. Boil the water. 2. Add the salt. 3. Add the rice."
@@ -26,6 +25,12 @@ REPEATING = "Write ten times: The quick brown fox jumps over the lazy dog."
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with kept_port() as found:
         yield found
 
 
@@ -210,10 +215,7 @@ def test_the_first_screen_lists_the_models_of_this_machine(
 
 
 def test_a_lost_connection_is_said_and_comes_back(target: Path, chromium: Any) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with running(target, server__port=port) as server, tab(chromium, server.url) as found:
+    with running(target) as server, tab(chromium, server.url) as found:
         page = found.page
         page.wait_for_selector(".connection[data-state=open]")
         server.service.draining = True  # ends the streams; the process follows
@@ -226,10 +228,7 @@ def test_a_lost_connection_is_said_and_comes_back(target: Path, chromium: Any) -
         page.wait_for_selector(".figures")
 
 
-def test_a_server_that_is_gone_is_waited_for(target: Path, chromium: Any) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def test_a_server_that_is_gone_is_waited_for(target: Path, chromium: Any, port: int) -> None:
     with running(target, server__port=port) as server:
         url = server.url
         context = tab(chromium, url)

@@ -83,7 +83,7 @@ def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIR
 
 
 async def _fail(request: Request, error: Exception) -> Response:
-    failure = _failure(error)
+    failure = _failure(error, request.url.path)
     service: Behind = request.app.state.service
     service.refused(endpoint_of(request.url.path), failure)
     if failure.status >= 500 and not isinstance(error, failures.Failure):
@@ -91,11 +91,11 @@ async def _fail(request: Request, error: Exception) -> Response:
     return JSONResponse(failure.body_for(request.url.path), failure.status, failure.headers)
 
 
-def _failure(error: Exception) -> failures.Failure:
+def _failure(error: Exception, path: str) -> failures.Failure:
     if isinstance(error, RequestValidationError):
         return failures.of_validation(error.errors(), _FIELDS)
     if isinstance(error.__cause__, RecursionError):  # what reads bodies says only that it failed
         return failures.of(error.__cause__)
     if isinstance(error, HTTPException):
         return failures.Failure(error.status_code, str(error.detail), code="http")
-    return failures.of(error)
+    return failures.of(error, path)

@@ -23,6 +23,8 @@ _ANTHROPIC = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+# Where a route's prompt stands in its body; elsewhere in `messages`.
+_PROMPTS = {"/v1/completions": "prompt", "/v1/responses": "input", "/infill": "input_prefix"}
 
 
 @dataclass(eq=False)
@@ -70,12 +72,13 @@ def timed_out(seconds: float) -> Failure:
     return Failure(504, message, "server_error", "timeout", retry_after=5)
 
 
-def of(error: Exception) -> Failure:
-    """What a client sees of an exception."""
+def of(error: Exception, path: str = "") -> Failure:
+    """What a client sees of an exception on the route that was asked."""
     if isinstance(error, Failure):
         return error
     if isinstance(error, PromptTooLong):
-        return Failure(400, error.message, code="context_length_exceeded", param="messages")
+        param = _PROMPTS.get(path, "messages")
+        return Failure(400, error.message, code="context_length_exceeded", param=param)
     if isinstance(error, BadRequest):
         return Failure(400, error.message)
     if isinstance(error, Closed):

@@ -79,7 +79,12 @@ def self_check(server: Running, form: str) -> None:
 
 def test_a_forced_call_goes_through_control_tokens(client: OpenAI) -> None:
     answer = client.chat.completions.create(
-        model="", messages=[TURN], tools=[TOOL], tool_choice="required", max_tokens=100
+        model="",
+        messages=[TURN],
+        tools=[TOOL],
+        tool_choice="required",
+        max_tokens=100,
+        temperature=0,
     )
     (choice,) = answer.choices
     assert choice.finish_reason == "tool_calls" and not choice.message.content

@@ -120,7 +120,12 @@ def test_a_forced_call_comes_back_in_each_format(openai: OpenAI, anthropic: Anth
 def test_a_streamed_call_is_put_together_by_the_client(anthropic: Anthropic) -> None:
     tool: Any = {"name": "weather", "input_schema": SCHEMA}
     with anthropic.messages.stream(
-        model="m", max_tokens=200, messages=[TURN], tools=[tool], tool_choice={"type": "any"}
+        model="m",
+        max_tokens=200,
+        messages=[TURN],
+        tools=[tool],
+        tool_choice={"type": "any"},
+        extra_body={"temperature": 0},
     ) as stream:
         final = stream.get_final_message()
     block = final.content[0]
@@ -311,7 +316,7 @@ def test_a_long_prompt_shows_signs_of_life(
         held.wait(PATIENCE_S)
 
     server.service.engine.call(hold)  # nothing is read meanwhile
-    body = {field: [TURN], "max_tokens": 4, "stream": True}
+    body = {field: [TURN], "max_tokens": 4, "temperature": 0, "stream": True}
     try:
         with httpx.stream("POST", f"{server.url}{path}", json=body) as response:
             lines = response.iter_lines()

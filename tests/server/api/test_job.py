@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 from parlay.server.api.job import Mailbox
+from tests.serving import PATIENCE_S
 
 
 class Reader:
@@ -63,7 +64,7 @@ def test_nothing_is_lost_between_two_threads() -> None:
         thread.join()
         return reader.items
 
-    assert asyncio.run(asyncio.wait_for(main(), 60)) == list(range(20_000))
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE_S)) == list(range(20_000))
 
 
 def test_who_waits_on_a_loop_that_has_ended_is_cancelled() -> None:

@@ -75,6 +75,7 @@ def test_usage_comes_last_when_it_is_asked_for(client: OpenAI) -> None:
             model="",
             messages=HELLO,
             max_tokens=8,
+            temperature=0,  # a sampled answer may end by itself
             stream=True,
             stream_options={"include_usage": True},
         )
@@ -419,4 +420,8 @@ def test_unknown_fields_are_told_and_bad_values_refused(client: OpenAI) -> None:
 def test_an_oversize_prompt_is_refused_with_its_size(client: OpenAI) -> None:
     with pytest.raises(BadRequestError, match="prompt has") as caught:
         client.completions.create(model="", prompt="q" * 2000, max_tokens=1)
-    assert caught.value.code == "context_length_exceeded"
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
+    with pytest.raises(BadRequestError, match="prompt has") as caught:
+        turn: ChatCompletionMessageParam = {"role": "user", "content": "q" * 2000}
+        client.chat.completions.create(model="", messages=[turn], max_tokens=1)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")

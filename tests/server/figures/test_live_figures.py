@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -138,6 +142,17 @@ def test_streamed_chunks_tell_origins_on_request_only(server: Running) -> None:
 benched = server_on("target", runtime__context_size=4096, runtime__controller="fixed")
 
 
+@contextmanager
+def held(server: Running) -> Iterator[None]:
+    """The engine makes no round meanwhile."""
+    go_on = Event()
+    server.service.engine.ask(partial(go_on.wait, PATIENCE_S))
+    try:
+        yield
+    finally:
+        go_on.set()
+
+
 def progress(server: Running) -> dict[str, Any]:
     found: dict[str, Any] = httpx.get(f"{server.url}/live/bench").json()
     return found
@@ -148,8 +163,9 @@ def test_a_quick_a_b_measures_prices_and_ends_with_an_interval_and_a_report(
 ) -> None:
     url = f"{benched.url}/live/bench"
     assert progress(benched)["state"] == "idle"
-    assert httpx.post(url, json={"pairs": 1, "max_tokens": 8}).status_code == 202
-    refused = httpx.post(url, json={})
+    with held(benched):
+        assert httpx.post(url, json={"pairs": 1, "max_tokens": 8}).status_code == 202
+        refused = httpx.post(url, json={})
     assert refused.status_code == 409 and refused.json()["error"]["code"] == "bench_running"
     wait_for(lambda: progress(benched)["state"] != "running")
     found = progress(benched)
@@ -170,8 +186,9 @@ def test_a_quick_a_b_measures_prices_and_ends_with_an_interval_and_a_report(
 def test_a_quick_a_b_can_be_cancelled(benched: Running) -> None:
     url = f"{benched.url}/live/bench"
     assert httpx.post(url, json={"pairs": 5, "max_tokens": 64}).status_code == 202
-    wait_for(lambda: progress(benched)["total"] > 0)
-    assert httpx.delete(url).status_code == 202
+    wait_for(lambda: bool(benched.service.engine.active))
+    with held(benched):
+        assert httpx.delete(url).status_code == 202
     wait_for(lambda: progress(benched)["state"] == "cancelled")
     wait_for(lambda: not benched.service.engine.active)
 

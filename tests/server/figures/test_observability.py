@@ -7,12 +7,14 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from parlay.deployment import Deployment
 from parlay.server.figures.observer import Recent
 from parlay.server.lifecycle.monitor import Monitor
 from parlay.web.alerts import Alerts
@@ -33,6 +35,7 @@ def samples(server: Running) -> dict[str, float]:
 
 
 def test_metrics_move_with_what_the_response_says(server: Running) -> None:
+    wait_for(lambda: 1 in server.service.observer.baseline.pass_s)  # what a speed-up is told by
     before = samples(server)
     answer = httpx.post(f"{server.url}/v1/completions", json=BODY).json()
     after = samples(server)
@@ -54,6 +57,7 @@ def test_metrics_move_with_what_the_response_says(server: Running) -> None:
 
 def test_the_json_metrics_hold_counts_live_figures_and_state(server: Running) -> None:
     httpx.post(f"{server.url}/v1/completions", json=BODY)
+    wait_for(lambda: server.service.observer.baseline.pass_s.keys() >= {1, 8})
     found = httpx.get(f"{server.url}/metrics/speculative").json()
     assert found["drafted"] >= found["accepted"] > 0
     tried = found["positions"]["1"]
@@ -170,10 +174,11 @@ def test_alerts_are_told_once_and_reach_the_webhook() -> None:
     assert alerts.n_raised["memory_pressure"] == 1 and not alerts.active
 
 
-def test_a_drop_of_acceptance_raises_an_alert(server: Running) -> None:
+def test_a_drop_of_acceptance_raises_an_alert() -> None:
     async def watch(drop: bool) -> None:
-        service = server.service
-        monitor, alerts = Monitor(service), service.alerts
+        alerts = Alerts()
+        watched: Any = SimpleNamespace(deployment=Deployment(), alerts=alerts)
+        monitor = Monitor(watched)
         good, bad = Recent(300, 1000, 800, 0), Recent(300, 1000, 400, 0)
         monitor._acceptance(good)
         monitor._acceptance(bad if drop else good)

@@ -116,11 +116,13 @@ def ended_early(lines: Iterator[str]) -> bool:
 def test_a_client_that_stops_reading_does_not_keep_a_second_sigterm_waiting(
     target: Path, tmp_path: Path
 ) -> None:
-    with served(write(tmp_path / "d.yaml", target)) as server, socket.socket() as client:
+    long = {"alias": ["a name of many bytes " * 1000]}  # in every event: buffers are full soon
+    path = write(tmp_path / "d.yaml", target, model=long)
+    with served(path) as server, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         host, port = server.url.removeprefix("http://").split(":")
         client.connect((host, int(port)))
-        body = json.dumps({**ENDLESS, "logprobs": 20}).encode()  # fills its buffers soon
+        body = json.dumps(ENDLESS).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n"
         client.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
         assert b"200 OK" in client.recv(100)

@@ -65,8 +65,11 @@ class LlamaServer:
 
     def __init__(self, settings: PeerSettings, binary: Path | None = None) -> None:
         """`binary`: a llama-server; None starts the one inside the `xllamacpp` wheel."""
-        self.url = f"http://127.0.0.1:{_free_port()}"
-        port = int(self.url.rsplit(":", 1)[1])
+        if binary and not binary.is_file():
+            raise BadRequest(f"no llama-server at {binary}; check the path")
+        self._address = _kept_address()
+        port = self._address.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
         command = _binary_command(binary, settings, port) if binary else _wheel_command()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
         self._process = subprocess.Popen(
@@ -92,6 +95,7 @@ class LlamaServer:
                 self._process.kill()
                 self._process.wait()
         self._log.close()
+        self._address.close()
 
     def _tell(self, settings: PeerSettings, port: int) -> None:
         """Settings go through the pipe; it stays open, and its end is the server's end."""
@@ -124,11 +128,13 @@ def _healthy(url: str) -> bool:
         return False
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _kept_address() -> socket.socket:
+    """A free port that no other program gets before the server has it: bound, never listened on."""
+    kept = socket.socket()
+    for option in (socket.SO_REUSEADDR, getattr(socket, "SO_REUSEPORT", socket.SO_REUSEADDR)):
+        kept.setsockopt(socket.SOL_SOCKET, option, 1)
+    kept.bind(("127.0.0.1", 0))
+    return kept
 
 
 def _wheel_command() -> list[str]:
@@ -136,8 +142,6 @@ def _wheel_command() -> list[str]:
 
 
 def _binary_command(binary: Path, settings: PeerSettings, port: int) -> list[str]:
-    if not binary.is_file():
-        raise BadRequest(f"no llama-server at {binary}; check the path")
     command = [str(binary), "-m", settings.model, "-c", str(settings.n_context)]
     command += ["-np", str(settings.n_slots)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--spec-type", settings.spec_type]
