@@ -9,9 +9,11 @@ import contextlib
 import gc
 import inspect
 import os
+import ssl
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,14 @@ def patient_http() -> None:
     """A request that names no limit may take a minute, not five seconds: machines may be busy."""
     limits = inspect.signature(httpx.get).parameters["timeout"].default  # the same one everywhere
     limits.connect = limits.read = limits.write = limits.pool = 60.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def certificates_read_once() -> Iterator[None]:
+    """Every client reads all the world's again, in 50 ms: more than most requests here take."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,7 +27,7 @@ class Recorded:
     asked: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     n_drafts: int = 100
-    sleep: Callable[[float], None] = time.sleep  # of what `delay_s` is between two words
+    sleep = staticmethod(time.sleep)
 
     def get(self, path: str) -> Any:
         """JSON, text, or None for not found."""

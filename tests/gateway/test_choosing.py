@@ -82,7 +82,7 @@ def test_traffic_follows_measured_time_and_the_answer_says_both_times(
         assert routes[0]["speculates"] is betting_is_faster
         assert only(running, "parlay_route_decisions_total") == 31
         wait_for(lambda: len(measured) == 31)
-        assert all(seconds > 0 and tokens == len(WORDS) for seconds, tokens in measured)
+        assert all(seconds > 0 and 0 < tokens <= len(WORDS) for seconds, tokens in measured)
 
 
 def test_each_route_has_its_own_answer_to_the_question() -> None:
