@@ -36,7 +36,9 @@ def quietly(_share: float, _what: str) -> None:
 # Python's own part of a round, beside choosing one token per row.
 OVERHEAD_S = 60e-6
 _N_PREFIX = 24
-# Small shapes are used most and change most; of the others two passes have to do.
+_N_TOGETHER = 8  # tokens before passes over several sequences: every one of them reads its own
+# Small shapes are used most and change most; of the others two passes have to do, and one on a CPU,
+# where it is long: later rounds correct what it misled about.
 _N_SAMPLES, _N_SAMPLES_WIDE, _SMALL_ROWS = 3, 2, 5
 # Every shape up to here is measured, then those where kernels are known to switch.
 _DENSE_ROWS = 9
@@ -160,7 +162,8 @@ def measure(
             run()
         progress(1.0, "done")
     finally:
-        target.clear(0)
+        for seq_id in range(n_sequences):
+            target.clear(seq_id)
     return table(target, timed, origin, clock)
 
 
@@ -214,7 +217,8 @@ def tasks(
     wide = [b for b in _WIDE_ROWS if widest < b <= most_rows] if target.steady else []
     first = [b for b in (2, 4, 8, 16) if b < widest]  # kernels switch beyond 8 and 16
     for b in (*first, widest, *wide, *(b for b in shapes if b not in first)):
-        n = _N_SAMPLES if b <= _SMALL_ROWS else _N_SAMPLES_WIDE
+        n_wide = _N_SAMPLES_WIDE if target.steady else 1
+        n = _N_SAMPLES if b <= _SMALL_ROWS else n_wide
         yield f"{b} rows", partial(_time_shape, target, b, n)
     for n in numbers_up_to(n_sequences):
         yield f"{n} sequences", partial(_time_together, target, n)
@@ -275,16 +279,12 @@ def _time_rollback(passes: Stopwatch) -> None:
 def _time_together(passes: Stopwatch, n_sequences: int) -> None:
     """Passes over several sequences, with few rows of each; their texts are read once."""
     sequences, most = range(n_sequences), max(_ROWS_EACH)
-    texts = [real_tokens(passes, _N_PREFIX + most, place=s) for s in sequences]
-    try:
-        for rows in [n for n in _ROWS_EACH for _ in range(1 + 3 * int(passes.steady))]:
-            for s in sequences:
-                rewind(passes, texts[s][:_N_PREFIX], s)
-            end = _N_PREFIX + rows
-            passes.decode([Span(s, _N_PREFIX, texts[s][_N_PREFIX:end], rows) for s in sequences])
-    finally:
+    texts = [real_tokens(passes, _N_TOGETHER + most, place=s) for s in sequences]
+    for rows in [n for n in _ROWS_EACH for _ in range(1 + 3 * int(passes.steady))]:
         for s in sequences:
-            passes.clear(s)
+            rewind(passes, texts[s][:_N_TOGETHER], s)
+        end = _N_TOGETHER + rows
+        passes.decode([Span(s, _N_TOGETHER, texts[s][_N_TOGETHER:end], rows) for s in sequences])
 
 
 def _time_drafter(drafter: Stopwatch) -> None:

@@ -14,6 +14,8 @@ from parlay.decoding.span import Span
 from parlay.errors import DecodeError
 from parlay.runtime.exact.class_probe import Probe, probe, reaches, still_holds
 from parlay.runtime.exact.exactness import ExactClass
+from parlay.runtime.exact.walking import Budget, Walker
+from parlay.runtime.exact.whole_probe import WholeProbe
 from parlay.testing import ScriptedModel, hashed_logits
 
 LOGITS = hashed_logits(16)
@@ -378,6 +380,38 @@ def test_a_probe_that_runs_out_of_time_calls_nothing_exact_that_is_not(
             assert max(fit) <= 5 or min(fit) > 5 or length == lucky or len(fit) == 1
 
 
+def spent(kernel: Kernel) -> tuple[int, int]:
+    """Passes and rows of a probe as the default model has it on a CPU."""
+    model = Kernels(kernel, 1024)
+    assert probe(model, MAX_ROWS, 4, chunk=128, wide=65).complete
+    return len(model.shapes), sum(map(sum, model.shapes))
+
+
+def test_where_all_passes_agree_one_text_shows_it() -> None:
+    """Twice a long text and once every width, nearly: most of it reads a prompt past a page."""
+    passes, rows = spent(lambda n, start, place: 0)
+    assert passes <= 36
+    assert rows <= 580
+
+
+def test_where_passes_differ_next_to_nothing_is_spent_before_it_is_asked_which() -> None:
+    model = Kernels(lambda n, start, place: int(n > 1), 1024)
+    walker = Walker(model, 128, Budget(60.0))
+    assert WholeProbe(walker, MAX_ROWS, 65).find() is None
+    assert sum(map(sum, model.shapes)) <= MAX_ROWS + 1
+
+
+@pytest.mark.parametrize("wide", [0, 40, 65])
+def test_much_wider_passes_are_in_the_class_where_they_agree_too(wide: int) -> None:
+    def widest(kernel: Kernel) -> int:
+        (found,) = probe(Kernels(kernel, 1024), MAX_ROWS, 1, chunk=128, wide=wide).classes
+        assert found.prompts
+        return max(found.widths)
+
+    assert widest(lambda n, start, place: 0) == max(MAX_ROWS, wide)
+    assert widest(lambda n, start, place: int(n in (40, 65))) == MAX_ROWS
+
+
 # -- what it leaves behind ---------------------------------------------------------------------
 
 
@@ -387,7 +421,7 @@ def test_the_probe_leaves_every_cache_empty() -> None:
     assert not any(model.cache.values())
 
 
-@pytest.mark.parametrize("n_good", [0, 1, 20, 60])
+@pytest.mark.parametrize("n_good", [0, 1, 20, 40])
 def test_a_failing_pass_ends_the_probe_with_its_error_and_empty_caches(n_good: int) -> None:
     class Failing(ScriptedModel):
         n_left = n_good

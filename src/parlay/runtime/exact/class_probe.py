@@ -7,22 +7,21 @@ a class.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from parlay.decoding.span import Passes
 from parlay.runtime.exact.company_probe import Company, Together
 from parlay.runtime.exact.exactness import PAGE, SINGLE, ExactClass, n_pages
+from parlay.runtime.exact.signing import signature
 from parlay.runtime.exact.walking import Budget, Digest, OutOfTime, WalkedRun, Walker
+from parlay.runtime.exact.whole_probe import WholeProbe
 from parlay.timing.probe_text import probe_tokens
 
 # A shape must agree in unrelated contexts, since one can agree by chance (two are too few, as a
 # tiny model at Q4_K_M shows), and past the first page.
 _SHORT, _OTHER, _LONG = 24, 9, 264
 _N_MIXED = 12  # tokens of a walk in which widths and padding change from pass to pass
-_N_SIGNED = 4  # places whose logits tell later whether a class still holds
-_CHUNKS = (19, 128)  # sizes of prompts' chunks that stand for all of them, with the largest
 # On a GPU the fourth pass of a shape is the first that costs what later ones will.
 _N_UNTIL_STEADY = 4
 
@@ -69,7 +68,7 @@ def still_holds(passes: Passes, found: ExactClass, chunk: int = 16, seq_id: int 
     """Whether a class probed earlier gives the same logits now; a few passes tell."""
     try:
         walker = Walker(passes, chunk, Budget(float("inf")))
-        return found.digest == _signature(walker, found, seq_id)
+        return found.digest == signature(walker, found, seq_id)
     finally:
         passes.clear(seq_id)
 
@@ -128,13 +127,38 @@ class _Probing:
         self._size = walker.passes.context_size
         # What padded plain passes gave, by the length of the text before them and their rows.
         self._plain: dict[tuple[int, int], list[Digest]] = {}
-        self._ends: dict[int, list[Digest]] = {}  # by the length of a text, those of its chunks
 
     def find(self) -> Probe:
+        """One class where everything agrees; else those there are."""
         fitting = [n for n in (_SHORT, _OTHER, _LONG) if n + self._max_rows <= self._size]
+        if not fitting:
+            return Probe((SINGLE,), complete=True)
+        try:
+            whole = self._whole()
+        except OutOfTime:
+            return Probe((SINGLE,), complete=False)
+        return self._of_one(whole) if whole is not None else self._of_several(fitting)
+
+    def _whole(self) -> ExactClass | None:
+        """On a GPU passes differ, or agree on a page alone."""
+        if self._walker.passes.steady:
+            return None
+        return WholeProbe(self._walker, self._max_rows, self._wide).find()
+
+    def _of_one(self, whole: ExactClass) -> Probe:
+        """Nothing is to be chosen: what several sequences have waits until there are some."""
+        try:
+            bands = whole.bands | set(self._long_bands(whole))
+            found, complete = replace(whole, bands=bands), True
+        except OutOfTime:
+            found, complete = whole, False
+        several = self._n_sequences > 1 and complete
+        return Probe(tuple(self._in_company([found]) if several else [found]), complete)
+
+    def _of_several(self, fitting: Sequence[int]) -> Probe:
         groups, probed = self._agreeing(fitting)
-        if len(probed) < min(2, len(fitting)) or not fitting:
-            return Probe((SINGLE,), complete=not fitting)
+        if len(probed) < min(2, len(fitting)):
+            return Probe((SINGLE,), complete=False)
         by_page = self._walker.passes.steady
         classes = [ExactClass(group, paged=by_page, by_page=by_page) for group in groups]
         classes = [replace(c, bands=frozenset(map(c.place, probed))) for c in classes]
@@ -159,7 +183,7 @@ class _Probing:
         for n_prefix in fitting:
             text = self._text(n_prefix)
             try:
-                self._ends[n_prefix] = self._walker.read(text.prefix)
+                self._walker.read(text.prefix)
                 groups = [part for group in groups for part in self._split(text, group)]
             except OutOfTime:
                 break
@@ -238,9 +262,8 @@ class _Probing:
 
     def _described(self, classes: Sequence[ExactClass]) -> list[ExactClass]:
         found = [replace(c, paged=self._is_paged(c)) for c in classes]
-        found = [self._with_prompts(c) for c in found]
         found = [replace(c, bands=c.bands | set(self._long_bands(c))) for c in found]
-        return [replace(c, digest=_signature(self._walker, c)) for c in found]
+        return [replace(c, digest=signature(self._walker, c)) for c in found]
 
     def _is_paged(self, found: ExactClass) -> bool:
         """Whether a row changes when its pass reads a page more than its own place needs; that it
@@ -255,54 +278,6 @@ class _Probing:
         plain = self._walker.step(start, text[start : start + 1], found.floor)
         self._walker.rewind(text[:start])
         return self._walker.step(start, text[start : start + 1], widest) != plain
-
-    def _with_prompts(self, found: ExactClass) -> ExactClass:
-        """A class that prompts' chunks agree with, with the widest drafts if they do too."""
-        walker = self._walker
-        most = min(walker.chunk, self._size - self._max_rows - 1)
-        if found.floor > 1 or found.limit < self._max_rows or most < 1:
-            return found
-        tokens = self._text(_LONG).prefix[: most + 1]  # the long text begins with a chunk
-        known = self._after_chunk(tokens) if walker.chunk == most < len(tokens) else None
-        if known is None:
-            tokens = probe_tokens(most + 1, walker.passes.n_vocab, most)
-        walker.passes.clear(0)
-        own = list(walker.in_full(tokens, self._max_rows))
-        if not self._reads_alike(tokens, own, known):
-            return found
-        wide = min(self._wide, walker.chunk)
-        wider = self._max_rows < wide <= most and self._is_wide(tokens[:wide], own)
-        widths = frozenset(range(1, wide + 1)) if wider else found.widths
-        return replace(found, prompts=True, widths=widths)
-
-    def _after_chunk(self, tokens: Sequence[int]) -> list[Digest] | None:
-        """Of a chunk that begins the text in the cache: its end, and what follows it; None: the
-        text there is another, or cannot be cut."""
-        walker, size = self._walker, len(tokens) - 1
-        if _LONG not in self._ends or walker.passes.reusable(0, size) != size:
-            return None
-        walker.passes.truncate(0, size)
-        return [self._ends[_LONG][0], *walker.step(size, tokens[size:], 1)]
-
-    def _reads_alike(
-        self, tokens: Sequence[int], own: Sequence[Digest], known: Sequence[Digest] | None
-    ) -> bool:
-        """Whether prompts read in chunks leave the logits and the cache that the class would;
-        `known`: of the largest chunk, if it was read before."""
-        walker, most = self._walker, len(tokens) - 1
-        sizes = {min(size, most) for size in (*_CHUNKS, most)}
-        if known is not None and known != own[most - 1 :]:
-            return False
-        for size in sorted(sizes - {most} if known is not None else sizes):
-            if walker.end(tokens[:size]) != own[size - 1]:
-                return False
-            if walker.step(size, tokens[size : size + 1], 1) != own[size : size + 1]:
-                return False
-        return True
-
-    def _is_wide(self, tokens: Sequence[int], own: Sequence[Digest]) -> bool:
-        self._walker.passes.clear(0)
-        return self._walker.step(0, tokens, len(tokens)) == own[: len(tokens)]
 
     def _long_bands(self, found: ExactClass) -> Iterator[int]:
         """A cache that cannot be cut anywhere cannot be probed in the middle of an answer."""
@@ -327,12 +302,3 @@ def _mixes(walker: Walker, run: WalkedRun, widths: frozenset[int]) -> bool:
 def _few(group: frozenset[int]) -> frozenset[int]:
     """Widths that stand for all of a group, once all of them agreed in one context."""
     return frozenset(sorted(group)[:5]) | {max(group)}
-
-
-def _signature(walker: Walker, found: ExactClass, seq_id: int = 0) -> str:
-    """A hash of what the class gives for a fixed text."""
-    n = min(_SHORT, walker.passes.context_size - _N_SIGNED - found.floor)
-    tokens = probe_tokens(n + _N_SIGNED, walker.passes.n_vocab)
-    walker.read(tokens[:n], seq_id)
-    rows = walker.walk(n, tokens[n:], found.floor, seq_id)
-    return hashlib.sha256(b"".join(rows)).hexdigest()[:24]
