@@ -1,13 +1,16 @@
-"""Structured output from Python: schemas and grammars hold, with drafts and without."""
+"""Parlay from Python: what the package gives, and schemas and grammars, with drafts and without."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import parlay as package
 from parlay import Parlay
 from parlay.errors import BadRequest
 
@@ -43,3 +46,15 @@ def test_drafts_do_not_change_what_a_grammar_lets_through(parlay: Parlay) -> Non
 def test_one_form_at_a_time(parlay: Parlay) -> None:
     with pytest.raises(BadRequest, match="not both"):
         parlay.generate("hello", json_schema=SCHEMA, grammar='root ::= "on"')
+
+
+def test_the_package_gives_all_it_names_and_nothing_else() -> None:
+    assert all(getattr(package, name) for name in package.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        package.Nothing  # noqa: B018
+
+
+def test_a_part_starts_without_the_rest() -> None:
+    """Processes that only read a grammar or keep a record are started often."""
+    code = "import sys, parlay.store; sys.exit('parlay.runtime' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,15 +1,34 @@
-"""Parlay: speculative decoding on llama.cpp that never loses the bet."""
+"""Parlay: speculative decoding on llama.cpp that never loses the bet.
+
+What it gives is loaded when it is asked for: a process that needs one part starts without the rest.
+"""
 
 import contextlib as _contextlib
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 # Some GPU builds of llama.cpp crash at load when numpy's libraries came first. A gateway has none.
 with _contextlib.suppress(ModuleNotFoundError):
     import llama_cpp as _first  # noqa: F401
 
-from parlay.decoding.sampling import Sampling
-from parlay.errors import ParlayError
-from parlay.parlay import Parlay
-from parlay.runtime.answer import Answer
+if _TYPE_CHECKING:
+    from parlay.decoding.sampling import Sampling
+    from parlay.errors import ParlayError
+    from parlay.parlay import Parlay
+    from parlay.runtime.answer import Answer
 
 __version__ = "0.2.0"
 __all__ = ["Answer", "Parlay", "ParlayError", "Sampling", "__version__"]
+_HOMES = {
+    "Answer": "parlay.runtime.answer",
+    "Parlay": "parlay.parlay",
+    "ParlayError": "parlay.errors",
+    "Sampling": "parlay.decoding.sampling",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'parlay' has no attribute {name!r}")
+    found = globals()[name] = getattr(_import_module(_HOMES[name]), name)
+    return found
