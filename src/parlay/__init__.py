@@ -28,7 +28,13 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'parlay' has no attribute {name!r}")
-    found = globals()[name] = getattr(_import_module(_HOMES[name]), name)
-    return found
+    """A name of the package, or one of its parts."""
+    if name in _HOMES:
+        found = globals()[name] = getattr(_import_module(_HOMES[name]), name)
+        return found
+    try:
+        return _import_module(f"parlay.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"parlay.{name}":
+            raise
+        raise AttributeError(f"module 'parlay' has no attribute {name!r}") from None
