@@ -264,3 +264,196 @@ def test_drawn_text_is_guessed_with_the_noise_of_its_place(model: Gated, ahead: 
     (found,) = ahead.propose([Ask(0, text, 3, sampling=drawn, position=9)])
     assert draft.tokens == long.tokens[:3]
     assert found.tokens == long.tokens[4:] and found.n_ahead == 3
+
+
+# -- prompts ------------------------------------------------------------------
+
+PROMPT = [4, 5, 6, 7, 8, 9, 10, 11]
+N_READS = 3  # passes over it: all but two tokens, and those one by one
+LONG = [12] * 70
+
+
+def drafted_for(ahead: DraftAhead, seq_id: int = 0) -> None:
+    """An answer that was drafted ahead for, so that the next prompt is worth reading."""
+    ahead.propose([Ask(seq_id, [1, 2, 3], 2)])
+    ahead.ahead([Further(seq_id, [1, 2, 3], 2, 2)])
+    ahead.finish(seq_id, [1, 2, 3])
+    ahead.forget(seq_id)
+
+
+def begin_reading(ahead: DraftAhead, model: Gated, prompt: list[int] = PROMPT) -> None:
+    """The drafter reads a prompt: its first pass has begun and waits."""
+    drafted_for(ahead)
+    model.shapes.clear()
+    model.gated = True
+    ahead.read_along(0, prompt)
+    model.wait_for_pass()
+
+
+def test_a_prompt_is_not_read_along_before_an_answer_was_drafted_ahead_for(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    ahead.read_along(0, PROMPT)
+    ahead.propose([Ask(1, [1, 2, 3], 2)])
+    ahead.finish(1, [1, 2, 3])
+    ahead.read_along(0, PROMPT)
+    assert not any(name.startswith(THREAD) for name in model.threads)
+    assert ahead.n_unread(0, PROMPT) == len(PROMPT)
+
+
+@pytest.mark.parametrize("n_read", range(N_READS))
+def test_whenever_a_prompt_ends_the_first_draft_is_what_the_drafter_would_draft_alone(
+    model: Gated, ahead: DraftAhead, n_read: int
+) -> None:
+    """So many of its passes over the prompt have ended when the target's has."""
+    begin_reading(ahead, model)
+    draft_on(model, n_read)
+    text = [*PROMPT, 3]
+    model.open_gate()
+    (found,) = ahead.propose([Ask(0, text, 3)])
+    assert list(found.tokens) == greedy(text, 3)
+    assert model.cache[0] == [*text, *found.tokens[:-1]]
+
+
+def test_a_prompt_that_was_read_leaves_one_token_and_the_shape_of_drafts(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    begin_reading(ahead, model)
+    draft_on(model, N_READS - 1)
+    model.open_gate()
+    ahead._submit(lambda: None).result()  # the last pass has ended
+    assert model.shapes == [(len(PROMPT) - 2,), (1,), (1,)]
+    text = [*PROMPT, 3]
+    assert ahead.n_unread(0, text) == 1
+    ahead.propose([Ask(0, text, 1)])
+    assert model.shapes[N_READS:] == [(1,)]
+
+
+def test_what_is_not_read_yet_is_told(model: Gated, ahead: DraftAhead) -> None:
+    begin_reading(ahead, model)
+    assert ahead.n_unread(0, [*PROMPT, 3]) == len(PROMPT) + 1
+    draft_on(model, 1)
+    assert ahead.n_unread(0, [*PROMPT, 3]) == 3
+
+
+def test_what_reading_took_is_told_once(model: Gated, ahead: DraftAhead) -> None:
+    begin_reading(ahead, model)
+    draft_on(model, 1)
+    assert ahead.ready(0, PROMPT).read_s > 0
+    assert ahead.ready(0, PROMPT).read_s == 0
+
+
+def test_a_long_prompt_is_read_in_passes_of_the_batch(model: Gated, ahead: DraftAhead) -> None:
+    drafted_for(ahead)
+    model.shapes.clear()
+    ahead.read_along(0, LONG)
+    ahead._submit(lambda: None).result()
+    assert model.shapes == [(32,), (32,), (4,), (1,), (1,)]
+
+
+def test_a_prompt_longer_than_the_drafters_context_is_left_alone(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    drafted_for(ahead)
+    model.shapes.clear()
+    ahead.read_along(0, [1] * model.context_size)
+    ahead._submit(lambda: None).result()
+    assert not model.shapes
+
+
+@pytest.mark.parametrize("call", ["forget", "shift", "close", "propose"])
+def test_whoever_asks_something_of_it_waits_for_one_pass_over_a_prompt_at_most(
+    model: Gated, ahead: DraftAhead, call: str
+) -> None:
+    calls: dict[str, Callable[[], object]] = {
+        "forget": lambda: ahead.forget(1),
+        "shift": lambda: ahead.shift(1, 1, 1),
+        "close": ahead.close,
+        "propose": lambda: ahead.propose([Ask(1, [2, 3], 1)]),
+    }
+    begin_reading(ahead, model, LONG)
+    reading = ahead._readings[0]
+    caller = threading.Thread(target=calls[call])
+    caller.start()
+    while not reading.called_back:  # it has asked; the pass is still under way
+        assert caller.is_alive()
+    model.open_gate()
+    caller.join(PATIENCE_S)
+    assert not caller.is_alive()
+    assert model.shapes[:1] == [(32,)] and (32,) not in model.shapes[1:]
+
+
+def test_an_answer_that_is_cancelled_is_read_for_no_further(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    begin_reading(ahead, model, LONG)
+    ahead.finish(0, LONG)
+    model.open_gate()
+    ahead._submit(lambda: None).result()
+    assert model.shapes == [(32,)]
+
+
+def test_told_of_a_prompt_again_it_goes_on_where_it_was_called_back(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    begin_reading(ahead, model, LONG)
+    ahead._stop_reading()  # as by a draft for somebody else
+    model.open_gate()
+    ahead._submit(lambda: None).result()
+    ahead.read_along(0, LONG)
+    ahead.read_along(0, LONG)  # under way: nothing to add
+    ahead._submit(lambda: None).result()
+    assert model.shapes == [(32,), (32,), (4,), (1,), (1,)]
+
+
+def test_drafting_ahead_comes_before_a_prompt(model: Gated, ahead: DraftAhead) -> None:
+    drafted_for(ahead)
+    ahead.propose([Ask(1, [1, 2, 3], 2)])
+    model.shapes.clear()
+    model.gated = True
+    ahead.read_along(0, LONG)
+    model.wait_for_pass()
+    ahead.ahead([Further(1, [1, 2, 3], 2, 2)])
+    model.open_gate()
+    ahead._submit(lambda: None).result()
+    assert model.shapes == [(32,), *[(1,)] * 3]
+
+
+def test_a_pass_over_a_prompt_that_fails_is_told_with_the_next_draft_and_then_forgotten(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    begin_reading(ahead, model)
+    model.fail_next = 1
+    model.open_gate()
+    ahead._submit(lambda: None).result()
+    ahead.read_along(0, PROMPT)  # nobody reads on before it is told
+    ahead._submit(lambda: None).result()
+    assert not model.shapes
+    text = [*PROMPT, 3]
+    assert ahead.n_unread(0, text) == len(text)
+    with pytest.raises(DecodeError, match="scripted"):
+        ahead.propose([Ask(0, text, 3)])
+    (found,) = ahead.propose([Ask(0, text, 3)])
+    assert list(found.tokens) == greedy(text, 3)
+
+
+def test_after_a_prompt_that_was_read_in_vain_the_next_is_left_alone(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    drafted_for(ahead)
+    ahead.read_along(0, PROMPT)
+    ahead.finish(0, PROMPT)  # nothing was drafted ahead for it
+    ahead.forget(0)
+    model.shapes.clear()
+    ahead.read_along(0, PROMPT)
+    ahead._submit(lambda: None).result()
+    assert not model.shapes
+
+
+def test_an_answer_it_had_no_part_in_says_nothing(model: Gated, ahead: DraftAhead) -> None:
+    drafted_for(ahead)
+    ahead.finish(1, [1, 2])  # of a request without drafts
+    model.shapes.clear()
+    ahead.read_along(0, PROMPT)
+    ahead._submit(lambda: None).result()
+    assert len(model.shapes) == N_READS

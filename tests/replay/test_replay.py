@@ -410,3 +410,14 @@ def test_a_look_takes_its_time_and_none_of_the_pass() -> None:
     assert {(r.n_rows, r.n_pass_rows, r.n_drafted) for r in looks} == {(1, 1, 0)}
     assert looks[0].n_dropped == 15
     assert all(r.timing.draft_s > 2e-3 for r in looks)
+
+
+def test_a_prompt_that_is_read_beside_the_target_is_not_caught_up_with() -> None:
+    costs, texts = as_measured("gpu-14b-f16", 0.00185), [holding(i, 0.95) for i in range(6)]
+
+    def seconds(*, along: bool) -> float:
+        return total(Replay(texts, ("model",), along).run(FixedWindow(8), costs)).seconds
+
+    assert costs.drafter is not None
+    each_s = costs.drafter.catch_up_s(texts[0].n_prompt + 1) - costs.drafter.catch_up_s(1)
+    assert seconds(along=False) - seconds(along=True) == pytest.approx(len(texts) * each_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from parlay.decoding.span import Span
 from parlay.proposers.ahead import THREAD, DraftAhead
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
+from parlay.proposers.proposer import Ask
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Sequence as Answering
 from parlay.testing import Logits, ScriptedModel
@@ -204,6 +206,115 @@ def test_a_drafter_may_be_taken_away_between_two_rounds(beside: Callable[..., Be
     assert made.rig.text(seq) == plain(REQUEST)
 
 
+# -- prompts ----------------------------------------------------------------------------------
+
+LONG = Request(tuple(range(1, 21)), max_tokens=12)  # three passes of the rig's eight tokens
+N_LONG = len(LONG.prompt)
+
+
+def has_read(made: Beside, n: int) -> Callable[[], None]:
+    """What a pass of the target waits for: that the drafter has read so many tokens of a prompt."""
+
+    def wait() -> None:
+        reading = made.ahead._readings.get(0)
+        while reading is not None and reading.n_read < n and not reading.called_back:
+            os.sched_yield()
+
+    return wait
+
+
+@pytest.mark.parametrize("n_read", [0, N_LONG - 2, N_LONG - 1, N_LONG])
+@pytest.mark.parametrize("period", [0, 3])
+def test_however_far_a_prompt_is_read_along_when_the_target_has_read_it_the_text_is_the_same(
+    beside: Callable[..., Beside], n_read: int, period: int
+) -> None:
+    made = beside(period)
+    made.meanwhile = has_read(made, n_read)
+    (seq,) = made.rig.run(LONG)
+    assert made.rig.text(seq) == plain(LONG)
+    assert not seq.counts.fallbacks[Fallback.DRAFT_ERROR]
+
+
+def test_a_prompt_read_along_needs_one_pass_before_its_first_draft(
+    beside: Callable[..., Beside],
+) -> None:
+    made = beside()
+    made.meanwhile = has_read(made, N_LONG)
+    seq = made.rig.add(LONG)
+    while not seq.n_generated:
+        made.rig.scheduler.step()
+    made.meanwhile = lambda: None
+    made.drafter.shapes.clear()
+    made.ahead.propose([Ask(0, seq.tokens, 1)])
+    assert made.drafter.shapes == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "request_", [replace(LONG, window=0), replace(LONG, proposers=("suffix",))]
+)
+def test_a_prompt_that_nobody_drafts_for_is_not_read_along(
+    beside: Callable[..., Beside], request_: Request
+) -> None:
+    made = beside()
+    made.rig.run(request_)
+    made.ahead.forget(1)
+    assert not made.drafter.shapes
+
+
+def test_an_answer_cancelled_while_its_prompt_is_read_along_ends_and_the_next_one_is_right(
+    beside: Callable[..., Beside],
+) -> None:
+    made = beside()
+    seq = made.rig.add(LONG)
+    made.meanwhile = lambda: setattr(seq, "cancelled", True)
+    made.rig.finish()
+    made.meanwhile = lambda: None
+    (next_one,) = made.rig.run(REQUEST)
+    assert seq.finish_reason == "cancelled" and not seq.n_generated
+    assert made.rig.text(next_one) == plain(REQUEST)
+
+
+def test_a_prompt_whose_pass_fails_beside_a_reading_drafter_is_made_good(
+    beside: Callable[..., Beside],
+) -> None:
+    made = beside()
+    seq = made.rig.add(LONG)
+    failed = iter([False, True])  # its second pass: the drafter reads by then
+
+    def fail() -> None:
+        made.rig.target.fail_next = int(next(failed, False))
+
+    made.meanwhile = fail
+    made.rig.finish()
+    assert seq.finish_reason == "error"  # as without a drafter: a prompt alone, and no draft
+    (next_one,) = made.rig.run(LONG)
+    assert made.rig.text(next_one) == plain(LONG)
+
+
+def test_a_drafter_that_fails_at_a_prompt_costs_a_draft_and_not_a_word(
+    beside: Callable[..., Beside],
+) -> None:
+    made = beside()
+    made.drafter.fail_next = 1
+    (seq,) = made.rig.run(LONG)
+    assert made.rig.text(seq) == plain(LONG)
+    assert seq.counts.fallbacks[Fallback.DRAFT_ERROR] == 1
+
+
+def test_a_drafter_may_be_taken_away_while_it_reads_a_prompt(
+    beside: Callable[..., Beside],
+) -> None:
+    made = beside()
+    seq = made.rig.add(LONG)
+    made.rig.scheduler.step()  # the first pass over its prompt: the drafter has begun
+    assert made.ahead._readings
+    made.rig.bets.proposers.pop("model")  # as under memory pressure
+    made.ahead.close()
+    assert made.drafter.closed
+    made.rig.finish()
+    assert made.rig.text(seq) == plain(LONG)
+
+
 # -- real models on a CPU ---------------------------------------------------------------------
 
 
@@ -244,4 +355,13 @@ def test_an_engine_closes_while_both_work(files: tuple[Path, Path]) -> None:
     with Parlay(target, draft=str(drafter), draft_ahead="on", **HOW) as parlay:
         stream = parlay.stream("abc", raw=True, max_tokens=200)
         next(iter(stream))
+    assert not drafters()
+
+
+def test_an_engine_closes_while_both_read_a_prompt(files: tuple[Path, Path]) -> None:
+    target, drafter = files
+    with Parlay(
+        target, draft=str(drafter), window=3, context_size=256, threads=1, draft_ahead="on"
+    ) as parlay:
+        parlay.stream("abc" * 30, raw=True, max_tokens=20)
     assert not drafters()

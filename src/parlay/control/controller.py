@@ -37,7 +37,7 @@ class View:
     floor: int = 1  # rows of each sequence that the pass is padded to at least
     pads: bool = False  # whether its pass may be padded to any shape
     look: Look | None = None  # what came of the last one that was asked for, told once
-    # By draft model that reads without being asked: tokens it lacks before the last one.
+    # By draft model that reads without being asked: tokens it lacks before it can draft.
     unread: Mapping[str, int] = field(default_factory=dict)
 
     def silenced(self, free: Collection[str]) -> View:

@@ -10,9 +10,10 @@ from typing import Any
 
 from parlay.control.account import Account
 from parlay.control.betting.followed_request import FollowedRequest
+from parlay.control.controller import View
 from parlay.control.looks import Looks
 from parlay.control.prices.both import Both
-from parlay.control.prices.cost import CostTable, Curve, DrafterCost
+from parlay.control.prices.cost import MAX_ROWS, CostTable, Curve, DrafterCost
 from parlay.control.prices.cutting import APART, Cutting
 from parlay.control.prices.cutting import seconds as seconds_of
 from parlay.control.prices.shapes import Shapes
@@ -112,6 +113,13 @@ class Learner:
         for r in rounds:
             if r.seq_id in self._requests:
                 self.account.spend(r.seq_id, (search_s + r.outside_s) / self.costs.pace)
+
+    def _spend_reading(self, view: View) -> None:
+        """A draft model read the prompt beside the target, whose pass took the longer for it."""
+        cost = self.costs.cost_of(view.ready.proposer)
+        if cost is not None and cost.both is not None:
+            longer = cost.both.slowdown[min(view.n_context, MAX_ROWS)] - 1.0
+            self.account.spend(view.seq_id, longer * view.ready.read_s / self.costs.pace)
 
     def _learn(self, r: Round, request: FollowedRequest) -> None:
         view = request.view

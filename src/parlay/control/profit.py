@@ -84,6 +84,8 @@ class ProfitController(Learner):
         request.view = view
         if view.look is not None:
             self._saw(request, view.look)
+        if view.ready.read_s:
+            self._spend_reading(view)
         request.asked, request.refused = "none", None
         return request
 

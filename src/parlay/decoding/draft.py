@@ -60,6 +60,7 @@ class Ready:
     n_ahead: int = 0  # drafted ahead since it was last looked at, of use or not
     ahead_s: float = 0.0  # what those took
     proposer: str = ""  # whose it is; empty: there is one only
+    read_s: float = 0.0  # since the last look, reading a prompt beside the target
 
     def of(self, proposer: str) -> int:
         """Tokens that are ready if this proposer is asked."""

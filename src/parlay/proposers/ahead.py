@@ -3,15 +3,20 @@
 Knows the draft model, not the target. The drafter takes its own next token for the target's, and
 drafts on from there. Nobody tells it what was accepted: it looks at the text. From the first time
 on, only its thread calls the drafter's context; before that there is no thread.
+
+Where the last answer was drafted ahead for, the next prompt is read while the target reads it.
+Whatever is asked of the drafter comes first: it is called back within one pass, and what is left
+unread is caught up with as ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
+from time import perf_counter
 from typing import TypeVar
 
 from parlay.decoding.draft import Draft, Ready
@@ -60,8 +65,24 @@ class _Walk:
             return not (self.ended or self.called_back)
 
 
+@dataclass(slots=True)
+class _Reading:
+    """A prompt, and how far the thread has read it."""
+
+    tokens: Sequence[int]
+    n_read: int = 0
+    seconds: float = 0.0  # so far; only the thread adds to it
+    told_s: float = 0.0  # of them, those that were told
+    called_back: bool = False
+
+    def tell(self) -> float:
+        """Seconds since the last time."""
+        before, self.told_s = self.told_s, self.seconds
+        return self.told_s - before
+
+
 class DraftAhead:
-    """A draft model that may go on while the target verifies."""
+    """A draft model that may go on while the target verifies, and read while it reads."""
 
     continues = True
 
@@ -73,6 +94,9 @@ class DraftAhead:
         self._thread: ThreadPoolExecutor | None = None
         self._walk = _Walk((), ended=True)
         self._failure: Exception | None = None
+        self._readings: dict[int, _Reading] = {}  # by sequence
+        self._followed: set[int] = set()  # sequences that it has drafted ahead for
+        self._pays = always  # whether the last answer it had a part in was one of those
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         made = [self.drafter.made(ask) for ask in asks]
@@ -90,9 +114,29 @@ class DraftAhead:
     def ahead(self, further: Sequence[Further]) -> None:
         """Draft on for these sequences, until asked for something else. Comes back at once."""
         ways = [way for each in further if (way := self._way(each)) is not None]
+        self._followed.update(each.seq_id for each in further)
         if ways and not self._walk.turn_to(ways):
+            self._stop_reading()  # a prompt can wait, the pass ends soon
             self._walk = _Walk(ways)
             self._submit(partial(self._go, self._walk))
+
+    def read_along(self, seq_id: int, tokens: Sequence[int]) -> None:
+        """The target reads this prompt now, and so does the drafter, if it is likely to be asked.
+        Comes back at once; told again, it goes on where it was called back."""
+        last = self._readings.get(seq_id)
+        under_way = last is not None and not last.called_back
+        if self._pays and not under_way and self._failure is None and self._has_room(tokens):
+            made = _Reading(list(tokens), 0 if last is None else last.n_read)
+            self._readings[seq_id] = made
+            self._submit(partial(self._read, seq_id, made))
+
+    def _has_room(self, tokens: Sequence[int]) -> bool:
+        return len(tokens) < self.drafter.passes.context_size
+
+    def n_unread(self, seq_id: int, tokens: Sequence[int]) -> int:
+        """Tokens of a text that were not read beside the target, the last one among them."""
+        reading = self._readings.get(seq_id)
+        return len(tokens) - (0 if reading is None else reading.n_read)
 
     def _way(self, further: Further) -> _Way | None:
         chain = self.drafter.chain(further.seq_id)
@@ -104,21 +148,35 @@ class DraftAhead:
 
     def ready(self, seq_id: int, tokens: Sequence[int]) -> Ready:
         """What is drafted already for a text; what was drafted ahead is told once."""
-        return self.drafter.ready(seq_id, tokens)
+        found, reading = self.drafter.ready(seq_id, tokens), self._readings.get(seq_id)
+        read_s = 0.0 if reading is None else reading.tell()
+        return replace(found, read_s=read_s) if read_s else found
 
     def forget(self, seq_id: int) -> None:
+        self._leave(seq_id)
         self._call(lambda: self.drafter.forget(seq_id))
 
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
         self._walk.called_back = True  # whatever it drafts, this text has ended
+        if self._leave(seq_id) or self.drafter.chain(seq_id) is not None:
+            self._pays = self.always or seq_id in self._followed
+        self._followed.discard(seq_id)
         self.drafter.finish(seq_id, tokens)
 
+    def _leave(self, seq_id: int) -> bool:
+        """Read a prompt no further; whether it was read at all."""
+        reading = self._readings.pop(seq_id, None)
+        if reading is not None:
+            reading.called_back = True
+        return reading is not None
+
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        self._leave(seq_id)  # what it says of its cache holds no more
         self._call(lambda: self.drafter.shift(seq_id, keep, discard))
 
     def close(self) -> None:
         """End the thread within one pass, then free the drafter."""
-        self._walk.called_back = True
+        self._call_back()
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
@@ -138,6 +196,24 @@ class DraftAhead:
             walk.called_back = True
             self._failure = error
 
+    def _read(self, seq_id: int, reading: _Reading) -> None:
+        steps, started = self.drafter.read(seq_id, reading.tokens), perf_counter()
+        try:
+            while not reading.called_back and (n_read := next(steps, None)) is not None:
+                reading.n_read, now = n_read, perf_counter()
+                reading.seconds, started = reading.seconds + now - started, now
+        except Exception as error:
+            reading.called_back, reading.n_read = True, 0
+            self._failure = error
+
+    def _call_back(self) -> None:
+        self._walk.called_back = True
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        for reading in self._readings.values():
+            reading.called_back = True
+
     def _submit(self, function: Callable[[], Result]) -> Future[Result]:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=THREAD)
@@ -147,5 +223,5 @@ class DraftAhead:
         """Let the owner of the context do it, as soon as its pass has ended."""
         if self._thread is None:
             return function()
-        self._walk.called_back = True
+        self._call_back()
         return self._submit(function).result()

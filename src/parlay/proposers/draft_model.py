@@ -5,7 +5,7 @@ Knows nothing of the target. Nothing has to tell it what was accepted: it compar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -19,6 +19,9 @@ from parlay.proposers.proposer import Ask
 
 # A steady model catches up in single-token passes as long as that beats one pass of a new shape.
 _STEADY_CATCH_UP = 4
+# The end of a prompt that is read beside the target: as many single tokens as passes of a new shape
+# take longer, the first of them and the one that a GPU records.
+_SETTLING = 2
 
 Rows = NDArray[np.float32]  # of one sequence in one pass
 
@@ -109,6 +112,24 @@ class DraftModel:
             return False
         return chain.begins + len(chain.tokens) < self._model.context_size
 
+    def read(self, seq_id: int, tokens: Sequence[int]) -> Iterator[int]:
+        """Take a text in that nobody asks a draft of yet, one pass at a step; how far it is read.
+
+        The end is read token by token, so that the shape of drafts is settled in.
+        """
+        n_single = _SETTLING if self._model.steady else 0
+        try:
+            rest = self._lacking(seq_id, tokens)
+            while rest:
+                n = max(1, min(self._limits.n_batch, len(rest) - n_single))
+                self._decode({seq_id: rest[:n]}, n_logits=int(n == 1))
+                rest, slot = rest[n:], self._slot(seq_id)
+                slot.n_checked = len(slot.tokens)
+                yield slot.n_checked
+        except Exception:
+            self._reset()
+            raise
+
     def forget(self, seq_id: int) -> None:
         # The cache may share a prefix with what comes next: keep it, trust none of it.
         self._slot(seq_id).n_checked = 0
@@ -160,15 +181,17 @@ class DraftModel:
         """Cut the cache to what it shares with the sequence; return what it lacks, at least one."""
         if drafting.tokens:  # drafted before: all but the last one was read then
             return drafting.tokens[-1:]
-        ask = drafting.ask
-        slot = self._slot(ask.seq_id)
-        n, end = slot.n_checked, min(len(slot.tokens), len(ask.tokens) - 1)
+        return self._lacking(drafting.ask.seq_id, drafting.ask.tokens)
+
+    def _lacking(self, seq_id: int, tokens: Sequence[int]) -> list[int]:
+        slot = self._slot(seq_id)
+        n, end = slot.n_checked, min(len(slot.tokens), len(tokens) - 1)
         n = min(n, end)
-        while n < end and slot.tokens[n] == ask.tokens[n]:
+        while n < end and slot.tokens[n] == tokens[n]:
             n += 1
-        self._cut(ask.seq_id, n)
+        self._cut(seq_id, n)
         slot.n_checked = len(slot.tokens)
-        return list(ask.tokens[len(slot.tokens) :])
+        return list(tokens[len(slot.tokens) :])
 
     def _catch_up(self, going: Sequence[Drafting]) -> list[Rows]:
         """Feed every sequence's missing tokens; return their rows, those of the last ones last."""

@@ -88,7 +88,16 @@ class Reading(Protocol):
     """A proposer that may read a text without being asked for a draft."""
 
     def n_unread(self, seq_id: int, tokens: Sequence[int]) -> int:
-        """Tokens of a text that it has not read but for the last one."""
+        """Tokens of a text that it must read before it drafts: without the last one, if that is
+        part of a draft."""
+
+
+@runtime_checkable
+class ReadingAlong(Protocol):
+    """A proposer whose model can read a prompt while the target does."""
+
+    def read_along(self, seq_id: int, tokens: Sequence[int]) -> None:
+        """The target reads this prompt now. Comes back at once."""
 
 
 class Proposer(Protocol):
@@ -156,6 +165,11 @@ def provides(proposer: object) -> TypeGuard[Provident]:
 def indexes(proposer: object) -> TypeGuard[Indexing]:
     """Whether it likes to read a prompt before it is asked."""
     return _follows(proposer, Indexing)
+
+
+def reads_along(proposer: object) -> TypeGuard[ReadingAlong]:
+    """Whether its model can read a prompt while the target does."""
+    return _follows(proposer, ReadingAlong)
 
 
 def prepares(proposer: object) -> TypeGuard[Preparing]:

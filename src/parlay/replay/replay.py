@@ -103,6 +103,7 @@ class Replay:
 
     recordings: Sequence[Recording]
     proposers: tuple[str, ...]
+    reads_along: bool = False  # whether a draft model has read a prompt when the target has
     _drafts: dict[int, dict[str, list[Draft]]] = field(default_factory=dict)
 
     def run(
@@ -151,7 +152,8 @@ class Replay:
         recording = self.recordings[index]
         if index not in self._drafts:
             self._drafts[index] = _free_drafts(recording, self.proposers)
-        return _Sequence(recording, self._drafts[index], seq_id, n_missing=recording.n_prompt + 1)
+        n_missing = 1 if self.reads_along else recording.n_prompt + 1
+        return _Sequence(recording, self._drafts[index], seq_id, n_missing=n_missing)
 
 
 def _free_drafts(recording: Recording, proposers: Sequence[str]) -> dict[str, list[Draft]]:
@@ -313,6 +315,7 @@ def _view(seq: _Sequence, proposers: tuple[str, ...], searched: bool, crowded: b
         ready=Ready(seq.n_ready, seq.n_ahead, seq.ahead_s),
         pads=True,
         look=seq.seen(),
+        unread={name: seq.n_missing for name in proposers if name not in FREE},
     )
 
 

@@ -27,6 +27,7 @@ from parlay.proposers.proposer import (
     prepares,
     provides,
     reads,
+    reads_along,
 )
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.runtime.exact.composition import ANY_SHAPE, Frame
@@ -239,9 +240,10 @@ class Bets:
         seq.outside_s += perf_counter() - started
 
     def read(self, seq: Sequence, *, meanwhile: bool = False) -> None:
-        """The target is reading a prompt: those who index texts do so now. `meanwhile`: a device
-        reads at the same time, so that it takes nobody's."""
+        """The target is reading a prompt: drafters that can read it beside do, and those who index
+        texts. `meanwhile`: a device reads at the same time, so that it takes nobody's."""
         started = perf_counter()
+        self._tell_all("read along", lambda proposer: _read_along(proposer, seq))
         self._tell_all("read", lambda proposer: _read(proposer, seq))
         if not meanwhile:
             seq.outside_s += perf_counter() - started
@@ -314,14 +316,15 @@ class Bets:
 
     def _ready(self, names: Seq[str], seq: Sequence) -> Ready:
         """What a draft model has for this text already: of several, the one that has most."""
-        found = NOTHING_READY
+        found, read_s = NOTHING_READY, 0.0
         for name in names:
             proposer = self.proposers[name]
             if name not in self._free and provides(proposer):
                 own = proposer.ready(seq.seq_id, seq.tokens)
+                read_s += own.read_s
                 if found is NOTHING_READY or own.n_tokens > found.n_tokens:
                     found = Ready(own.n_tokens, own.n_ahead, own.ahead_s, name)
-        return found
+        return replace(found, read_s=read_s) if read_s else found
 
     def _unread(self, names: Seq[str], seq: Sequence) -> Mapping[str, int]:
         """By draft model that reads without being asked: tokens that it has not read yet."""
@@ -442,6 +445,13 @@ def _prepare(proposer: Proposer, seq: Sequence) -> None:
 def _read(proposer: Proposer, seq: Sequence) -> None:
     if indexes(proposer):
         proposer.read(seq.seq_id, seq.tokens)
+
+
+def _read_along(proposer: Proposer, seq: Sequence) -> None:
+    request = seq.request
+    allowed = request.proposers is None or proposer.name in request.proposers
+    if allowed and not request.plain and reads_along(proposer):
+        proposer.read_along(seq.seq_id, seq.tokens)
 
 
 def _can_say(name: str, seq: Sequence) -> bool:

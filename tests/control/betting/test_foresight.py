@@ -209,3 +209,19 @@ def test_where_a_pass_leaves_time_for_it_more_is_made_ahead_than_would_be_waited
     market = made._market([made._follow(view(n), 1)], [view(n)], [])
     plan = made._plan("model", market.requests, market)
     assert plan.ahead and (plan.n_ahead > plan.window) is more
+
+
+def test_reading_a_prompt_beside_the_target_is_booked_by_what_its_pass_took_longer() -> None:
+    for both, lost_s in ((Both({2: 1.05}, {2: 0.0017}), 0.05 * 0.02), (None, 0.0)):
+        made = controller(both)
+        made.choose([view(1)])
+        left_s = made.account.allowance(0, "model", 1, PASS_S, 0.0)
+        made.choose([view(2, Ready(read_s=0.02))])
+        spent_s = left_s - made.account.allowance(0, "model", 1, PASS_S, 0.0)
+        assert spent_s == pytest.approx(lost_s)
+
+
+def test_a_prompt_that_was_read_beside_the_target_is_not_paid_for_again() -> None:
+    made = controller(Both({2: 1.05}, {2: 0.0017}))
+    made.choose([replace(view(1), unread={"model": 1})])
+    assert made._requests[0].n_missing("model") == 1
