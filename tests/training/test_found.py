@@ -25,8 +25,12 @@ def test_code_is_whole_functions_and_classes() -> None:
         assert len(ast.parse(text).body) == 1
 
 
-def test_the_order_is_the_same_every_time() -> None:
-    assert found_texts.__wrapped__() == found_texts()
+def test_the_order_is_the_same_every_time(library: Path) -> None:
+    for i in (3, 1, 2):
+        (library / f"m{i}.py").write_text(FUNCTION.replace("def f", f"def m{i}"))
+    found = found_texts.__wrapped__()
+    assert [text[:6] for text in found.code] == ["def m1", "def m2", "def m3"]
+    assert found_texts.__wrapped__() == found
 
 
 def test_no_module_is_imported_for_it(library: Path) -> None:

@@ -13,6 +13,7 @@ import os
 import sysconfig
 import textwrap
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -27,6 +28,7 @@ _PER_FILE = 16  # of each kind, so that no module outweighs the others
 _LEFT_OUT = {"__phello__", "__pycache__", "dist-packages", "encodings", "ensurepip", "idlelib"}
 _LEFT_OUT |= {"lib2to3", "pydoc_data", "site-packages", "test", "tests", "turtledemo"}
 
+_BODIES = ("body", "cases", "handlers", "orelse", "finalbody")  # of statements, in their order
 _Defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -102,9 +104,19 @@ def _parsed(paths: Iterable[Path]) -> Iterator[tuple[ast.Module, list[str]]]:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in _blocks(tree):
         if isinstance(node, (ast.Module, *_Defined)):
             yield from passages(ast.get_docstring(node) or "")
+
+
+def _blocks(tree: ast.Module) -> Iterator[ast.AST]:
+    """As `ast.walk`, without expressions: most of a tree is, and nothing is defined in them."""
+    waiting = deque[ast.AST]([tree])
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        for name in _BODIES:
+            waiting.extend(getattr(node, name, ()))
 
 
 def _definitions(body: Iterable[ast.stmt], lines: Sequence[str]) -> Iterator[str]:
