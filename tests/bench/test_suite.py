@@ -403,10 +403,12 @@ def test_line_of_exactly_the_limit_is_accepted(
     assert "line 1: over" in refused(write(tmp_path, line + " "))
 
 
-def test_too_many_prompts_are_refused(tmp_path: Path) -> None:
-    lines = ['{"prompt": "a"}'] * 10_001
-    assert "line 10001: over 10,000 prompts; split the file" in refused(write(tmp_path, *lines))
-    assert len(load_suite(write(tmp_path, *lines[:-1])).prompts) == 10_000
+def test_too_many_prompts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert suite_module.MAX_PROMPTS == 10_000
+    monkeypatch.setattr(suite_module, "MAX_PROMPTS", 1_000)
+    lines = ['{"prompt": "a"}'] * 1_001
+    assert "line 1001: over 1,000 prompts; split the file" in refused(write(tmp_path, *lines))
+    assert len(load_suite(write(tmp_path, *lines[:-1])).prompts) == 1_000
 
 
 def test_endless_blank_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
