@@ -1,4 +1,4 @@
-"""`parlay bench`: against recorded servers, and on the default model beside llama.cpp's server."""
+"""`parlay bench`: against recorded servers, and on a model beside llama.cpp's server."""
 
 from __future__ import annotations
 
@@ -59,13 +59,15 @@ def test_bad_use_is_refused(options: list[str], reason: str) -> None:
     assert reason in result.exception.message
 
 
-@pytest.mark.weights
-def test_own_runtime_and_the_peer_on_the_default_model(prompts: Path, tmp_path: Path) -> None:
+def test_own_runtime_and_the_peer_on_one_model(
+    target: Path, drafter: Path, prompts: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("xllamacpp")
     out = tmp_path / "run"
+    models = ["--model", target, "--draft", f"suffix,{drafter}"]
     windows = ["-k", "auto", "-k", 2]
     options = ["--suite", prompts, "--pairs", 1, "--threads", 1, *windows, "--out", out]
-    result = call("bench", *options, "--peer", "ngram-simple", "--json")
+    result = call("bench", *models, *options, "--peer", "ngram-simple", "--json")
     assert result.exit_code in (0, 1), result.output
     record: Record = parse((out / "result.json").read_bytes())
     assert [arm.name for arm in record.arms] == [
@@ -78,7 +80,7 @@ def test_own_runtime_and_the_peer_on_the_default_model(prompts: Path, tmp_path: 
     assert all(s.outcome == "ok" for s in record.samples)
     assert record.run.warm_up["suffix+model k=2"] == [0, 1, 2]
     assert record.target is not None and record.target.architecture == "llama"
-    assert record.drafter is not None and record.drafter.file_type == "Q4_0"
+    assert record.drafter is not None and record.drafter.file_type == "Q8_0"
     assert record.costs is not None and len(record.costs.target) > 5
     own = record.comparisons[1]
     assert (own.identity.n_identical, own.identity.n_compared) == (1, 1)
