@@ -9,7 +9,7 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,8 +21,9 @@ from parlay.cli.option_groups import with_groups
 from parlay.cli.settings import settings
 from parlay.deployment import KEPT_NAMES, Deployment, DeploymentError, load_deployment
 from parlay.errors import BadRequest, LoadError, ModelUnavailable
-from parlay.hub.resolving import missing_model
-from parlay.parlay import parse_draft
+
+if TYPE_CHECKING:
+    from parlay.web.supervised import Supervised
 
 EXAMPLE = """
 Example: parlay serve speculative-deploy.yaml --port 8080 --set runtime.slots=8
@@ -139,18 +140,24 @@ def _serve(read: Any, json_output: bool) -> None:
     if read().engine == "endpoints":
         _serve_gateway(read, json_output)
         return
-    from parlay.server.lifecycle.heap import share_heap
-    from parlay.server.lifecycle.process import Process
-    from parlay.server.lifecycle.service import Service
     from parlay.web.supervised import Supervised
-    from parlay.web.supervisor import Supervisor
 
     # What happens to a server while nobody looks must be in its log.
     for name in ("parlay.server", "parlay.alerts", "parlay.runtime"):
         logging.getLogger(name).setLevel(logging.WARNING)
     supervised = Supervised.here()
     if supervised is None and read().server.max_restarts:
+        from parlay.web.supervisor import Supervisor  # which loads nothing of a server
+
         raise typer.Exit(Supervisor(read).run())
+    _serve_here(read, json_output, supervised)
+
+
+def _serve_here(read: Any, json_output: bool, supervised: Supervised | None) -> None:
+    from parlay.server.lifecycle.heap import share_heap
+    from parlay.server.lifecycle.process import Process
+    from parlay.server.lifecycle.service import Service
+
     share_heap()
 
     def ready(service: Service, port: int) -> None:
@@ -225,6 +232,9 @@ def _check(deployment: Deployment, json_output: bool) -> None:
 
 def _refuse_missing(deployment: Deployment) -> None:
     """A check fetches nothing."""
+    from parlay.hub.resolving import missing_model
+    from parlay.parlay import parse_draft
+
     for name in (deployment.model.target, *parse_draft(deployment.model.drafter)):
         if name not in KEPT_NAMES and (missing := missing_model(name)) is not None:
             raise ModelUnavailable(f"{missing} is not on this machine; parlay pull {missing}")
