@@ -14,13 +14,20 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-def python_calls(function: Callable[[], Result]) -> tuple[Result, int]:
-    """What a function returns, and how many functions of Python were called for it."""
-    n_calls = 0
+def python_calls(
+    function: Callable[[], Result], outside: Callable[..., Any] | None = None
+) -> tuple[Result, int]:
+    """What a function returns, and how many functions of Python were called for it; not those
+    within calls of `outside`."""
+    n_calls, n_outside = 0, 0
+    left_out = None if outside is None else outside.__code__
 
-    def count(_frame: FrameType, event: str, _argument: Any) -> None:
-        nonlocal n_calls
-        n_calls += event == "call"
+    def count(frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal n_calls, n_outside
+        if frame.f_code is left_out:
+            n_outside += (event == "call") - (event == "return")
+        elif not n_outside:
+            n_calls += event == "call"
 
     before, collects = sys.getprofile(), gc.isenabled()
     gc.disable()  # whoever listens to it would be counted

@@ -4,16 +4,21 @@ Models are scripted: a pass copies real rows of logits and claims its price, by 
 scheduler looks at, so that all that is left is the scheduler's, the bets', the controller's, the
 proposers' and the verification's own. With --wait it takes its price, as CUDA does: caches are cold
 then, which makes the same code two to four times as slow. The kind `ahead` always waits: its draft
-model is on a thread of its own, and goes on while the target's pass waits. In the kind `resting` a
-block drafter reads the target's states and is always wrong, so that the controller lets it be.
+model is on a thread of its own, and goes on while the target's pass waits; `drafter` has suffix
+lookup and a draft model, `model` the model alone. In the kind `resting` a block drafter reads the
+target's states and is always wrong, so that the controller lets it be.
 
 python -m benchmarks.measurements.round_cost --sequences 1 8 16 32 --json out.json
 python -m benchmarks.measurements.round_cost --sequences 16 --kinds suffix --profile
 python -m benchmarks.measurements.round_cost --sequences 1 16 --kinds plain suffix --text chat \
   --prices gpu-8b-q5_0-streams --wait --repeats 5
+python -m benchmarks.measurements.round_cost --sequences 1 --kinds suffix model --text again \
+  --windows 0 3 8 15 --vocabulary 2048 --prices gpu-14b-f16 --draft-ms 0.1 --tokens 1200
 
-The last one says what the controller costs where nothing can be won: its rounds over plain ones.
---always: every round is searched, which tells what a search takes.
+The third says what the controller costs where nothing can be won: its rounds over plain ones.
+--always: every round is searched, which tells what a search takes. The last one says what a round
+costs by its drafted tokens: a text that comes again, so that every draft holds, and rows so short
+that it takes no time to look through them.
 """
 
 from __future__ import annotations
@@ -56,11 +61,10 @@ from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence as Answer
 from parlay.testing import ScriptedModel
 
-N_VOCAB, CONTEXT = 49152, 2048
+CONTEXT = 2048
 WORDS = 1500  # of the scripted text: so few that pairs of them come again
-KINDS = ("plain", "suffix", "drafter", "ahead", "resting")
-TEXTS = ("lines", "chat")
-WIDEST, DRAFT_MS = 16, 0.6
+KINDS = ("plain", "suffix", "model", "drafter", "ahead", "resting")
+TEXTS = ("lines", "chat", "again")
 BLOCK, WIDTH = 16, 5 * 5120  # of a block drafter: its tokens, and the states it reads of each
 
 
@@ -71,8 +75,10 @@ class Cost:
     kind: str
     mode: Mode
     n_sequences: int
+    window: int  # the widest there may be
     n_passes: int
     us: float
+    least_us: float  # of one in ten: a busy machine has little part in it
     cpu_us: float  # of the thread that runs the rounds; whoever else is on the machine has no part
     round_us: float  # models included
     drafted_per_round: float
@@ -81,16 +87,20 @@ class Cost:
 
 class Text:
     """What is said at every place: words at random and every second line once more; or, as in a
-    chat, few words often and many seldom, so that what followed two of them says little."""
+    chat, few words often and many seldom, so that what followed two of them says little; or the
+    same few lines again and again, which no drafter gets wrong."""
 
-    def __init__(self, seed: int, kind: str) -> None:
+    def __init__(self, seed: int, script: Script) -> None:
         rng = np.random.default_rng(seed)
         lines = rng.integers(1, WORDS, (CONTEXT // 8, 8))
         lines[1::4] = lines[::4]
-        if kind == "chat":
-            lines = np.minimum(rng.zipf(1.2, CONTEXT), N_VOCAB - 1)
+        if script.text == "chat":
+            lines = np.minimum(rng.zipf(1.2, CONTEXT), script.n_vocab - 1)
+        if script.text == "again":
+            lines = np.resize(lines[:5], lines.shape)
         self.tokens: list[int] = [int(token) for token in lines.ravel()]
-        self.wrong: list[bool] = [bool(x) for x in rng.random(CONTEXT) < 0.15]
+        unsure = rng.random(CONTEXT) < (0.0 if script.text == "again" else 0.15)
+        self.wrong: list[bool] = [bool(x) for x in unsure]
 
 
 class Clock:
@@ -117,12 +127,18 @@ class Rows(ScriptedModel):
     steady = True
 
     def __init__(
-        self, clock: Clock, texts: Sequence[Text], price: Callable[[int, int], float], drafts: bool
+        self,
+        clock: Clock,
+        texts: Sequence[Text],
+        price: Callable[[int, int], float],
+        n_vocab: int,
+        *,
+        drafts: bool,
     ) -> None:
-        super().__init__(lambda _history: np.empty(0, np.float32), N_VOCAB, CONTEXT)
+        super().__init__(lambda _history: np.empty(0, np.float32), n_vocab, CONTEXT)
         self._clock, self._texts, self._price, self._drafts = clock, texts, price, drafts
-        self._base = np.random.default_rng(0).random(N_VOCAB, np.float32)
-        self._out = np.empty((1024, N_VOCAB), np.float32)
+        self._base = np.random.default_rng(0).random(n_vocab, np.float32)
+        self._out = np.empty((1024, n_vocab), np.float32)
         self._states = np.ones((1024, WIDTH), np.float32)
         self.cpu_s = 0.0  # of the script itself
         self.follower: Follower | None = None  # is told the states of every pass
@@ -170,7 +186,7 @@ class Blocks(Rows):
         return [(self._out[:0], item.states[:0]) for item in fed]
 
     def _next(self, seq_id: int, position: int) -> int:
-        return (super()._next(seq_id, position) + 1) % N_VOCAB
+        return (super()._next(seq_id, position) + 1) % self.n_vocab
 
 
 class Searching(ProfitController):
@@ -197,13 +213,24 @@ class Words:
 def main(argv: Sequence[str] | None = None) -> None:
     args = _arguments(argv)
     found = []
-    for mode, n, _, kind in product(args.modes, args.sequences, range(args.repeats), args.kinds):
-        script = Script(args.text, args.prices, args.tokens, args.wait, args.always)
+    ways = product(args.modes, args.sequences, args.windows, range(args.repeats), args.kinds)
+    for mode, n, window, _, kind in ways:
+        script = Script(
+            args.text,
+            args.prices,
+            args.tokens,
+            args.wait,
+            args.always,
+            window,
+            args.vocabulary,
+            args.draft_ms,
+        )
         cost = measure(kind, mode, n, script, profile=args.profile)
         found.append(cost)
         print(
-            f"{kind:8} {mode:9} {n:3} sequences: {cost.us:7.0f} us a pass outside the models"
-            f" ({cost.us / n:.0f} a sequence, {cost.cpu_us:.0f} of CPU),"
+            f"{kind:8} {mode:9} {n:3} sequences, window {window:2}: {cost.us:7.0f} us a pass"
+            f" outside the models ({cost.us / n:.0f} a sequence, {cost.cpu_us:.0f} of CPU,"
+            f" {cost.least_us:.0f} in a quick one),"
             f" {cost.drafted_per_round:.2f} tokens drafted and"
             f" {cost.tokens_per_round:.2f} made in {cost.round_us:.0f} us a round",
             file=sys.stderr,
@@ -233,6 +260,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--modes", choices=("exact", "faithful"), nargs="+", default=["faithful"])
     parser.add_argument("--text", choices=TEXTS, default=TEXTS[0])
     parser.add_argument("--prices", help="a shipped table; absent: one that fits the sequences")
+    parser.add_argument(
+        "--windows", type=int, nargs="+", default=[16], help="the widest of a draft"
+    )
+    parser.add_argument("--draft-ms", type=float, default=0.6, help="of a draft model's token")
+    parser.add_argument("--vocabulary", type=int, default=49152, help="words, at least 2,048")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=160, help="of each answer")
     parser.add_argument("--always", action="store_true", help="search in every round")
@@ -250,50 +282,78 @@ class Script:
     n_tokens: int
     wait: bool
     always: bool = False
+    window: int = 16
+    n_vocab: int = 49152
+    draft_ms: float = 0.6  # a draft model's pass over one sequence
+
+    def draft_s(self, rows: int) -> float:
+        """A draft model's pass."""
+        return self.draft_ms / 1e3 * (1 + rows / 16)
 
 
 def measure(kind: str, mode: Mode, n: int, script: Script, *, profile: bool = False) -> Cost:
     """Answers of n sequences at once, and what their passes took beside the models."""
-    ahead = kind == "ahead"
-    texts, costs = [Text(i, script.text) for i in range(n)], _prices(n, script.prices, kind)
-    clock = Clock(wait=script.wait or ahead)
-    scheduling.perf_counter = clock  # type: ignore[attr-defined]
-    target = Rows(
-        clock, texts, lambda n, rows: costs.curve(1, n).steady[min(rows, MAX_ROWS)], drafts=False
-    )
-    drafter = (Blocks if kind == "resting" else Rows)(
-        clock, texts, lambda n, _rows: DRAFT_MS / 1e3 * (1 + n / 16), drafts=True
-    )
-    proposers = _proposers(kind, target, drafter)
-    controller = (Searching if script.always else ProfitController)(costs.copy())
-    scheduler = _scheduler(target, proposers, controller, mode, n)
-    answers = [_start(scheduler, text, script.n_tokens) for text in texts]
-    while any(answer.n_generated < 2 for answer in answers):
-        scheduler.step()
+    begun = begin(kind, mode, n, script)
+    scheduler, answers = begun.scheduler, begun.answers
     profiler = cProfile.Profile() if profile else None
-    own = (target,) if ahead else (target, drafter)  # whose passes the rounds' thread makes
     steps = []
     if profiler:
         profiler.enable()
     while all(not answer.done for answer in answers):
-        steps.append(_timed(scheduler, clock, own))
+        steps.append(_timed(scheduler, begun.clock, begun.models))
     if profiler:
         profiler.disable()
         pstats.Stats(profiler).sort_stats("tottime").print_stats(40)
     scheduler.bets.close()
-    return _cost(kind, mode, answers, steps)
+    return _cost(kind, mode, script.window, answers, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Answers in their middle."""
+
+    scheduler: Scheduler
+    answers: list[Answer]
+    clock: Clock
+    models: Sequence[Rows]  # whose passes the rounds' thread makes
+
+
+def begin(kind: str, mode: Mode, n: int, script: Script) -> Begun:
+    """Models and a scheduler for n answers, each of which has said something."""
+    ahead = kind == "ahead"
+    texts, costs = [Text(i, script) for i in range(n)], _prices(n, script, kind)
+    clock = Clock(wait=script.wait or ahead)
+    scheduling.perf_counter = clock  # type: ignore[attr-defined]
+    target = Rows(
+        clock,
+        texts,
+        lambda n, rows: costs.curve(1, n).steady[min(rows, MAX_ROWS)],
+        script.n_vocab,
+        drafts=False,
+    )
+    drafter = (Blocks if kind == "resting" else Rows)(
+        clock, texts, lambda n, _rows: script.draft_s(n), script.n_vocab, drafts=True
+    )
+    proposers = _proposers(kind, target, drafter)
+    controller = (Searching if script.always else ProfitController)(costs.copy())
+    scheduler = _scheduler(target, proposers, controller, mode, n, script.window)
+    answers = [_start(scheduler, text, script.n_tokens) for text in texts]
+    while any(answer.n_generated < 2 for answer in answers):
+        scheduler.step()
+    return Begun(scheduler, answers, clock, (target,) if ahead else (target, drafter))
 
 
 def _proposers(kind: str, target: Rows, drafter: Rows) -> dict[str, Proposer]:
     found: dict[str, Proposer] = {}
-    if kind not in ("plain", "resting"):
+    limits = DraftLimits(frozenset(), target.n_vocab, 512)
+    if kind not in ("plain", "resting", "model"):
         found["suffix"] = SuffixProposer()
-    if kind in ("drafter", "ahead"):
-        model = DraftModel(drafter, DraftLimits(frozenset(), N_VOCAB, 512))
+    if kind in ("drafter", "ahead", "model"):
+        model = DraftModel(drafter, limits)
         found["model"] = DraftAhead(model) if kind == "ahead" else model
     if isinstance(drafter, Blocks):
         target.follower = found["model"] = DFlashProposer(
-            drafter, DraftLimits(frozenset(), N_VOCAB, 512), block_size=BLOCK, mask=0, name="model"
+            drafter, limits, block_size=BLOCK, mask=0, name="model"
         )
     return found
 
@@ -316,30 +376,35 @@ def _timed(scheduler: Scheduler, clock: Clock, models: Sequence[Rows]) -> Step:
     return Step(all_s, all_s - (sum(model.busy_s for model in models) - busy), cpu_s)
 
 
-def _cost(kind: str, mode: Mode, answers: Sequence[Answer], steps: Sequence[Step]) -> Cost:
+def _cost(
+    kind: str, mode: Mode, window: int, answers: Sequence[Answer], steps: Sequence[Step]
+) -> Cost:
     """Medians, or means without the slowest: what the system does in between is not a round's."""
     rounds = [r for answer in answers for r in answer.rounds]
     drafted = statistics.fmean(r.n_drafted + r.n_dropped for r in rounds)
     made = statistics.fmean(r.n_generated for r in rounds)
-    us = 1e6 * statistics.median(step.outside_s for step in steps)
+    outside_s = sorted(step.outside_s for step in steps)
+    us, least_us = 1e6 * statistics.median(outside_s), 1e6 * outside_s[len(steps) // 10]
     cpu_us = 1e6 * statistics.median(step.cpu_s for step in steps)
     usual = sorted(step.all_s for step in steps)[: len(steps) - len(steps) // 50]
     round_us = 1e6 * statistics.fmean(usual)
-    return Cost(kind, mode, len(answers), len(steps), us, cpu_us, round_us, drafted, made)
+    n = len(answers)
+    return Cost(kind, mode, n, window, len(steps), us, least_us, cpu_us, round_us, drafted, made)
 
 
-def _prices(n: int, name: str | None, kind: str) -> CostTable:
+def _prices(n: int, script: Script, kind: str) -> CostTable:
     """Of an H200: a 27B that answers one, an 8B that answers several, with a drafter of 0.6 ms."""
-    name = name or ("gpu-27b-q5_0" if n == 1 else "gpu-8b-q5_0-streams")
+    name = script.prices or ("gpu-27b-q5_0" if n == 1 else "gpu-8b-q5_0-streams")
     path = next(path for path in shipped_costs() if path.stem == name)
     record = load_costs(path).to_dict()
-    steady = {str(b): DRAFT_MS * (1 + b / 16) for b in (1, 2, 4, 8, 16, 32, 64)}
+    steady = {str(b): 1e3 * script.draft_s(b) for b in (1, 2, 4, 8, 16, 32, 64)}
     record["drafter"] = {"steady_ms": steady, "single_steps": True}
     if kind == "resting":
-        block = {"steady_ms": {str(b): DRAFT_MS * (1 + b / 16) for b in (2, BLOCK)}}
+        block = {"steady_ms": {str(b): 1e3 * script.draft_s(b) for b in (2, BLOCK)}}
         record["drafter"] |= {"single_steps": False, "longest": BLOCK - 1, "block": block}
     if kind == "ahead":
-        both = {"slowdown": {"1": 1.02, "32": 1.05}, "ms": {"1": DRAFT_MS, "32": DRAFT_MS}}
+        ms = dict.fromkeys(("1", "32"), script.draft_ms)
+        both = {"slowdown": {"1": 1.02, "32": 1.05}, "ms": ms}
         record["drafter"]["both"] = both
     return CostTable.from_dict(record)
 
@@ -350,6 +415,7 @@ def _scheduler(
     controller: ProfitController,
     mode: Mode,
     n: int,
+    window: int,
 ) -> Scheduler:
     slots = Slots(target, n)
     bands = frozenset(range(16))
@@ -359,7 +425,7 @@ def _scheduler(
     return Scheduler(
         target,
         slots,
-        Bets(controller, proposers, frozenset({"suffix"}), CONTEXT, WIDEST),
+        Bets(controller, proposers, frozenset({"suffix"}), CONTEXT, window),
         Composition(found, CONTEXT),
         Padding(target, slots, Cutting(), controller.prices),
         mode=mode,

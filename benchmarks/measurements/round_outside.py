@@ -3,7 +3,8 @@
 A round's time less that of the target's pass (and so less what is done while a GPU computes it) and
 less what was waited for of a draft model's passes. Kinds: `plain`; `suffix`; `drafter`, by the
 controller's windows; `ahead`, the same with the draft model on a thread of its own; `resting`, with
-a draft model that is always wrong, so that the controller lets it be. They answer in turn.
+a draft model that is always wrong, so that the controller lets it be. They answer in turn. How much
+of it is spent looking through rows of logits, drafted or verified, is told apart.
 
 python -m benchmarks.measurements.round_outside --target 14b-f16.gguf --drafter smollm2-q8_0.gguf \\
   --json out.json
@@ -15,9 +16,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,14 +31,17 @@ from benchmarks.shared.record import keep
 from parlay import Parlay
 from parlay.bench.suite import load_suite
 from parlay.control.profit import ProfitController
+from parlay.decoding import verification
 from parlay.decoding.draft import Draft
 from parlay.decoding.span import Span
 from parlay.hub.resolving import resolve_model
+from parlay.proposers import drafting
 from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.proposer import Ask
 from parlay.runtime.startup.loading import MODEL, behind
 
+T = TypeVar("T")
 KINDS = ("plain", "suffix", "drafter", "ahead", "resting")
 DRAFTS = {"plain": "none", "suffix": "suffix"}  # the others leave it to the controller
 
@@ -45,6 +51,7 @@ class Step:
     """One round of one sequence."""
 
     us: float  # outside llama.cpp
+    rows_us: float  # of them, looking through rows of logits
     ms: float  # all of it
     n_drafted: int
 
@@ -57,20 +64,38 @@ class Meter:
         self.wrong = False  # whether every drafted token is replaced
         self._target, self._passes = parlay.engine.target, drafter.passes
         self._n_vocab = self._target.n_vocab
-        self._waited_s, self._spans = 0.0, list[Span]()
+        self._waited_s, self._rows_s, self._spans = 0.0, 0.0, list[Span]()
+        self._worker = 0
+        for module in (verification, drafting):
+            module.likeliest = self._reading(module.likeliest)  # type: ignore[attr-defined]
+        drafting.confidence = self._reading(drafting.confidence)
         scheduler = parlay.engine._scheduler
         self._step, self._decode = scheduler.step, self._target.decode
         scheduler.step = self.step  # type: ignore[method-assign]
         self._target.decode = self.decode  # type: ignore[method-assign]
 
     def step(self) -> None:
-        began, busy, self._waited_s, self._spans = time.perf_counter(), self._target.busy_s, 0.0, []
+        self._waited_s, self._rows_s, self._spans = 0.0, 0.0, []
+        self._worker = threading.get_ident()
+        began, busy = time.perf_counter(), self._target.busy_s
         self._step()
         all_s = time.perf_counter() - began
         if len(self._spans) == 1 and self._spans[0].n_logits == len(self._spans[0].tokens):
             outside_s = all_s - (self._target.busy_s - busy) - self._waited_s
             n_drafted = len(self._spans[0].tokens) - self._spans[0].n_padding - 1
-            self.steps.append(Step(1e6 * outside_s, 1e3 * all_s, n_drafted))
+            self.steps.append(Step(1e6 * outside_s, 1e6 * self._rows_s, 1e3 * all_s, n_drafted))
+
+    def _reading(self, look: Callable[..., T]) -> Callable[..., T]:
+        """The same, timed where a round waits for it: a thread that drafts ahead does not count."""
+
+        def timed(*given: Any) -> T:
+            began = time.perf_counter()
+            found = look(*given)
+            if threading.get_ident() == self._worker:
+                self._rows_s += time.perf_counter() - began
+            return found
+
+        return timed
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         self._spans += spans
@@ -100,6 +125,7 @@ class Outside:
     kind: str
     drafts: bool  # of rounds with a draft, or of those without
     us: float
+    rows_us: float  # of them, looking through rows of logits
     round_ms: float
     mean_us: float
     n_rounds: int
@@ -112,10 +138,13 @@ def found_of(kind: str, steps: Sequence[Step]) -> list[Outside]:
     for drafts in (True, False):
         own = [step for step in steps if (step.n_drafted > 0) == drafts]
         if own:
-            us, ms = ([getattr(step, name) for step in own] for name in ("us", "ms"))
-            middle = statistics.median(us), statistics.median(ms), statistics.fmean(us)
+            us, rows_us, ms = (
+                statistics.median(getattr(step, name) for step in own)
+                for name in ("us", "rows_us", "ms")
+            )
+            mean_us = statistics.fmean(step.us for step in own)
             drafted = statistics.fmean(step.n_drafted for step in own)
-            found.append(Outside(kind, drafts, *middle, len(own), drafted))
+            found.append(Outside(kind, drafts, us, rows_us, ms, mean_us, len(own), drafted))
     return found
 
 
@@ -172,7 +201,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         what = f"{each.drafted_per_round:.1f} tokens drafted" if each.drafts else "nothing drafted"
         print(
             f"{each.kind:8} {what:20} {each.us:5.0f} us outside llama.cpp (mean"
-            f" {each.mean_us:.0f}) in rounds of {each.round_ms:.2f} ms, {each.n_rounds} of them"
+            f" {each.mean_us:.0f}; rows of logits {each.rows_us:.0f}) in rounds of"
+            f" {each.round_ms:.2f} ms, {each.n_rounds} of them"
         )
     keep(args.json, found)
 

@@ -77,19 +77,20 @@ class Learner:
         if all(r.reason == NOT_SEARCHED for r in rounds):
             self._observe_skipped(rounds)
             return
-        self._spend(rounds)
-        self._learn_all(rounds)
+        betting = _is_bet(rounds)
+        self._spend(rounds, betting)
+        self._learn_all(rounds, betting)
         self._beside, self._both = rounds[0].beside, self._both_of(rounds)
 
-    def _learn_all(self, rounds: Sequence[Round]) -> None:
+    def _learn_all(self, rounds: Sequence[Round], betting: bool) -> None:
         # A pass that also read a prompt tells nothing about the price of its rounds.
         if sum([r.n_rows for r in rounds]) == rounds[0].n_pass_rows - rounds[0].n_padding:
-            self._observe_time(rounds)
+            self._observe_time(rounds, betting)
         for r in rounds:
             request = self._requests.get(r.seq_id)
             if request is not None:
                 self._learn(r, request)
-        self._shapes.observe(rounds[0].n_pass_rows, drafted=_is_bet(rounds))
+        self._shapes.observe(rounds[0].n_pass_rows, drafted=betting)
         if self._n_undone(rounds):  # what held was read again, in a shape of its own
             self._shapes.leave()
 
@@ -101,7 +102,7 @@ class Learner:
         )
         self._shapes.observe(rounds[0].n_pass_rows)
 
-    def _spend(self, rounds: Sequence[Round]) -> None:
+    def _spend(self, rounds: Sequence[Round], betting: bool) -> None:
         """What searching took where no bet came of it, and proposers outside of rounds.
 
         Searching has a bound of its own (`search_pace.py`): only what is beyond it counts, or a
@@ -109,7 +110,7 @@ class Learner:
         """
         timing = rounds[0].timing
         beyond_s = max(0.0, timing.draft_s - _SEARCH_SHARE * timing.verify_s)
-        search_s = 0.0 if _is_bet(rounds) else beyond_s / len(rounds)
+        search_s = 0.0 if betting else beyond_s / len(rounds)
         for r in rounds:
             if r.seq_id in self._requests:
                 self.account.spend(r.seq_id, (search_s + r.outside_s) / self.costs.pace)
@@ -168,13 +169,13 @@ class Learner:
             right = r.agreed[refused.proposer] > 0
             self.account.regain(r.seq_id, refused.right_s if right else -refused.wrong_s)
 
-    def _observe_time(self, rounds: Sequence[Round]) -> None:
-        self._observe_search(rounds)
+    def _observe_time(self, rounds: Sequence[Round], betting: bool) -> None:
+        self._observe_search(rounds, betting)
         first = rounds[0]
         n_context = max([r.n_context for r in rounds])
         n_shape, rows = self._n_made(rounds), first.n_pass_rows
         if n_shape is None:
-            self._observe_parts(rounds, n_context)
+            self._observe_parts(rounds, betting, n_context)
             return
         curve = self.costs.curve(n_context, n_shape)
         changed, pace = rows != self._shapes.last, self.costs.pace
@@ -192,7 +193,7 @@ class Learner:
         return_s = curve.of(n_plain, changed) + settling_s - plain_s - owed_s
         if first.reason == WAITS:
             return_s = seconds - plain_s
-        self._book(rounds, seconds - owed_s, plain_s, return_s)
+        self._book(rounds, betting, seconds - owed_s, plain_s, return_s)
         self._n_without_plain = 0 if rows == n_plain else self._n_without_plain + 1
         if settling_s:
             self.costs.observe_settling(rows, n_context, n_shape, pass_s)
@@ -203,8 +204,8 @@ class Learner:
         if drafter is not None:
             drafter.observe(draft_s * pace, first.timing.draft_s)
 
-    def _observe_search(self, rounds: Sequence[Round]) -> None:
-        betting, timing = _is_bet(rounds), rounds[0].timing
+    def _observe_search(self, rounds: Sequence[Round], betting: bool) -> None:
+        timing = rounds[0].timing
         # A drafter that was asked and had nothing to say took time of its own, not a search's.
         if betting or not any(r.window for r in rounds):
             self._search_pace.observe(
@@ -248,6 +249,8 @@ class Learner:
 
     def _n_undone(self, rounds: Sequence[Round]) -> int:
         """Drafts of a finished pass that were not taken back for nothing."""
+        if self.costs.undoing.free is None:
+            return 0
         return sum([self.costs.undoing.is_paid(r.n_drafted, r.n_accepted) for r in rounds])
 
     @property
@@ -277,14 +280,14 @@ class Learner:
         request = self._requests.get(r.seq_id)
         return 1 if request is None else request.view.floor
 
-    def _observe_parts(self, rounds: Sequence[Round], n_context: int) -> None:
+    def _observe_parts(self, rounds: Sequence[Round], betting: bool, n_context: int) -> None:
         """A pass that was cut: it has no price of its own, but what it lost was lost."""
         n, timing = len(rounds), rounds[0].timing
         plain_s = self.costs.curve(n_context, n).steady[n]
         parts = self.cutting.parts({r.seq_id: r.n_rows for r in rounds})
         pace, expected = self.costs.pace, seconds_of(parts, self.costs, n_context)
         pass_s = min((timing.verify_s + timing.overhead_s) / pace, _LARGEST_EXCESS * expected)
-        self._book(rounds, pass_s + timing.draft_s / pace, plain_s, 0.0)
+        self._book(rounds, betting, pass_s + timing.draft_s / pace, plain_s, 0.0)
 
     def _expected_draft(self, rounds: Sequence[Round]) -> tuple[DrafterCost | None, float]:
         """The draft model that drafted for these rounds, and what it should have taken."""
@@ -307,7 +310,12 @@ class Learner:
         return cost, wait_s + cost.draft_s(n_steps, n_missing, len(drafted))
 
     def _book(
-        self, rounds: Sequence[Round], seconds: float, plain_s: float, return_s: float
+        self,
+        rounds: Sequence[Round],
+        betting: bool,
+        seconds: float,
+        plain_s: float,
+        return_s: float,
     ) -> None:
         """What was won over plain decoding, shared by the sequences of the pass.
 
@@ -317,7 +325,6 @@ class Learner:
         n = len(rounds)
         self._tokens = _RATE_KEPT * self._tokens + sum([r.n_generated for r in rounds])
         self._seconds = _RATE_KEPT * self._seconds + seconds
-        betting = _is_bet(rounds)
         for r in rounds:
             request = self._requests.get(r.seq_id)
             if request is None or request.view.window is not None:  # nobody here chose it

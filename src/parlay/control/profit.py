@@ -381,9 +381,8 @@ def _attainable(steady: Sequence[float], rows: int, most: int) -> float:
 
 def _is_offered(view: View) -> bool:
     """Whether there is anything to bet on: a draft, or a model that makes some."""
-    return any(name not in view.offers for name in view.proposers) or any(
-        draft.tokens for draft in view.offers.values()
-    )
+    offered = all(map(view.offers.__contains__, view.proposers))
+    return not offered or any(draft.tokens for draft in view.offers.values())
 
 
 def _decline(view: View) -> Choice:

@@ -220,13 +220,12 @@ class DraftModel:
     def _decode(self, fed: dict[int, list[int]], n_logits: int) -> list[Rows]:
         if not fed:
             return []
-        spans = [
-            Span(seq_id, len(self._slot(seq_id).tokens), tokens, n_logits)
-            for seq_id, tokens in fed.items()
-        ]
+        cached, spans = self._cached, []
+        for seq_id, tokens in fed.items():  # each was looked up before: what it lacks is known
+            spans.append(Span(seq_id, len(cached[seq_id].tokens), tokens, n_logits))
         rows = self._model.decode(spans)
         for seq_id, tokens in fed.items():
-            self._slot(seq_id).tokens.extend(tokens)
+            cached[seq_id].tokens.extend(tokens)
         return rows
 
     # -- drafting -------------------------------------------------------------

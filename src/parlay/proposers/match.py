@@ -27,6 +27,21 @@ class Match:
 
     def follow(self, n_tokens: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """The likely tokens after a match, and how likely each is given those before it."""
+        return self._alike(n_tokens) or self._most_often(n_tokens)
+
+    def _alike(self, n_tokens: int) -> tuple[tuple[int, ...], tuple[float, ...]] | None:
+        """Where all places went on alike, as far as the text goes: there is nothing to choose."""
+        text, latest, n = self.text, self.ends[0], len(self.ends)
+        if n == 1 or latest + n_tokens > len(text):
+            return None
+        first = text[latest : latest + n_tokens]
+        if SEPARATOR in first or any(text[e : e + n_tokens] != first for e in self.ends):
+            return None
+        lengths = range(self.length, self.length + n_tokens)
+        return tuple(first), tuple([_confidence(n, n, longer) for longer in lengths])
+
+    def _most_often(self, n_tokens: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Token by token what most of the places went on with that did so until then."""
         tokens: list[int] = []
         confidence: list[float] = []
         ends = self.ends

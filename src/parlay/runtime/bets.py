@@ -277,7 +277,7 @@ class Bets:
             most = min(most, request.window)
         if frame.window is not None:
             most = min(most, frame.window)
-        proposers = tuple(n for n in allowed if n in self.proposers and _can_say(n, seq))
+        proposers = tuple([n for n in allowed if n in self.proposers and _can_say(n, seq)])
         searched = due or request.window is not None  # a window that was asked for is kept to
         asked = proposers if searched and most else ()
         offers = self._offers([name for name in asked if name in self._free], seq, most)

@@ -190,7 +190,7 @@ class Scheduler:
 
     def _is_exact(self, sequences: Seq[Sequence]) -> bool:
         """Whether any of them is to be exact: then all their passes are."""
-        return any((seq.request.mode or self.mode) == "exact" for seq in sequences)
+        return "exact" in [seq.request.mode or self.mode for seq in sequences]
 
     # -- one pass -------------------------------------------------------------
 

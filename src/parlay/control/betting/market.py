@@ -46,23 +46,23 @@ class Market:
         """Rows of the pass if one sequence drafts so many tokens."""
         return max(self.floor, self.undrafted + window * self.step)
 
-    def rows_at(self, most: int) -> Sequence[int]:
-        """The same for every window up to the widest one."""
-        first = self.undrafted + self.step
+    def rows_at(self, most: int, *, least: int = 1) -> Sequence[int]:
+        """The same for every window from the least to the widest one."""
+        first = self.undrafted + least * self.step
         if self.floor <= first:
-            return range(first, first + most * self.step, self.step)
-        return [self.at(window) for window in range(1, most + 1)]
+            return range(first, first + (most + 1 - least) * self.step, self.step)
+        return [self.at(window) for window in range(least, most + 1)]
 
     def share_s(self, gained: Sequence[float]) -> list[float]:
         """Seconds that one sequence carries of a pass with so many tokens drafted, from none on,
         and of taking them back; `gained`: tokens expected to hold."""
         steady, plain_s, n_sequences = self.steady, self.plain_s, self.n_sequences
-        n = len(gained)
+        rows_at = self.rows_at(len(gained) - 1, least=0)
         if self.step > 1:  # all have as many rows
-            passes = [steady[self.at(k)] / n_sequences for k in range(n)]
+            passes = [steady[rows] / n_sequences for rows in rows_at]
         else:
             others_s = plain_s - plain_s / n_sequences
-            passes = [steady[self.at(k)] - others_s for k in range(n)]
+            passes = [steady[rows] - others_s for rows in rows_at]
         if not self.undoing.seconds:
             return passes
         return [s + self.undoing.expected_s(gained, k) for k, s in enumerate(passes)]

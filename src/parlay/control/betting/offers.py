@@ -112,11 +112,13 @@ def _value_windows(offer: Offer, market: Market) -> Offer:
     ease = offer.stake.allowance / (_AT_EASE * plain_s)
     price_of_loss = _CAUTION * doubt * max(0.0, 1.0 - ease)
     best, best_window = -plain_s, 0
-    for window, gain in enumerate(offer.gained[: offer.n_allowed], 1):
-        rows = market.at(window)
+    undoing, each = market.undoing, offer.worth
+    rows_at = market.rows_at(offer.n_allowed)
+    for window, (rows, gain) in enumerate(zip(rows_at, offer.gained, strict=False), 1):
         price = steady[rows] + doubt * (prices[rows] - steady[rows])
-        price += market.undoing.expected_s(offer.gained, window)
-        value = offer.worth * gain - price - price_of_loss * (price - plain_s)
+        if undoing.seconds:
+            price += undoing.expected_s(offer.gained, window)
+        value = each * gain - price - price_of_loss * (price - plain_s)
         if value + plain_price > best:
             best, best_window = value + plain_price, window
     offer.window, offer.value, offer.plain_s = best_window, best, plain_price
