@@ -159,6 +159,8 @@ class Drafter:
         sure: list[float] = []
         follows = said == list(self.text[: len(said)])
         while len(sure) < ask.window and (ask.keep_going is None or ask.keep_going(sure)):
+            if ask.until is not None and sure and ask.until(said[len(ask.tokens) :], sure):
+                break
             if sure:
                 self._clock.spend(self._cost.step_s())
             token, likely = self._next(said, follows, ask)
@@ -204,6 +206,12 @@ class Searching(Bets):
         if names:
             forced = SKELETON in found and found[SKELETON].tokens
             self.clock.spend(self.charges.search_s + (self.charges.forced_s if forced else 0.0))
+        return found
+
+    def _ended(self, ask: Ask, draft: Draft) -> Draft:
+        found = super()._ended(ask, draft)
+        if len(found.tokens) > len(draft.tokens):
+            self.clock.spend(self.charges.forced_s)
         return found
 
 

@@ -232,7 +232,7 @@ class LaxConstraint:
     def n_obeying(self, draft: Sequence[int]) -> int:
         return len(draft)
 
-    def forced(self, spacing: Spacing) -> Forced:
+    def forced(self, spacing: Spacing, draft: Sequence[int] = ()) -> Forced:
         return Forced()
 
     def prepare(self, spacing: Spacing) -> None: ...

@@ -195,6 +195,21 @@ def test_what_was_forced_at_a_like_place_is_looked_for_again_where_the_grammar_f
     assert b"".join(PIECES[t] for t in found.tokens) == b'"kind":"'
 
 
+def test_what_follows_a_draft_is_told_and_nothing_behind_its_end_or_one_that_disobeys(
+    tokenizer: Any,
+) -> None:
+    constraint, spacing, _ = after(tokenizer, '{"first_name":"Ann')
+    behind = spacing.ahead()
+    behind.read(b'",')
+    found = constraint.forced(behind, tokenize('",')).tokens
+    assert b"".join(PIECES[t] for t in found) == b'"kind":"'
+    assert constraint.forced(spacing) == Forced()  # nothing has moved
+    assert constraint.forced(behind, tokenize('"}')) == Forced()
+    constraint.accept(tokenize('","kind":"person","age":4'))
+    assert constraint.forced(behind, [*tokenize("}"), END]) == Forced()
+    assert constraint.n_obeying([*tokenize("}"), END]) == 2  # and the matcher is whole
+
+
 def test_what_is_forced_in_one_answer_is_known_in_the_next_but_not_under_another_grammar(
     tokenizer: Any,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,18 @@ def by_the_rule(row: NDArray[np.float32]) -> tuple[int, float]:
     token = int(np.flatnonzero(row[:N_VOCAB] == row[:N_VOCAB].max())[0])
     others = np.delete(row, token)
     return token, 1.0 / (1.0 + math.exp(-max(float(row[token]) - float(others.max()), -50.0)))
+
+
+def test_a_draft_goes_on_until_another_would_for_nothing() -> None:
+    found = drafting()
+    found.ask = replace(found.ask, until=lambda tokens, sure: tokens[-1] == 2 and len(sure) == 2)
+    row = np.zeros(N_VOCAB, np.float32)
+    going = []
+    for token in (1, 2):
+        row[:] = 0.0
+        row[token] = 1.0
+        going.append(found.add(row) and found.worth_going_on)
+    assert going == [True, False]
 
 
 @given(ROWS)

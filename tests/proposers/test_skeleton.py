@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -23,7 +24,7 @@ class Forces(LaxConstraint):
     def prepare(self, spacing: Spacing) -> None:
         self.n_prepared += 1
 
-    def forced(self, spacing: Spacing) -> Forced:
+    def forced(self, spacing: Spacing, draft: Sequence[int] = ()) -> Forced:
         space = spacing.guess(ord('"'))
         text = (b"" if space is None else space.text) + b'"k'
         sure = 0.95 if space is None else space.sure
@@ -98,7 +99,7 @@ def test_what_was_found_in_answers_is_kept_for_their_owner_and_for_few_owners() 
     class Finds(Forces):
         seen: ClassVar[list[dict[object, object]]] = []
 
-        def forced(self, spacing: Spacing) -> Forced:
+        def forced(self, spacing: Spacing, draft: Sequence[int] = ()) -> Forced:
             self.seen.append(dict(spacing.found))
             spacing.found["place"] = "skeleton"
             return super().forced(spacing)
@@ -108,6 +109,15 @@ def test_what_was_found_in_answers_is_kept_for_their_owner_and_for_few_owners() 
         made.propose([replace(ask(TEXT, owner=owner), constraint=Finds())])
         made.finish(0, [])
     assert [bool(found) for found in Finds.seen] == [False] * 101 + [True, False]
+
+
+def test_behind_anothers_draft_the_white_space_is_as_if_it_had_come_and_nothing_is_kept() -> None:
+    made, text = proposer(), '{\n    "a": '
+    ahead = ask(text + "1,")
+    (draft,) = made.propose([replace(ahead, n_ahead=2)])
+    assert bytes(draft.tokens) == b'\n    "k'
+    (other,) = made.propose([ask(text + '{"b":')])
+    assert bytes(other.tokens) == b' "k'
 
 
 def test_a_window_cuts_it_and_without_a_grammar_there_is_none() -> None:

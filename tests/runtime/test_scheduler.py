@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -558,7 +559,7 @@ class Forcing(LaxConstraint):
     def __init__(self, tokens: Seq[int]) -> None:
         self._left = list(tokens)
 
-    def forced(self, spacing: object) -> Forced:
+    def forced(self, spacing: object, draft: Seq[int] = ()) -> Forced:
         left = tuple(self._left[:2])
         return Forced(left, (1.0,) * len(left))
 
@@ -579,6 +580,60 @@ def test_what_a_grammar_forces_and_what_follows_it_are_drafted_together() -> Non
     assert seq.tokens[len(request.prompt) :] == said
     assert Fallback.DRAFT_ERROR not in seq.counts.fallbacks
     assert "skeleton+suffix" in seq.counts.proposers
+
+
+class ForcingNames(LaxConstraint):
+    """A grammar that forces the last four of every six tokens."""
+
+    def __init__(self, tokens: Seq[int]) -> None:
+        self._said, self._n = tuple(tokens), 0
+
+    def forced(self, spacing: object, draft: Seq[int] = ()) -> Forced:
+        at = self._n + len(draft)
+        left = self._said[at : at + 4] if at % 6 == 2 else ()
+        return Forced(left, (1.0,) * len(left))
+
+    def accept(self, tokens: Seq[int]) -> None:
+        self._n += len(tokens)
+
+
+class Stepping(ScriptedProposer):
+    """Drafts one token after the other, as far as it is to."""
+
+    continues = True
+    n_made = 0
+
+    def _draft(self, ask: Ask) -> Draft:
+        made = Draft((), self.name)
+        while len(made.tokens) < ask.window and not (
+            made.tokens and ask.until is not None and ask.until(made.tokens, made.confidence)
+        ):
+            on = super()._draft(replace(ask, tokens=[*ask.tokens, *made.tokens], window=1))
+            made = Draft(made.tokens + on.tokens, self.name, made.confidence + on.confidence)
+            self.n_made += 1
+        return made
+
+
+class ByModel(FixedWindow):
+    def choose(self, views: Seq[View]) -> list[Choice]:
+        return [Choice("scripted", 8, keep_going=lambda _: True) for _ in views]
+
+
+def test_a_models_draft_ends_where_the_grammar_goes_on_and_is_verified_with_that() -> None:
+    request = Request(PROMPT * 4, max_tokens=25)
+    said = Rig(proposers={}).run(request)[0].tokens[len(request.prompt) :]
+    model = Stepping(LOGITS)
+    proposers: dict[str, Proposer] = {
+        "skeleton": SkeletonProposer(lambda _token: b"x"),
+        "scripted": model,
+    }
+    rig = Rig(proposers=proposers, free=frozenset({"skeleton"}), controller=ByModel(8))
+    seq = rig.add(request, ForcingNames(said))
+    rig.finish()
+    assert seq.tokens[len(request.prompt) :] == said
+    assert Fallback.DRAFT_ERROR not in seq.counts.fallbacks
+    assert "scripted+skeleton" in seq.counts.proposers
+    assert sum(r.n_accepted for r in seq.rounds) > model.n_made  # the others came for nothing
 
 
 class Longest(FixedWindow):

@@ -43,8 +43,8 @@ class Constraint(Protocol):
     def n_obeying(self, draft: Sequence[int]) -> int:
         """How many leading tokens of a draft may come."""
 
-    def forced(self, spacing: Spacing) -> Forced:
-        """The tokens that must come next, white space by habit."""
+    def forced(self, spacing: Spacing, draft: Sequence[int] = ()) -> Forced:
+        """The tokens that must follow a draft that holds, white space by habit."""
 
     def prepare(self, spacing: Spacing) -> None:
         """Compute now what will be forced once the string ends that the text is in."""

@@ -74,7 +74,7 @@ class GrammarConstraint:
 
     def allowed(self, draft: Sequence[int]) -> Mask | None:
         """What may follow a draft; None where the draft itself may not come."""
-        if self.n_obeying(draft) < len(draft) or (draft and draft[-1] in self._ends):
+        if not self._reaches(draft):
             return None
         must = self._must()
         if must is not None:
@@ -124,17 +124,18 @@ class GrammarConstraint:
             n += 1
         return n
 
-    def forced(self, spacing: Spacing) -> Forced:
-        """The tokens that must come next, white space as this answer has put it so far; up to the
+    def forced(self, spacing: Spacing, draft: Sequence[int] = ()) -> Forced:
+        """The tokens that must follow, white space as this answer has put it so far; up to the
         next place where the model has a choice that is not by habit, too. What was forced at a
         place is forced at its like, as long as the grammar lets it."""
-        self._go_to(())
+        if not self._reaches(draft):
+            return NOTHING_FORCED
         if spacing.in_string and not self._matcher.compute_ff_bytes():
             return NOTHING_FORCED
         known, place = spacing.found, self._place(spacing)
         found: Forced | None = known.get(place)
-        if found is None or self.n_obeying(found.tokens) < len(found.tokens):
-            found = known[place] = self._skeleton(spacing)
+        if found is None or self._n_behind(draft, found.tokens) < len(found.tokens):
+            found = known[place] = self._skeleton(spacing, draft)
             if len(known) > _MOST_PLACES:
                 del known[next(iter(known))]
         return found
@@ -159,8 +160,12 @@ class GrammarConstraint:
         made._said = [*self._said, *tokens]
         return made
 
-    def _skeleton(self, spacing: Spacing) -> Forced:
-        self._go_to(())
+    def _n_behind(self, draft: Sequence[int], tokens: Sequence[int]) -> int:
+        """How many tokens may follow a draft that holds."""
+        return self.n_obeying([*draft, *tokens]) - len(draft)
+
+    def _skeleton(self, spacing: Spacing, draft: Sequence[int] = ()) -> Forced:
+        self._go_to(draft)
         ahead, habit, text = self._matcher.deep_copy(), spacing.ahead(), b""
         guesses: dict[int, float] = {}  # where each begins in the text, and how sure it is
         while len(text) < _MOST_BYTES:
@@ -175,13 +180,15 @@ class GrammarConstraint:
             text += part
             habit.go_on(part)
         found = self._alphabet.tokens_of(text)
-        n = self.n_obeying(found)
-        return Forced(tuple(found[:n]), tuple(self._sure(found[:n], guesses)))
+        n = self._n_behind(draft, found)
+        return Forced(tuple(found[:n]), tuple(self._sure(found[:n], guesses, len(draft))))
 
-    def _sure(self, tokens: Sequence[int], guesses: Mapping[int, float]) -> Iterator[float]:
+    def _sure(
+        self, tokens: Sequence[int], guesses: Mapping[int, float], n_before: int
+    ) -> Iterator[float]:
         """Of each token: the chance of the guesses that begin in it."""
         end = 0
-        for token, due in zip(tokens, self._due, strict=False):
+        for token, due in zip(tokens, self._due[n_before:], strict=False):
             start, end = end, end + len(self._alphabet.pieces[token])
             begun = [sure for at, sure in guesses.items() if start <= at < end]
             yield _CERTAIN if due else prod(begun) if begun else _HELD
@@ -212,6 +219,11 @@ class GrammarConstraint:
         return found
 
     # -- the matcher ----------------------------------------------------------
+
+    def _reaches(self, draft: Sequence[int]) -> bool:
+        """Go to where a draft ends; False: it may not come, or nothing may come after it."""
+        obeys = self.n_obeying(draft) == len(draft)
+        return obeys and not (draft and draft[-1] in self._ends)
 
     def _go_to(self, draft: Sequence[int]) -> None:
         """After a draft that holds."""

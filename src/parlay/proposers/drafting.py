@@ -105,8 +105,12 @@ class Drafting:
     @property
     def worth_going_on(self) -> bool:
         """Whether another token is worth a step of its own, as far as anybody asked."""
-        going = self.ask.keep_going
-        return going is None or not self.tokens or going(self.confidence[self.n_past :])
+        if not self.tokens:
+            return True
+        going, until, n = self.ask.keep_going, self.ask.until, self.n_past
+        if going is not None and not going(self.confidence[n:]):
+            return False
+        return until is None or not until(self.tokens[n:], self.confidence[n:])
 
     @property
     def lacks_more(self) -> bool:

@@ -22,7 +22,7 @@ def behind(ask: Ask, ahead: Draft) -> Ask:
         tokens=[*ask.tokens, *ahead.tokens],
         window=ask.window - n,
         position=ask.position + n,
-        n_ahead=n,
+        n_ahead=ask.n_ahead + n,
         keep_going=None if going is None else lambda found: going([*sure, *found]),
     )
 

@@ -16,6 +16,9 @@ from parlay.decoding.sampling import Sampling
 # Given the confidences drafted so far: is the next token worth its cost?
 KeepGoing = Callable[[Sequence[float]], bool]
 
+# Given the tokens drafted so far and their confidences: does another go on that needs no time?
+Until = Callable[[Sequence[int], Sequence[float]], bool]
+
 GREEDY = Sampling()
 
 
@@ -37,6 +40,7 @@ class Ask:
     constraint: Constraint | None = None  # a grammar that the answer obeys
     owner: str = ""  # whose request it is
     n_ahead: int = 0  # of the tokens, the last ones: drafted by another, not committed
+    until: Until | None = None
 
 
 @runtime_checkable

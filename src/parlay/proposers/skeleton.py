@@ -80,19 +80,29 @@ class SkeletonProposer:
     def _draft(self, ask: Ask) -> Draft:
         if ask.constraint is None or not ask.window:
             return NO_DRAFT
-        spacing = self._read(ask)
-        forced = ask.constraint.forced(spacing)
+        n_said = len(ask.tokens) - ask.n_ahead
+        forced = ask.constraint.forced(self._spacing(ask), ask.tokens[n_said:])
         if not forced.tokens:
             return NO_DRAFT
         *sure, last = forced.sure
         sure.append(last if last == 1.0 else min(last, _LAST))
         return Draft(forced.tokens[: ask.window], self.name, tuple(sure[: ask.window]))
 
+    def _spacing(self, ask: Ask) -> Spacing:
+        """With what another has drafted, if it comes."""
+        spacing = self._read(ask)
+        if ask.n_ahead:
+            spacing = spacing.ahead()
+            for token in ask.tokens[-ask.n_ahead :]:
+                spacing.read(self._piece(token))
+        return spacing
+
     def _read(self, ask: Ask) -> Spacing:
         known = self._spacings.get(ask.seq_id)
         spacing, n_read = known or (Spacing(self._last.get(ask.owner)), ask.n_prompt)
-        for token in ask.tokens[n_read:]:
+        n_said = len(ask.tokens) - ask.n_ahead
+        for token in ask.tokens[n_read:n_said]:
             spacing.read(self._piece(token))
-        self._spacings[ask.seq_id] = (spacing, len(ask.tokens))
+        self._spacings[ask.seq_id] = (spacing, n_said)
         self._owners[ask.seq_id] = ask.owner
         return spacing

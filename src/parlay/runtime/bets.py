@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from math import prod
 from time import perf_counter
 
 from parlay.control.controller import Choice, Controller, Listener, View, plain
@@ -37,6 +38,9 @@ from parlay.runtime.sequence import Sequence
 
 Watch = Callable[[Seq[Sequence]], None]  # told of the sequences of a pass before it is made
 
+# A model that is surer of all it has drafted may be worth more behind what the grammar forces.
+_SURE = 0.6
+_LEAST_FORCED = 4  # tokens: for fewer a model's draft is not ended
 _NO_OFFERS: Mapping[str, Draft] = {}
 
 
@@ -390,13 +394,35 @@ class Bets:
             # What the grammar forces needs no model: it drafts on from there.
             ahead = [self._forced(name, sequences[i], views[i], choices[i]) for i in at]
             asks = [
-                behind(self._ask(sequences[i], choices[i]), forced)
+                self._until_forced(behind(self._ask(sequences[i], choices[i]), forced), views[i])
                 for i, forced in zip(at, ahead, strict=True)
             ]
             found = self._propose(name, asks)
-            for i, forced, draft in zip(at, ahead, found, strict=True):
-                drafts[i] = draft if draft is FAILED else joined(forced, draft)
+            for i, forced, ask, draft in zip(at, ahead, asks, found, strict=True):
+                drafts[i] = draft if draft is FAILED else joined(forced, self._ended(ask, draft))
         return drafts
+
+    def _until_forced(self, ask: Ask, view: View) -> Ask:
+        """A model that has come to what the grammar forces need not go on."""
+        if ask.constraint is None or ask.rejection or SKELETON not in view.proposers:
+            return ask
+
+        def until(tokens: Seq[int], sure: Seq[float]) -> bool:
+            return prod(sure) < _SURE and bool(self._behind(ask, tokens).tokens)
+
+        return replace(ask, until=until)
+
+    def _ended(self, ask: Ask, draft: Draft) -> Draft:
+        """A model's draft, and what the grammar forces behind it."""
+        n, rated = len(draft.tokens), len(draft.confidence)
+        if ask.until is None or not 0 < n == rated < ask.window:
+            return draft
+        return joined(draft, self._behind(ask, draft.tokens))
+
+    def _behind(self, ask: Ask, tokens: Seq[int]) -> Draft:
+        """What the grammar forces behind these."""
+        found = self._propose(SKELETON, (behind(ask, Draft(tuple(tokens), SKELETON)),))[0]
+        return found if len(found.tokens) >= _LEAST_FORCED else NO_DRAFT
 
     def _forced(self, name: str, seq: Sequence, view: View, choice: Choice) -> Draft:
         """Rejection sampling wants a distribution for every token: nothing is put before those."""
@@ -416,6 +442,7 @@ class Bets:
             keep_going=choice.keep_going,
             n_prompt=len(request.prompt),
             constraint=seq.constraint,
+            owner=request.memory,
         )
 
     def _propose(self, name: str, asks: Seq[Ask]) -> list[Draft]:

@@ -103,11 +103,10 @@ class Guide:
             n += 1
         return n
 
-    def forced(self, spacing: Spacing) -> Forced:
-        """The tokens that must come next, where a grammar holds."""
-        if not isinstance(self._state, Held):
-            return Forced()
-        return self._state.constraint.forced(spacing)
+    def forced(self, spacing: Spacing, draft: Sequence[int] = ()) -> Forced:
+        """The tokens that must follow a draft, where a grammar holds."""
+        state = self._after(tuple(draft))
+        return state.constraint.forced(spacing) if isinstance(state, Held) else Forced()
 
     def prepare(self, spacing: Spacing) -> None:
         """Compute now what will be forced once the string ends that the text is in."""
