@@ -39,11 +39,12 @@ TRIES = (*(("greedy", window) for window in WINDOWS), ("drawn", 4))
 Messages = list[dict[str, Any]]
 
 
-def prompts(n: int = N_PROMPTS) -> list[Messages]:
-    """A spread over the categories of the suite, short enough to read quickly."""
+def prompts(n: int = N_PROMPTS, step: int = 2) -> list[Messages]:
+    """A spread over the categories of the suite, short enough to read quickly: of the shortest, one
+    in so many."""
     every = [list(p.messages) for p in load_suite("core-60").prompts if not p.tools]
-    short = sorted(every, key=lambda messages: len(str(messages)))[: 2 * n]
-    return short[::2]
+    short = sorted(every, key=lambda messages: len(str(messages)))[: step * n]
+    return short[::step]
 
 
 def answers(
