@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlay.decoding.spacing import Spacing
@@ -138,6 +138,7 @@ def outside_strings(text: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("indent", [None, 1, 2, 4])
+@settings(max_examples=30)
 @given(keys=st.lists(st.text("ab{,", min_size=1, max_size=3), min_size=2, max_size=4, unique=True))
 def test_an_object_of_a_kind_seen_before_is_spaced_as_it_was(
     indent: int | None, keys: list[str]

@@ -32,7 +32,7 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
 
 def chunked(test: Callable[[str, list[str], list[int]], None]) -> Callable[[], None]:
     """Any text, any stop strings, cut anywhere."""
-    return settings(max_examples=400)(given(text=TEXTS, stops=STOPS, cuts=CUTS)(test))
+    return settings(max_examples=200)(given(text=TEXTS, stops=STOPS, cuts=CUTS)(test))
 
 
 @chunked

@@ -79,7 +79,7 @@ EVENTS = st.one_of(
 STEPS = st.tuples(st.integers(0, 1), EVENTS, st.sampled_from([0, 1, 3, 6]))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     steps=st.lists(STEPS, min_size=4, max_size=20), steady=st.booleans(), seed=st.integers(0, 1000)
 )
