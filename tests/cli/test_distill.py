@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from parlay.cli.main import app
 from parlay.pairing.records import find_drafter
+from parlay.training.found import FoundText
 
 SMALL = ["--preset", "tiny", "--tokens", "3000", "--slots", "16", "-c", "128"]
 SMALL += ["--batch-tokens", "1024", "--no-measure"]
@@ -25,6 +26,15 @@ def run(*arguments: str) -> Result:
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARLAY_CONFIG", str(tmp_path / "config"))
     monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To set tasks over: reading all of Python's own takes longer than the training."""
+    texts = FoundText(
+        ("The sea is wide and the rain is old. " * 8,), ("def one():\n    pass\n" * 12,)
+    )
+    monkeypatch.setattr("parlay.training.writing_prompts.found_texts", lambda: texts)
 
 
 def test_a_drafter_is_made_recorded_and_made_again_without_writing_anew(
