@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -70,6 +71,18 @@ def test_a_width_whose_rows_differ_by_their_place_is_in_no_class() -> None:
     """As with K-quants on a CPU: rows in whole groups of four have a kernel of their own."""
     found = classes(lambda n, start, place: int(place < n - n % 4))
     assert found == [[1, 2, 3], [4, 8, 12, 16]]
+
+
+@pytest.mark.parametrize("chance", range(8))
+def test_rows_that_differ_every_other_time_are_told_apart_by_many_texts(chance: int) -> None:
+    """As with K-quants of a tiny model: a fifth row is outside the group of four, which shows in
+    every other row; the four before it are as in a pass over four."""
+
+    def kernel(n: int, start: int, place: int) -> int:
+        tells = random.Random(100 * (start + place) + chance).random() < 0.5
+        return int(tells and place < n - n % 4)
+
+    assert classes(kernel) == [[1, 2, 3], [4, 8, 12, 16]]
 
 
 @settings(max_examples=10)

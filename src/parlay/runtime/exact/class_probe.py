@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from parlay.decoding.span import Passes
 from parlay.runtime.exact.company_probe import Company, Together
@@ -21,6 +22,7 @@ from parlay.timing.probe_text import probe_tokens
 # A shape must agree in unrelated contexts, since one can agree by chance (two are too few, as a
 # tiny model at Q4_K_M shows), and past the first page.
 _SHORT, _OTHER, _LONG = 24, 9, 264
+_DOUBTED = range(10, 23)  # tokens before more places, where agreement is seen to be chance
 _N_MIXED = 12  # tokens of a walk in which widths and padding change from pass to pass
 # On a GPU the fourth pass of a shape is the first that costs what later ones will.
 _N_UNTIL_STEADY = 4
@@ -188,7 +190,40 @@ class _Probing:
             except OutOfTime:
                 break
             probed.append(n_prefix)
-        return groups, probed
+        try:
+            return (self._doubted(groups) if self._by_chance else groups), probed
+        except OutOfTime:
+            return groups, probed[:1]  # too few to believe them
+
+    @property
+    def _by_chance(self) -> bool:
+        """Whether classes that differ gave the same row somewhere: then agreement proves little."""
+        pairs = combinations(self._plain.items(), 2)
+        same_text = ((a, b) for ((start, _), a), ((other, _), b) in pairs if start == other)
+        return any(x == y for a, b in same_text for x, y in zip(a, b, strict=False))
+
+    def _doubted(self, groups: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+        """The groups, or parts of them, after many more texts: of a pass perhaps one row tells that
+        it differs (the one beyond whole groups of four), and that one agrees every other time."""
+        found = list(groups)
+        for n_prefix in _DOUBTED:
+            text = self._text(n_prefix)
+            self._walker.read(text.prefix)
+            found = [part for group in found for part in self._unless_alike(text, group)]
+        return found
+
+    def _unless_alike(self, text: _Text, group: frozenset[int]) -> list[frozenset[int]]:
+        """The group, if its passes over real rows give what its smallest ones do."""
+        if len(group) == 1:
+            return [group]
+        narrow, walker = min(group), self._walker
+        known = self._full(text, narrow)
+        while len(known) < max(group):
+            tokens = text.rest[len(known) : len(known) + narrow]
+            known = [*known, *walker.step(text.start + len(known), tokens, narrow)]
+        wider = sorted(group - {narrow})
+        alike = all(self._full(text, width) == known[:width] for width in wider)
+        return [group] if alike else self._parts(text, group)
 
     def _text(self, n_prefix: int) -> _Text:
         n = n_prefix + max(self._max_rows, _N_MIXED)
