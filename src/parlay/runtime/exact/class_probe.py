@@ -22,7 +22,7 @@ from parlay.timing.probe_text import probe_tokens
 # A shape must agree in unrelated contexts, since one can agree by chance (two are too few, as a
 # tiny model at Q4_K_M shows), and past the first page.
 _SHORT, _OTHER, _LONG = 24, 9, 264
-_DOUBTED = range(10, 23)  # tokens before more places, where agreement is seen to be chance
+_N_DOUBTED = 13  # more places, where agreement is seen to be chance
 _N_MIXED = 12  # tokens of a walk in which widths and padding change from pass to pass
 # On a GPU the fourth pass of a shape is the first that costs what later ones will.
 _N_UNTIL_STEADY = 4
@@ -190,8 +190,10 @@ class _Probing:
             except OutOfTime:
                 break
             probed.append(n_prefix)
+        if not probed or not self._by_chance:
+            return groups, probed
         try:
-            return (self._doubted(groups) if self._by_chance else groups), probed
+            return self._doubted(groups, probed[-1]), probed
         except OutOfTime:
             return groups, probed[:1]  # too few to believe them
 
@@ -202,13 +204,17 @@ class _Probing:
         same_text = ((a, b) for ((start, _), a), ((other, _), b) in pairs if start == other)
         return any(x == y for a, b in same_text for x, y in zip(a, b, strict=False))
 
-    def _doubted(self, groups: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    def _doubted(self, groups: Sequence[frozenset[int]], start: int) -> list[frozenset[int]]:
         """The groups, or parts of them, after many more texts: of a pass perhaps one row tells that
         it differs (the one beyond whole groups of four), and that one agrees every other time."""
-        found = list(groups)
-        for n_prefix in _DOUBTED:
-            text = self._text(n_prefix)
-            self._walker.read(text.prefix)
+        found, walker, n = list(groups), self._walker, self._max_rows
+        tokens = probe_tokens(self._size, walker.passes.n_vocab, start)  # of the text in the cache
+        walker.rewind(tokens[:start])
+        for _ in range(_N_DOUBTED):  # each goes on from what the one before left
+            at = walker.passes.length(0)
+            text = _Text(tokens[:at], tokens[at : at + n])
+            if len(text.rest) < n:
+                break
             found = [part for group in found for part in self._unless_alike(text, group)]
         return found
 
@@ -263,6 +269,8 @@ class _Probing:
     def _one_by_one(self, text: _Text, width: int, seen: Sequence[Digest], n: int) -> list[Digest]:
         """The first n tokens, one real row a pass; nothing if its own full pass differs."""
         found: list[Digest] = []
+        if not self._last_agrees(text, width, seen):
+            return found
         self._walker.rewind(text.prefix)
         for row in self._walker.walk(text.start, text.rest[:n], width):
             if len(found) < width and row != seen[len(found)]:
@@ -270,6 +278,16 @@ class _Probing:
             found.append(row)
         self._plain[text.start, width] = found
         return found
+
+    def _last_agrees(self, text: _Text, width: int, seen: Sequence[Digest]) -> bool:
+        """The last row of a full pass, alone in one: most widths that are in no class differ there,
+        which spares them a walk."""
+        if width == 1 or not self._walker.cuts:
+            return True
+        self._full(text, width)
+        at = text.start + width - 1
+        self._walker.passes.truncate(0, at)
+        return self._walker.step(at, text.rest[width - 1 : width], width) == seen[-1:]
 
     def _in_any_order(self, text: _Text, group: frozenset[int]) -> list[frozenset[int]]:
         """The group, if its widths may follow each other at will; else the parts that may."""
