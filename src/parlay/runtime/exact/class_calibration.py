@@ -39,7 +39,7 @@ _MIN_CHUNK = 16  # of the probe's texts: any batch holds it
 _TOLD = "exactness"  # what is told of it, by file
 _PROBE_S = 60.0  # for the probe of a start
 _SCOUT_S = 5.0  # for a look at a longer text, in the middle of an answer
-_FORMAT = 5  # of the records; others are probed again
+_FORMAT = 6  # of the records; others are probed again
 _CHOICE = 2  # of the way to choose; what was chosen in another way is chosen again
 _PRICES_S = 3.0  # for the prices that a choice hangs on
 # What was exact by default stays so until it costs this much more than is allowed: prices waver.
