@@ -99,7 +99,7 @@ def test_a_queue_with_one_slot_waits_as_theory_says() -> None:
     """Poisson arrivals, equal service, one server: the mean wait is rho D / (2 (1 - rho))."""
     service = FIXED + PER_ROW * 16
     for rho in (0.5, 0.8):
-        arrivals = poisson([(16, 1)], rho / service, 40_000, seed=3)
+        arrivals = poisson([(16, 1)], rho / service, 16_000, seed=3)
         _, jobs = simulate(arrivals, PRICES, PassShape(1), Way())
         waited = mean(job.started_s - job.arrival.at_s for job in jobs)
         assert waited == pytest.approx(rho * service / (2 * (1 - rho)), rel=0.06)
