@@ -55,7 +55,7 @@ REFERRING = ToolFunction(
     },
 )
 # So many ways to read as many letters that llguidance gives up, one letter after the other.
-MANY_WAYS = 'start: e{1,9000}\ne: "a"?'
+MANY_WAYS = 'start: e\ne: e e | e e e | "a" | ""'
 FORMS = [form for form in FORMATS if form.kind != "channels"]
 
 
@@ -294,9 +294,9 @@ def test_a_grammar_that_gives_up_frees_nothing_and_is_no_end(
     rules = Rules(model.vocabulary, grammars, frozenset(), afterwards=grammars.lark(MANY_WAYS))
     guide, a = Guide(rules, thinking=False), model.vocabulary.tokenize("a", bos=False)[0]
     guide.accept([a])
-    assert 0 < guide.n_obeying([a] * 40) < 40
+    assert 0 < guide.n_obeying([a] * 120) < 120
     before = guide.permits([], a), guide.complete
-    for _ in range(40):
+    for _ in range(120):
         guide.accept([a])
     assert (before, guide.permits([], a), guide.complete) == ((True, True), False, False)
     with pytest.raises(BadRequest, match="too complex"):
