@@ -90,15 +90,18 @@ def generate(run: Run, target: Path) -> Run:
 
 
 def alone(*arguments: object, encoding: str | None = "utf-8", **options: Any) -> Any:
-    """The command as a process of its own."""
-    return subprocess.run(
+    """The command as a process of its own; its text as it was written, line ends too."""
+    done = subprocess.run(
         [PARLAY, *map(str, arguments)],
         capture_output=True,
-        encoding=encoding,
         timeout=PATIENCE_S,
         check=False,
         **options,
     )
+    if encoding is not None:
+        texts = done.stdout.decode(encoding), done.stderr.decode(encoding)
+        return subprocess.CompletedProcess(done.args, done.returncode, *texts)
+    return done
 
 
 # -- answers -----------------------------------------------------------------------------------
@@ -384,9 +387,12 @@ def test_a_closed_pipe_ends_the_command_quietly(
 def test_an_answer_obeys_the_schema_in_a_file(generate: Run, tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text(
-        '{"type": "object", "properties": {"n": {"enum": [1, 22]}}, "required": ["n"]}'
+        '{"type": "object", "properties": {"n": {"enum": [1, 22]}}, "required": ["n"],'
+        ' "additionalProperties": false}'
     )
-    done = generate(PROMPT, "--json-schema", schema, "--max-tokens", 200)
+    # White space may come without end.
+    less = [part for byte in b" \t\n\r" for part in ("--logit-bias", f"{3 + byte}=-100")]
+    done = generate(PROMPT, "--json-schema", schema, "--max-tokens", 200, *less)
     assert done.returncode == 0
     assert json.loads(done.stdout)["n"] in (1, 22)
 
