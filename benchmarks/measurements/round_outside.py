@@ -197,14 +197,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         draft_ahead="on" if args.force else "auto",
     ) as parlay:
         found = measure(parlay, args)
-    for each in found:
-        what = f"{each.drafted_per_round:.1f} tokens drafted" if each.drafts else "nothing drafted"
-        print(
-            f"{each.kind:8} {what:20} {each.us:5.0f} us outside llama.cpp (mean"
-            f" {each.mean_us:.0f}; rows of logits {each.rows_us:.0f}) in rounds of"
-            f" {each.round_ms:.2f} ms, {each.n_rounds} of them"
-        )
+    print(*map(told, found), sep="\n")
     keep(args.json, found)
+
+
+def told(found: Outside) -> str:
+    drafted = f"{found.drafted_per_round:.1f} tokens drafted"
+    return (
+        f"{found.kind:8} {drafted if found.drafts else 'nothing drafted':20} {found.us:5.0f} us"
+        f" outside llama.cpp (mean {found.mean_us:.0f}; rows of logits {found.rows_us:.0f}) in"
+        f" rounds of {found.round_ms:.2f} ms, {found.n_rounds} of them"
+    )
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

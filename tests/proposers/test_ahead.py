@@ -215,18 +215,22 @@ def test_a_pass_that_fails_ahead_is_told_with_the_next_draft_and_then_forgotten(
     assert list(found.tokens) == greedy(text, 3) and found.n_ahead == 0
 
 
+def asking(ahead: DraftAhead, call: str, seq_id: int) -> Callable[[], object]:
+    return {
+        "forget": lambda: ahead.forget(seq_id),
+        "shift": lambda: ahead.shift(seq_id, 1, 1),
+        "close": ahead.close,
+        "propose": lambda: ahead.propose([Ask(seq_id, [2, 3], 1)]),
+    }[call]
+
+
 @pytest.mark.parametrize("call", ["forget", "shift", "close"])
 def test_whoever_changes_the_cache_waits_for_one_pass_at_most(
     model: Gated, ahead: DraftAhead, call: str
 ) -> None:
-    calls: dict[str, Callable[[], None]] = {
-        "forget": lambda: ahead.forget(0),
-        "shift": lambda: ahead.shift(0, 1, 1),
-        "close": ahead.close,
-    }
     begin(ahead, model, [1, 2, 3], window=8)
     n_before = len(model.shapes)
-    caller = threading.Thread(target=calls[call])
+    caller = threading.Thread(target=asking(ahead, call, 0))
     caller.start()
     while not ahead._walk.called_back:  # it has asked; the pass is still under way
         assert caller.is_alive()
@@ -365,15 +369,9 @@ def test_a_prompt_longer_than_the_drafters_context_is_left_alone(
 def test_whoever_asks_something_of_it_waits_for_one_pass_over_a_prompt_at_most(
     model: Gated, ahead: DraftAhead, call: str
 ) -> None:
-    calls: dict[str, Callable[[], object]] = {
-        "forget": lambda: ahead.forget(1),
-        "shift": lambda: ahead.shift(1, 1, 1),
-        "close": ahead.close,
-        "propose": lambda: ahead.propose([Ask(1, [2, 3], 1)]),
-    }
     begin_reading(ahead, model, LONG)
     reading = ahead._readings[0]
-    caller = threading.Thread(target=calls[call])
+    caller = threading.Thread(target=asking(ahead, call, 1))
     caller.start()
     while not reading.called_back:  # it has asked; the pass is still under way
         assert caller.is_alive()

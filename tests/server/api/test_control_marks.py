@@ -77,16 +77,21 @@ def self_check(server: Running, form: str) -> None:
     assert set(style.control) == ({"<|end|>"} if form == "harmony" else set(MARKS[form]))
 
 
-def test_a_forced_call_goes_through_control_tokens(client: OpenAI) -> None:
-    answer = client.chat.completions.create(
+def held_call(client: OpenAI, **asked: Any) -> Any:
+    """The only choice of an answer that has to call the tool."""
+    (choice,) = client.chat.completions.create(
         model="",
         messages=[TURN],
         tools=[TOOL],
         tool_choice="required",
         max_tokens=100,
-        temperature=0,
-    )
-    (choice,) = answer.choices
+        **asked,
+    ).choices
+    return choice
+
+
+def test_a_forced_call_goes_through_control_tokens(client: OpenAI) -> None:
+    choice = held_call(client, temperature=0)
     assert choice.finish_reason == "tool_calls" and not choice.message.content
     calls: Any = choice.message.tool_calls
     assert [json.loads(call.function.arguments)["city"] in ("Rome", "Oslo") for call in calls] == [
@@ -96,17 +101,9 @@ def test_a_forced_call_goes_through_control_tokens(client: OpenAI) -> None:
 
 def test_drafts_do_not_change_a_held_call(client: OpenAI) -> None:
     def arguments(speculation: bool) -> list[str]:
-        answer = client.chat.completions.create(
-            model="",
-            messages=[TURN],
-            tools=[TOOL],
-            tool_choice="required",
-            max_tokens=100,
-            temperature=0.8,
-            seed=4,
-            extra_body={"speculation": speculation},
-        )
-        calls: Any = answer.choices[0].message.tool_calls or ()
+        bets = {"speculation": speculation}
+        choice = held_call(client, temperature=0.8, seed=4, extra_body=bets)
+        calls: Any = choice.message.tool_calls or ()
         return [call.function.arguments for call in calls]
 
     assert arguments(True) == arguments(False) != []
