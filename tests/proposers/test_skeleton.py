@@ -138,3 +138,15 @@ def test_outside_of_values_strings_something_may_be_forced() -> None:
     made = proposer()
     found = [made.at_mark(ask(text)) for text in ('{"a": "x', '{"a": "xy"', '{"a": "xy", "b')]
     assert found == [False, True, True]
+
+
+def test_what_an_owner_s_answers_found_is_forgotten_by_the_one_under_way_too() -> None:
+    made = proposer()
+    made.propose([ask(TEXT, owner="anna")])
+    made._spacings[0][0].found["place"] = Forced()
+    made.finish(0, [])
+    made.propose([ask('{"a"', owner="anna")])
+    under_way = made._spacings[0][0].found
+    assert under_way
+    made.forget_owner("anna")
+    assert not under_way

@@ -64,7 +64,7 @@ class SkeletonProposer:
         """How one owner's answers were spaced, named conversations included; or everybody's."""
         for name in list(self._last):
             if owner is None or name == owner or name.startswith(f"{owner}/"):
-                del self._last[name]
+                self._last.pop(name).found.clear()  # which an answer under way has, too
 
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
         """So many tokens before the end of what was read went."""
