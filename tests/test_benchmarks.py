@@ -6,11 +6,15 @@ Runs none of them: those with a test of their own have it elsewhere.
 from __future__ import annotations
 
 import re
+import threading
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.shared.ratios import ratio, ratio_of_prompts, ratio_of_repeats, recorded, shown
+from benchmarks.shared.stages import Stages
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 INDEX = (FOLDER / "README.md").read_text("utf-8")
@@ -81,3 +85,24 @@ def test_a_ratio_is_shown_and_recorded_with_its_interval() -> None:
     found = ratio_of_repeats([2.0] * 4, [1.0] * 4)
     assert shown(found) == "2.000 [2.000, 2.000]"
     assert recorded(found) == {"ratio": 2.0, "low": 2.0, "high": 2.0}
+
+
+# -- stages ---------------------------------------------------------------------------------------
+
+
+def test_a_stage_has_its_own_time_without_that_of_others_or_of_other_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = count()
+    monkeypatch.setattr("benchmarks.shared.stages.time.perf_counter", lambda: float(next(looks)))
+    found = Stages("rest")
+    work = SimpleNamespace(inner=lambda: None)
+    work.outer = lambda: (work.inner(), work.inner())
+    for name in ("inner", "outer"):
+        found.watch(work, name, name)
+    found.begin()
+    work.outer()  # every look at the clock takes one second
+    other = threading.Thread(target=work.outer)
+    other.start()
+    other.join()
+    assert found.end() == {"rest": 2.0, "outer": 3.0, "inner": 2.0}

@@ -4,11 +4,14 @@ A round's time less that of the target's pass (and so less what is done while a 
 less what was waited for of a draft model's passes. Kinds: `plain`; `suffix`; `drafter`, by the
 controller's windows; `ahead`, the same with the draft model on a thread of its own; `resting`, with
 a draft model that is always wrong, so that the controller lets it be. They answer in turn. How much
-of it is spent looking through rows of logits, drafted or verified, is told apart.
+of it is spent looking through rows of logits, drafted or verified, is told apart; with --stages
+every part of a round is, at the price of some microseconds for each function that is watched.
 
 python -m benchmarks.measurements.round_outside --target 14b-f16.gguf --drafter smollm2-q8_0.gguf \\
   --json out.json
 python -m benchmarks.measurements.round_outside --tokens 48 --prompts 2 --kinds plain resting
+python -m benchmarks.measurements.round_outside --target 14b-f16.gguf --drafter smollm2-q8_0.gguf \\
+  --kinds plain suffix drafter ahead --stages --prompts 3 --json stages.json
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,22 +31,63 @@ from numpy.typing import NDArray
 from benchmarks.proofs.ahead import Arm, resolve_drafter
 from benchmarks.shared.arguments import parsed, parser_of
 from benchmarks.shared.record import keep
+from benchmarks.shared.stages import Stages
 from parlay import Parlay
 from parlay.bench.suite import load_suite
+from parlay.control.betting.stopping import Stopping
 from parlay.control.profit import ProfitController
 from parlay.decoding import verification
 from parlay.decoding.draft import Draft
 from parlay.decoding.span import Span
 from parlay.hub.resolving import resolve_model
+from parlay.llama.context import Batch, Context
 from parlay.proposers import drafting
 from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.proposer import Ask
+from parlay.runtime import bets
+from parlay.runtime.bets import Bets
+from parlay.runtime.scheduler import Scheduler
+from parlay.runtime.sequence import Sequence as Answer
 from parlay.runtime.startup.loading import MODEL, behind
 
 T = TypeVar("T")
 KINDS = ("plain", "suffix", "drafter", "ahead", "resting")
 DRAFTS = {"plain": "none", "suffix": "suffix"}  # the others leave it to the controller
+INSIDE, MEANWHILE = "llama.cpp", "while a GPU computes"  # of no part in what is outside
+# Functions that stand for a stage, in the order in which a round comes to them.
+WATCHED = (
+    (Scheduler, "_propose", "put the pass together"),
+    (Bets, "place", "bets: the rest"),
+    (Scheduler, "_learn", "learn from the last pass"),
+    (Bets, "_view", "look at the text for the controller"),
+    (Bets, "_offers", "ask free proposers"),
+    (ProfitController, "choose", "choose"),
+    (Bets, "_drafts", "ask the draft model"),
+    (DraftModel, "propose", "draft: the loop"),
+    (drafting.Drafting, "add", "draft: the loop"),
+    (drafting, "likeliest", "draft: rows of logits"),
+    (drafting, "confidence", "draft: rows of logits"),
+    (Stopping, "keep_going", "draft: go on or not"),
+    (DraftAhead, "_call", "wait for the drafter's thread"),
+    (bets, "bet_on", "bets: the rest"),
+    (Scheduler, "_decode", "around the pass"),
+    (Bets, "ahead", "send the drafter on"),
+    (Context, "decode", "hand passes over, drafted ones too"),
+    (Batch, "fill", "fill batches"),
+    (Context, "_hand_over", INSIDE),
+    (Context, "_logits", INSIDE),
+    (Scheduler, "_meanwhile", MEANWHILE),
+    (Scheduler, "_catch_up", "tell and count"),
+    (Scheduler, "_settle", "settle: the rest"),
+    (verification, "likeliest", "verify: rows of logits"),
+    (Answer, "commit", "commit"),
+    (Context, "truncate", "cut caches"),
+    (Context, "length", "cut caches"),
+)
+_LEAST_US = 0.5  # a stage that is told
+REST = "the rest of the step"
+ORDER = tuple(dict.fromkeys((*(stage for _, _, stage in WATCHED), REST)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +98,15 @@ class Step:
     rows_us: float  # of them, looking through rows of logits
     ms: float  # all of it
     n_drafted: int
+    stages: Mapping[str, float]  # seconds
 
 
 class Meter:
     """Times every step of a scheduler. On the worker's thread, as all that it counts."""
 
-    def __init__(self, parlay: Parlay, drafter: DraftModel) -> None:
+    def __init__(self, parlay: Parlay, drafter: DraftModel, stages: Stages) -> None:
         self.steps: list[Step] = []
+        self._stages = stages
         self.wrong = False  # whether every drafted token is replaced
         self._target, self._passes = parlay.engine.target, drafter.passes
         self._n_vocab = self._target.n_vocab
@@ -78,12 +124,15 @@ class Meter:
         self._waited_s, self._rows_s, self._spans = 0.0, 0.0, []
         self._worker = threading.get_ident()
         began, busy = time.perf_counter(), self._target.busy_s
+        self._stages.begin()
         self._step()
+        stages = self._stages.end()
         all_s = time.perf_counter() - began
         if len(self._spans) == 1 and self._spans[0].n_logits == len(self._spans[0].tokens):
             outside_s = all_s - (self._target.busy_s - busy) - self._waited_s
             n_drafted = len(self._spans[0].tokens) - self._spans[0].n_padding - 1
-            self.steps.append(Step(1e6 * outside_s, 1e6 * self._rows_s, 1e3 * all_s, n_drafted))
+            us, rows_us = 1e6 * outside_s, 1e6 * self._rows_s
+            self.steps.append(Step(us, rows_us, 1e3 * all_s, n_drafted, stages))
 
     def _reading(self, look: Callable[..., T]) -> Callable[..., T]:
         """The same, timed where a round waits for it: a thread that drafts ahead does not count."""
@@ -130,6 +179,7 @@ class Outside:
     mean_us: float
     n_rounds: int
     drafted_per_round: float
+    stages_us: Mapping[str, float] = field(default_factory=dict)  # means, where they were watched
 
 
 def found_of(kind: str, steps: Sequence[Step]) -> list[Outside]:
@@ -144,15 +194,23 @@ def found_of(kind: str, steps: Sequence[Step]) -> list[Outside]:
             )
             mean_us = statistics.fmean(step.us for step in own)
             drafted = statistics.fmean(step.n_drafted for step in own)
-            found.append(Outside(kind, drafts, us, rows_us, ms, mean_us, len(own), drafted))
+            stages = {name: _mean_us(name, own) for name in ORDER}
+            found.append(Outside(kind, drafts, us, rows_us, ms, mean_us, len(own), drafted, stages))
     return found
 
 
-def measure(parlay: Parlay, args: argparse.Namespace) -> list[Outside]:
+def _mean_us(stage: str, steps: Sequence[Step]) -> float:
+    """Of the middle half of the rounds: means add up, and no round that was disturbed counts."""
+    spent = sorted(step.stages.get(stage, 0.0) for step in steps)
+    quarter = len(spent) // 4
+    return 1e6 * statistics.fmean(spent[quarter : len(spent) - quarter])
+
+
+def measure(parlay: Parlay, args: argparse.Namespace, stages: Stages) -> list[Outside]:
     bare = behind(parlay.engine.bets.proposers[MODEL])
     assert isinstance(bare, DraftModel)
     arms = _arms(parlay, bare, args.kinds)
-    meter, steps = Meter(parlay, bare), {kind: list[Step]() for kind in arms}
+    meter, steps = Meter(parlay, bare, stages), {kind: list[Step]() for kind in arms}
     for drafter in {bare, *(arm.drafter for arm in arms.values())}:
         assert isinstance(drafter, DraftModel | DraftAhead)
         meter.watch(drafter)
@@ -187,7 +245,9 @@ def _arms(parlay: Parlay, bare: DraftModel, kinds: Sequence[str]) -> dict[str, A
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = _arguments(argv)
+    args, stages = _arguments(argv), Stages(REST)
+    for watched in WATCHED if args.stages else ():
+        stages.watch(*watched)
     with Parlay(
         resolve_model(args.target),
         draft=f"suffix,{resolve_drafter(args.drafter)}",
@@ -196,8 +256,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         threads=args.threads,
         draft_ahead="on" if args.force else "auto",
     ) as parlay:
-        found = measure(parlay, args)
-    print(*map(told, found), sep="\n")
+        found = measure(parlay, args, stages)
+    for each in found:
+        print(told(each))
+        if args.stages:
+            print(*staged(each), sep="\n")
     keep(args.json, found)
 
 
@@ -210,11 +273,19 @@ def told(found: Outside) -> str:
     )
 
 
+def staged(found: Outside) -> Iterator[str]:
+    """A line for each stage that took any time."""
+    for stage, us in found.stages_us.items():
+        if us >= _LEAST_US:
+            yield f"  {us:7.0f}  {stage}"
+
+
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__)
     parser.add_argument("--target", default="default")
     parser.add_argument("--drafter", default="default", help="a GGUF file, or a shipped one")
     parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
+    parser.add_argument("--stages", action="store_true", help="tell every part of a round apart")
     parser.add_argument("--force", action="store_true", help="draft ahead on a CPU, too")
     parser.add_argument("--suite", default="core-60")
     parser.add_argument("--prompts", type=int, default=6)
