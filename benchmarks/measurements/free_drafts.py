@@ -21,25 +21,23 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.shared import served
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio, recorded
+from benchmarks.shared.told import told
 from benchmarks.shared.wanted_edits import wanted
 from parlay import Parlay
 from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import Prompt, load_suite
 from parlay.decoding.round import Round
-from parlay.decoding.span import Span
 from parlay.hub.resolving import resolve_model
 from parlay.parlay import Stream
 from parlay.proposers.prediction import PREDICTION
@@ -52,7 +50,6 @@ ARMS: Final = {
 }
 COUNTED: Final = ("generated", "rounds", "drafted", "accepted")
 SERVER: Final = "server"
-_RAISED: Final = 1e4  # added to a logit: nothing comes near it
 
 
 @dataclass(slots=True)
@@ -234,7 +231,7 @@ def _answer(
     vocabulary = parlay.engine.model.vocabulary
     said = None if edit is None else vocabulary.continuation(edit)
     n_prompt = len(parlay.tokens(prompt.messages))
-    with _told(parlay, said, n_prompt):
+    with told(parlay, said, n_prompt):
         stream = parlay.stream(
             prompt.messages,
             json_schema=prompt.json_schema,
@@ -262,31 +259,6 @@ def _proposers(parlay: Parlay, arm: str, prompt: Prompt) -> str:
     if arm in ("free", "wrong"):
         return free
     return ",".join([*loaded, free] if arm == "all" else loaded)
-
-
-@contextmanager
-def _told(parlay: Parlay, said: Sequence[int] | None, n_prompt: int) -> Iterator[None]:
-    """The target says these tokens after its prompt, then ends; passes are its own."""
-    if said is None:
-        yield
-        return
-    target, end = parlay.engine.target, parlay.engine.model.vocabulary.eos
-    script, own = [*said, end], target.decode
-
-    def decode(spans: Sequence[Span]) -> list[NDArray[np.float32]]:
-        rows = own(spans)
-        for span, p in zip(spans, rows, strict=True):
-            first = span.start + span.read.start + 1 - n_prompt
-            for j in range(len(p)):
-                if 0 <= first + j < len(script):
-                    p[j, script[first + j]] += _RAISED
-        return rows
-
-    setattr(target, "decode", decode)  # noqa: B010 - of this one target, for one answer
-    try:
-        yield
-    finally:
-        delattr(target, "decode")
 
 
 def _short(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,6 +50,7 @@ from benchmarks.shared.ratios import ratio, ratio_of_repeats, recorded, shown
 from parlay.bench.statistics import Estimate
 from parlay.bench.subjects.peer import PeerSettings
 from parlay.hub.resolving import resolve_model
+from parlay.llama.vocabulary_only import open_vocabulary
 
 TOPICS = ("rain", "bread", "a bridge", "bees", "glass", "maps", "salt", "trains")
 TEXTS = ("chat", "edit", "extract")
@@ -288,9 +289,17 @@ def _own(
     keys = ("--set", f"server.api_keys={json.dumps(list(bets))}")
     own = stack.enter_context(served.parlay(*flat, *keys, *shlex.split(args.own)))
     served.wait_idle(own, args.settle)
+    bias = _unending(model)
     return [
-        served.Subject(name, own.url, {"speculation": on}, key=name) for name, on in bets.items()
+        served.Subject(name, own.url, {"speculation": on, "logit_bias": bias}, key=name)
+        for name, on in bets.items()
     ]
+
+
+def _unending(model: Path) -> dict[str, float]:
+    """No answer ends before its length: neighbours change bits, and bits when a text ends."""
+    with open_vocabulary(model) as vocabulary:
+        return {str(token): -100.0 for token in sorted(vocabulary.ends)}
 
 
 def _peers(
@@ -303,7 +312,7 @@ def _peers(
             str(model), kind, n_context=context * slots, threads=args.threads, n_slots=slots
         )
         url = stack.enter_context(served.llama(settings, args.server))
-        found.append(served.Subject(name, url, {"cache_prompt": False}))
+        found.append(served.Subject(name, url, {"cache_prompt": False, "ignore_eos": True}))
     return found
 
 

@@ -11,7 +11,8 @@ it: no proposer, suffix, the draft model at each window of the class, the contro
 one of --slots; cold, warm (asked again) and as a second turn; greedy and drawn with a seed. Every
 prompt meets each of these, not all of them at once: benchmarks/shared/text_cases.py says how they
 are spread, and --rounds 2 adds the other half. The speed is that of exact mode over faithful mode
-and over plain decoding, all in one engine, interleaved prompt by prompt. --seconds ends it early,
+and over plain decoding, all in one engine, interleaved prompt by prompt, and all
+say the same text. --seconds ends it early,
 and what is left is counted. --out holds what is known after every case: the same command again goes
 on from there, whatever ended the one before. Ends with 1 if a text that says exact differs.
 """
@@ -32,6 +33,7 @@ from typing import Any
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio_of_prompts, recorded, shown
 from benchmarks.shared.text_cases import COLD, DRAWN, GREEDY, SECOND, Case, chains, way_of
+from benchmarks.shared.told import told
 from parlay import Answer, Parlay
 from parlay.bench.suite import load_suite
 from parlay.hub.resolving import resolve_model
@@ -327,8 +329,10 @@ def speed(args: argparse.Namespace, results: Results, name: str | None) -> Optio
             if results.late:
                 say(f"speed: {len(args.texts) - max(i, 0)} prompts left")
                 break
+            said = _said(parlay, text, args.tokens)
             for mode in [*MODES, *MODES][i % 3 : i % 3 + 3]:
-                answer = parlay.generate(text, max_tokens=args.tokens, **MODES[mode])
+                with told(parlay, said, len(parlay.tokens(text))):
+                    answer = parlay.generate(text, max_tokens=len(said), **MODES[mode])
                 if i >= done:
                     rates[mode][i:] = [answer.tokens_per_second]
             results.save()
@@ -341,6 +345,12 @@ def speed(args: argparse.Namespace, results: Results, name: str | None) -> Optio
     for what, ratio in ratios.items():
         say(f"speed in class {found['class']}, {what}: {shown(ratio)}")
     return {**found, **{w: recorded(r) for w, r in ratios.items()}}
+
+
+def _said(parlay: Parlay, text: Messages, n: int) -> Sequence[int]:
+    """What plain decoding says: all modes are told it, since their own texts part, and where one
+    happens to repeat itself is no price of exactness."""
+    return parlay.generate(text, max_tokens=n, **MODES["plain"]).tokens
 
 
 def _four_rows(parlay: Parlay) -> float | None:
