@@ -321,20 +321,21 @@ MODES: dict[str, Options] = {
 
 
 def speed(args: argparse.Namespace, results: Results, name: str | None) -> Options:
-    """Each prompt in every mode, one after the other, in turns; the first two are a warm-up."""
+    """Each prompt in every mode, one after the other, in turns. All say the same, since their own
+    texts part, and where one happens to repeat itself is no price of exactness. Before it counts,
+    all is said once in exact mode: a class is tried once after texts so long, and that is kept."""
     rates = {mode: results.rates.setdefault(mode, []) for mode in MODES}
     done = min(map(len, rates.values()))
     with opened(args, args.draft, 1, mode="exact", exact_class=name) as parlay:
-        for i, text in enumerate((*args.texts[:2], *args.texts[done:]), done - 2):
+        said = {i: _said(parlay, args.texts[i], args.tokens) for i in range(done, len(args.texts))}
+        for i, tokens in said.items():
+            _rate(parlay, args.texts[i], tokens, "exact")
+        for i, tokens in said.items():
             if results.late:
-                say(f"speed: {len(args.texts) - max(i, 0)} prompts left")
+                say(f"speed: {len(args.texts) - i} prompts left")
                 break
-            said = _said(parlay, text, args.tokens)
             for mode in [*MODES, *MODES][i % 3 : i % 3 + 3]:
-                with told(parlay, said, len(parlay.tokens(text))):
-                    answer = parlay.generate(text, max_tokens=len(said), **MODES[mode])
-                if i >= done:
-                    rates[mode][i:] = [answer.tokens_per_second]
+                rates[mode][i:] = [_rate(parlay, args.texts[i], tokens, mode)]
             results.save()
         found = {"class": parlay.engine.exact_name, "four_rows": _four_rows(parlay)}
     n = min(map(len, rates.values()))
@@ -348,9 +349,14 @@ def speed(args: argparse.Namespace, results: Results, name: str | None) -> Optio
 
 
 def _said(parlay: Parlay, text: Messages, n: int) -> Sequence[int]:
-    """What plain decoding says: all modes are told it, since their own texts part, and where one
-    happens to repeat itself is no price of exactness."""
+    """What plain decoding says by itself."""
     return parlay.generate(text, max_tokens=n, **MODES["plain"]).tokens
+
+
+def _rate(parlay: Parlay, text: Messages, said: Sequence[int], mode: str) -> float:
+    """Tokens per second of an answer that is told."""
+    with told(parlay, said, len(parlay.tokens(text))):
+        return parlay.generate(text, max_tokens=len(said), **MODES[mode]).tokens_per_second
 
 
 def _four_rows(parlay: Parlay) -> float | None:

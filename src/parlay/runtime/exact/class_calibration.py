@@ -39,7 +39,7 @@ _MIN_CHUNK = 16  # of the probe's texts: any batch holds it
 _TOLD = "exactness"  # what is told of it, by file
 _PROBE_S = 60.0  # for the probe of a start
 _SCOUT_S = 5.0  # for a look at a longer text, in the middle of an answer
-_FORMAT = 6  # of the records; others are probed again
+_FORMAT = 7  # of the records; others are probed again
 _CHOICE = 2  # of the way to choose; what was chosen in another way is chosen again
 _PRICES_S = 3.0  # for the prices that a choice hangs on
 # What was exact by default stays so until it costs this much more than is allowed: prices waver.
@@ -252,8 +252,8 @@ class ClassCalibration:
         self, value: Valuation, possible: Sequence[ExactClass]
     ) -> tuple[ExactClass, ExactClass | None]:
         """By price; a second class only for who drafts from the text, and whose cache can be cut
-        anywhere. Not by itself on a GPU: before lengths were told apart by pages there, 2 of 120
-        texts differed in a pair, and nobody has shown since that none does. Who pins one has it."""
+        anywhere. Not by itself on a GPU: in a pair 1 of 120 texts differed before 16 and 17 rows
+        were told apart there, and nobody has shown since that none does. Who pins one has it."""
         n_slots, asked = self._settings.context.n_sequences, self._settings.mode == "exact"
         found = value.best(possible, n_slots, asked=asked)
         looks = any(name in FREE_PROPOSERS for name in self._settings.draft)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, groupby
 
 from parlay.decoding.span import Passes
 from parlay.runtime.exact.company_probe import Company, Together
@@ -98,7 +98,8 @@ def _further(walker: Walker, found: ExactClass, runs: Sequence[WalkedRun]) -> Ex
     if len(runs) > 1:
         return _further_together(walker, found, runs)
     bands = found.bands | {found.place(runs[0].start)}
-    return replace(found, bands=bands) if _mixes(walker, runs[0], _few(found.widths)) else found
+    widths = _ends(found.widths) if found.by_page else _few(found.widths)
+    return replace(found, bands=bands) if _agrees(walker, runs[0], widths) else found
 
 
 def _further_together(walker: Walker, found: ExactClass, runs: Sequence[WalkedRun]) -> ExactClass:
@@ -181,7 +182,7 @@ class _Probing:
 
     def _agreeing(self, fitting: Sequence[int]) -> tuple[list[frozenset[int]], list[int]]:
         """Widths that agree in every context there was time for, and which these were."""
-        groups, probed = [frozenset(range(1, self._max_rows + 1))], list[int]()
+        groups, probed = list(self._apart), list[int]()
         for n_prefix in fitting:
             text = self._text(n_prefix)
             try:
@@ -190,12 +191,22 @@ class _Probing:
             except OutOfTime:
                 break
             probed.append(n_prefix)
-        if not probed or not self._by_chance:
+        if not probed or len(self._apart) > 1 or not self._by_chance:
             return groups, probed
         try:
             return self._doubted(groups, probed[-1]), probed
         except OutOfTime:
             return groups, probed[:1]  # too few to believe them
+
+    @property
+    def _apart(self) -> Sequence[frozenset[int]]:
+        """Widths that may be in one class. A GPU has other kernels from a power of two on: 16 and
+        17 rows agree after most texts, by chance, and after some they do not."""
+        every = range(1, self._max_rows + 1)
+        if not self._walker.passes.steady:
+            return [frozenset(every)]
+        octaves = groupby(every, key=lambda width: (width - 1).bit_length())
+        return [frozenset(widths) for _, widths in octaves]
 
     @property
     def _by_chance(self) -> bool:
@@ -344,12 +355,25 @@ class _Probing:
             length *= 2
 
 
-def _mixes(walker: Walker, run: WalkedRun, widths: frozenset[int]) -> bool:
-    """The same at the end of a sequence's own text, whose tokens nobody has here."""
-    tokens = run.tokens[:_N_MIXED]
-    plain = list(walker.walk(run.start, tokens, min(widths), run.seq_id))
-    walker.cut(run)
-    return plain == list(walker.mixed(run.start, tokens, sorted(widths), run.seq_id))
+def _agrees(walker: Walker, run: WalkedRun, widths: frozenset[int]) -> bool:
+    """Whether all widths do at the end of a sequence's own text, whose tokens nobody has here: as
+    many real rows as there are, and what a plain pass then reads in the cache."""
+    plain = list(walker.walk(run.start, run.tokens, min(widths), run.seq_id))
+    return all(plain[: len(rows)] == rows for rows in _in_widths(walker, run, widths))
+
+
+def _in_widths(walker: Walker, run: WalkedRun, widths: frozenset[int]) -> Iterator[list[Digest]]:
+    for width in sorted(widths):
+        walker.cut(run)
+        n = min(width, len(run.tokens) - 1)
+        rows = walker.step(run.start, run.tokens[:n], width, run.seq_id)
+        after = walker.step(run.start + n, run.tokens[n : n + 1], min(widths), run.seq_id)
+        yield rows + after
+
+
+def _ends(group: frozenset[int]) -> frozenset[int]:
+    """Of one kernel's widths."""
+    return frozenset({min(group), max(group)})
 
 
 def _few(group: frozenset[int]) -> frozenset[int]:
