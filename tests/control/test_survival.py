@@ -30,12 +30,30 @@ def test_before_anything_was_seen_a_confidence_is_taken_at_its_word() -> None:
         assert abs(rate(known, confidence, difficulty) - confidence) < 0.06
 
 
-def test_a_rejection_says_nothing_about_later_positions() -> None:
+def test_a_rejection_is_not_counted_for_later_positions() -> None:
     known = Acceptance()
     for _ in range(200):
         known.observe_position(8, 2, Difficulty())
     assert known.by_position.n_tried[:4] == [200, 200, 200, 0]
-    assert known.by_position.odds[3:] == Acceptance().by_position.odds[3:]
+    change = position_rate(known, 3, Difficulty()) - position_rate(Acceptance(), 3, Difficulty())
+    assert abs(change) < 0.02
+
+
+def test_a_position_that_was_never_reached_is_known_from_those_that_hold() -> None:
+    known = Acceptance()
+    for _ in range(30):
+        known.observe_position(7, 7, Difficulty())
+    assert position_rate(known, 15, Difficulty()) > 0.95
+    assert position_rate(known, 0, Difficulty()) > position_rate(known, 15, Difficulty())
+
+
+def test_positions_that_differ_are_told_apart() -> None:
+    rng, known = random.Random(1), Acceptance()
+    for _ in range(2000):
+        n = next((i for i in range(4) if rng.random() > (0.9, 0.8, 0.6, 0.3)[i]), 4)
+        known.observe_position(4, n, Difficulty())
+    for position, expected in enumerate((0.9, 0.8, 0.6, 0.3)):
+        assert abs(position_rate(known, position, Difficulty()) - expected) < 0.12
 
 
 def test_a_draft_accepted_to_its_end_says_nothing_about_the_token_after_it() -> None:

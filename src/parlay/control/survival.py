@@ -62,7 +62,8 @@ class Rates:
     __slots__ = ("_ordered", "n_tried", "odds")
 
     def __init__(self, rates: Sequence[float], ordered: bool = False) -> None:
-        """`ordered`: the cells are confidences, and to be more sure is never to be less likely."""
+        """`ordered`: the cells are confidences, and to be more sure is never to be less likely;
+        else they are positions."""
         # One more than there are cells, so that the last one has a neighbour too.
         self.odds = [1.0 / rate - 1.0 for rate in (*rates, 1.0)]
         self.n_tried = [0] * len(rates)
@@ -72,33 +73,48 @@ class Rates:
         """The cells of the tokens that were tried, of which the first so many were accepted."""
         factor, drift = difficulty.factor, difficulty.drift
         all_odds, n_tried = self.odds, self.n_tried
-        expected, excess, seen = 0.0, 0.0, 0.0
+        expected, excess, seen, moved = 0.0, 0.0, 0.0, 1.0
         for cell in cells[:n_accepted]:
             odds, n = all_odds[cell], n_tried[cell]
             drifted, risk = odds * drift, odds * factor
             expected += drifted / (1.0 + drifted)
             likely = risk / (1.0 + risk)
             excess -= likely
-            odds *= 1.0 - (_RATES[n] if n < _N_RATES else _FLOOR) * likely
+            step = 1.0 - (_RATES[n] if n < _N_RATES else _FLOOR) * likely
+            odds, moved = odds * step, moved * step
             all_odds[cell] = odds if odds > _LEAST_ODDS else _LEAST_ODDS
             n_tried[cell] = n + 1
             if self._ordered and odds < all_odds[cell + 1]:
                 self._keep_order(cell, 1)
         if n_accepted < len(cells):
-            drifted, held = self._reject(cells[n_accepted], factor, drift)
+            drifted, held, step = self._reject(cells[n_accepted], factor, drift)
             expected, excess, seen = expected + drifted, excess + held, 1.0
+            moved *= step
+        if not self._ordered:
+            self._move_all(moved)
         difficulty.observe(seen, expected, excess)
 
-    def _reject(self, cell: int, factor: float, drift: float) -> tuple[float, float]:
-        """A token was rejected: how likely that was, the drift known; and how likely it was not."""
+    def _move_all(self, by: float) -> None:
+        """Positions are much alike: what is seen at one of them is learned of all, by as much.
+
+        Where drafts mostly hold, few tokens are rejected at any one of them, and those that were
+        never reached would be what they were taken for at first.
+        """
+        least, most = _LEAST_ODDS, _MOST_ODDS
+        moved = [min(most, max(least, odds * by)) for odds in self.odds[:-1]]
+        self.odds[:-1] = moved
+
+    def _reject(self, cell: int, factor: float, drift: float) -> tuple[float, float, float]:
+        """A token was rejected: how likely that was, the drift known; how likely it was not; and
+        what that makes of its odds."""
         odds, n = self.odds[cell], self.n_tried[cell]
         held = 1.0 / (1.0 + odds * factor)
-        step = (_RATES[n] if n < _N_RATES else _FLOOR) * held
-        self.odds[cell] = min(_MOST_ODDS, odds * (1.0 + step))
+        step = 1.0 + (_RATES[n] if n < _N_RATES else _FLOOR) * held
+        self.odds[cell] = min(_MOST_ODDS, odds * step)
         self.n_tried[cell] = n + 1
         if self._ordered and cell and self.odds[cell] > self.odds[cell - 1]:
             self._keep_order(cell, -1)
-        return odds * drift / (1.0 + odds * drift), held
+        return odds * drift / (1.0 + odds * drift), held, step
 
     def _keep_order(self, cell: int, step: int) -> None:
         """A cell was moved past its neighbour: what both were seen to be is chance, so share it,
