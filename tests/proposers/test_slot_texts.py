@@ -45,6 +45,34 @@ def test_text_is_the_new_sequences_whatever_the_slot_held(
     assert index.match() == fresh.match()
 
 
+@given(text=texts, draft=texts, n_held=st.integers(0, 60), rest=texts)
+def test_text_is_what_was_said_whatever_was_expected(
+    text: list[int], draft: list[int], n_held: int, rest: list[int]
+) -> None:
+    kept, tokens = SlotTexts((2, 4)), [*text, *draft[:n_held], *rest]
+    kept.expect(0, text, draft)
+    index = kept.of(0, tokens)
+    fresh = Occurrences((2, 4))
+    fresh.feed(tokens)
+    assert (index.text.tolist(), index.match()) == (tokens, fresh.match())
+
+
+def test_a_draft_that_held_is_not_read_again() -> None:
+    kept = SlotTexts((2,))
+    kept.expect(0, [1, 2, 3], [4, 5])
+    with mock.patch.object(Occurrences, "feed") as feed:
+        kept.of(0, [1, 2, 3, 4, 5, 6])
+    feed.assert_called_once_with([6])
+
+
+def test_a_draft_that_nobody_heard_the_end_of_is_not_the_next_text() -> None:
+    kept = SlotTexts((2,))
+    kept.expect(0, [1, 2, 3], [4, 5])
+    kept.end(0)
+    kept.begin(0, [1, 2, 3, 4, 7], 3)
+    assert kept.of(0, [1, 2, 3, 4, 7]).text.tolist() == [1, 2, 3, 4, 7]
+
+
 def test_what_the_cache_did_not_keep_is_not_kept_either() -> None:
     kept = SlotTexts((2,))
     first = kept.of(0, [1, 2, 3])

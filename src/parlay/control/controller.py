@@ -52,7 +52,7 @@ class View:
 Verify = Callable[[Sequence[float]], int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as `Round` is not
 class Choice:
     """A controller's decision for one sequence and round."""
 

@@ -46,7 +46,7 @@ WAITS = "waits"  # a plain round in the shape of drafts: the next one is near
 
 @dataclass(slots=True)  # so many fields: a frozen one takes three times as long, every round
 class Round:
-    """One finished round of one sequence; nobody changes it."""
+    """One finished round of one sequence; nobody changes it, but for `exact` when it is told."""
 
     seq_id: int
     proposer: str  # the proposer's name, or "none"

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.draft import NOTHING_READY, Draft, Ready
+from parlay.decoding.sampling import Row
 from parlay.decoding.span import LoadedPasses, Span
 from parlay.proposers.drafting import Drafting, DraftLimits
 from parlay.proposers.proposer import Ask
@@ -60,6 +61,9 @@ class DraftModel:
         # llama.cpp batches neighbouring sequences only if their ids come in order.
         going = sorted(lacking, key=lambda d: d.ask.seq_id)
         rows = self._catch_up(going)
+        if len(going) == 1:
+            self._go_on_alone(going[0], rows[0][-1])
+            going = []
         while going:
             on = list[Drafting]()
             for d, row in zip(going, rows, strict=True):
@@ -229,6 +233,16 @@ class DraftModel:
         return rows
 
     # -- drafting -------------------------------------------------------------
+
+    def _go_on_alone(self, d: Drafting, row: Row) -> None:
+        """Draft for one sequence: every token is a pass, and nothing is built for it."""
+        cached, tokens, decode = self._cached[d.ask.seq_id].tokens, d.tokens, self._model.decode
+        span = Span(d.ask.seq_id, 0, last := [0], 1)
+        spans = [span]
+        while d.add(row) and d.worth_going_on:
+            last[0], span.start = tokens[-1], len(cached)
+            cached.append(last[0])
+            row = decode(spans)[0][-1]
 
     def _advance(self, going: Sequence[Drafting]) -> list[Rows]:
         """Every draft's last token, one row each: the shape stays the same from pass to pass."""

@@ -22,7 +22,7 @@ Until = Callable[[Sequence[int], Sequence[float]], bool]
 GREEDY = Sampling()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as `Round` is not
 class Ask:
     """One sequence that wants a draft."""
 
@@ -85,6 +85,14 @@ class Preparing(Protocol):
 
     def prepare(self, ask: Ask) -> None:
         """A device computes, so that this takes nobody's time; the text is not known further."""
+
+
+@runtime_checkable
+class Expecting(Protocol):
+    """A proposer that can take a draft for the text until the target has spoken."""
+
+    def expect(self, seq_id: int, tokens: Sequence[int], draft: Sequence[int]) -> None:
+        """A device verifies this draft of the text: what holds of it need not be read again."""
 
 
 @runtime_checkable
@@ -179,6 +187,11 @@ def reads_along(proposer: object) -> TypeGuard[ReadingAlong]:
 def prepares(proposer: object) -> TypeGuard[Preparing]:
     """Whether it can do something for its next draft while a device computes."""
     return _follows(proposer, Preparing)
+
+
+def expects(proposer: object) -> TypeGuard[Expecting]:
+    """Whether it can read a draft while a device verifies it."""
+    return _follows(proposer, Expecting)
 
 
 def reads(proposer: object) -> TypeGuard[Reading]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from parlay.decoding.span import common_prefix
 from parlay.proposers.occurrences import Occurrences
 
 # Tokens of ended sequences that all slots together may keep: some 50 MB.
@@ -23,10 +24,12 @@ class SlotTexts:
         self._sizes = tuple(sizes)
         self._texts: dict[int, Occurrences] = {}
         self._ended: dict[int, int] = {}  # slots without a sequence, and their tokens; oldest first
+        self._sure: dict[int, int] = {}  # slots that expect a draft to hold, and the text before it
 
     def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int) -> None:
         """A sequence begins: keep what it shares with the last one, up to what the cache kept."""
         self._ended.pop(seq_id, None)
+        self._sure.pop(seq_id, None)  # what was expected is compared with the rest
         text = self._texts.get(seq_id)
         n_shared = 0 if text is None else _shared(text.text, tokens, n_kept)
         # To take back takes as long as to read: where little stays, that little is read again.
@@ -40,9 +43,18 @@ class SlotTexts:
         text = self._texts.get(seq_id)
         if text is None:
             text = self._texts[seq_id] = Occurrences(self._sizes)
+        n_sure = self._sure.pop(seq_id, None)
+        if n_sure is not None:
+            text.cut(n_sure + common_prefix(text.text[n_sure:], tokens[n_sure:]))
         if len(text) < len(tokens):
             text.feed(tokens[len(text) :])
         return text
+
+    def expect(self, seq_id: int, tokens: Sequence[int], draft: Sequence[int]) -> None:
+        """Index a text and a draft of it; what does not hold is taken back when it is next used."""
+        text = self.of(seq_id, tokens)
+        self._sure[seq_id] = len(text)
+        text.feed(draft)
 
     def end(self, seq_id: int) -> None:
         """The sequence ended; its text stays for the next turn while there is room."""
@@ -55,12 +67,14 @@ class SlotTexts:
     def forget(self, seq_id: int) -> None:
         """Give a slot's memory back."""
         self._ended.pop(seq_id, None)
+        self._sure.pop(seq_id, None)
         self._texts.pop(seq_id, None)
 
     def clear(self) -> None:
         """Give all memory back."""
         self._texts.clear()
         self._ended.clear()
+        self._sure.clear()
 
 
 class IndexedText:
@@ -75,6 +89,10 @@ class IndexedText:
     def read(self, seq_id: int, tokens: Sequence[int]) -> None:
         """Index a prompt."""
         self._texts.of(seq_id, tokens)
+
+    def expect(self, seq_id: int, tokens: Sequence[int], draft: Sequence[int]) -> None:
+        """Index a draft while it is verified."""
+        self._texts.expect(seq_id, tokens, draft)
 
     def forget(self, seq_id: int) -> None:
         """The slot starts over."""

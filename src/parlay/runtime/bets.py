@@ -22,6 +22,7 @@ from parlay.proposers.proposer import (
     Ask,
     Further,
     Proposer,
+    expects,
     goes_on,
     indexes,
     looks_ahead,
@@ -230,10 +231,10 @@ class Bets:
                 draft = self._propose(name, (replace(_free_ask(seq, 1), constraint=None),))[0]
                 yield from draft.tokens
 
-    def prepare(self, seq: Sequence) -> None:
+    def prepare(self, seq: Sequence, draft: Seq[int]) -> None:
         """A device computes a round of this sequence: the next one's draft is made ready."""
         if not seq.request.plain:
-            self._tell_all("prepare", lambda proposer: _prepare(proposer, seq))
+            self._tell_all("prepare", lambda proposer: _prepare(proposer, seq, draft))
 
     def begin(self, seq: Sequence) -> None:
         """A sequence has got its slot: those who index texts keep what it shares with the slot's
@@ -464,9 +465,11 @@ def _begin(proposer: Proposer, seq: Sequence) -> None:
         proposer.forget(seq.seq_id)
 
 
-def _prepare(proposer: Proposer, seq: Sequence) -> None:
+def _prepare(proposer: Proposer, seq: Sequence, draft: Seq[int]) -> None:
     if prepares(proposer):
         proposer.prepare(_free_ask(seq, 0))
+    if draft and expects(proposer):
+        proposer.expect(seq.seq_id, seq.tokens, draft)
 
 
 def _read(proposer: Proposer, seq: Sequence) -> None:

@@ -17,7 +17,7 @@ from parlay.decoding.span import common_prefix
 FAILED = Draft((), "none")  # of a proposer that broke
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as `Round` is not
 class Bet:
     """A choice and the draft that came of it."""
 

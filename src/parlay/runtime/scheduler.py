@@ -241,7 +241,7 @@ class Scheduler:
             if not row.decodes:
                 self.bets.read(row.seq, meanwhile=True)
                 continue
-            self.bets.prepare(row.seq)
+            self.bets.prepare(row.seq, row.bet.draft.tokens)
             if row.seq.constraint is not None:
                 prepare(row.seq.constraint, row.bet.draft.tokens, row.seq.request.sampling)
         self.bets.glance([row.seq for row in rows if row.decodes])
@@ -252,7 +252,7 @@ class Scheduler:
         if self._untold is None:
             return
         told, self._untold = self._untold, None
-        for row in told.rows:
+        for row in told.outcome.made.rows:
             self._tell(row.seq)
         try:
             self._count(told)
@@ -273,9 +273,8 @@ class Scheduler:
         if self._unlearned is None:
             return
         outcome, self._unlearned = self._unlearned, None
-        lost = self._lost(outcome)
-        settled = [(row, outcome.round_of(row, verdict, lost)) for row, verdict in outcome.settled]
-        self._untold = PassTold(outcome.made.rows, settled, lost)
+        settled = [(row, outcome.round_of(row, verdict)) for row, verdict in outcome.settled]
+        self._untold = PassTold(outcome, settled)
         for row in outcome.made.rows:
             if row.decodes:
                 row.seq.outside_s = 0.0  # told once
@@ -415,11 +414,13 @@ class Scheduler:
         return [token_logprob(p[j], token, n_top) for j, token in enumerate(verdict.tokens)]
 
     def _count(self, told: PassTold) -> None:
-        for row in told.rows:
-            self._firm_up(row, exact=told.lost is None)
-            if told.lost is not None:
-                row.seq.spoil(told.lost)
+        lost = self._lost(told.outcome)
+        for row in told.outcome.made.rows:
+            self._firm_up(row, exact=lost is None)
+            if lost is not None:
+                row.seq.spoil(lost)
         for row, found in told.settled:
+            found.exact = lost is None
             row.seq.counts.observe(found)
             if row.decodes:
                 row.seq.rounds.append(found)

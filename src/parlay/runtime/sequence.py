@@ -59,7 +59,7 @@ class Piece:
 Sink = Callable[["Sequence", Seq[Piece]], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as `Round` is not
 class _Taken:
     """The first tokens of a verdict, committed and to be told."""
 

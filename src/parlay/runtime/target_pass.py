@@ -20,7 +20,7 @@ from parlay.runtime.sequence import Sequence
 _PROMPT = Bet(plain(Fallback.REQUEST), NO_DRAFT)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as `Round` is not
 class PassRow:
     """One sequence's part of a pass."""
 
@@ -55,7 +55,7 @@ class PassRow:
         return replace(self, span=Span(span.seq_id, span.start, pad(span.tokens, width), width))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as `Round` is not
 class TargetPass:
     """What the target is asked for at once."""
 
@@ -73,7 +73,7 @@ class TargetPass:
         return cls(rows, spans, n_rows, n_padding, not all(row.decodes for row in rows), held)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as `Round` is not
 class PassOutcome:
     """What came of a pass."""
 
@@ -83,7 +83,8 @@ class PassOutcome:
     unready: Inexact | None  # why it was not exact, whatever its shape
     beside: bool  # a drafter went on beside it
 
-    def round_of(self, row: PassRow, verdict: Verdict, lost: Inexact | None) -> Round:
+    def round_of(self, row: PassRow, verdict: Verdict) -> Round:
+        """As the controller learns from it; whether it was exact is seen when it is told."""
         bet, made = row.bet, self.made
         return Round(
             seq_id=row.seq.seq_id,
@@ -109,7 +110,6 @@ class PassOutcome:
             hidden_s=bet.draft.hidden_s,
             beside=self.beside,
             agreed=bet.agreed(verdict.tokens),
-            exact=lost is None,
             expected_gain=bet.choice.expected_gain,
             reason=bet.choice.reason,
             position=row.seq.n_generated - len(verdict.tokens),
@@ -121,9 +121,8 @@ class PassOutcome:
 class PassTold:
     """A pass that was learned from, and what is still to be said of it."""
 
-    rows: Seq[PassRow]
+    outcome: PassOutcome
     settled: Seq[tuple[PassRow, Round]]
-    lost: Inexact | None
 
     @property
     def rounds(self) -> list[Round]:
