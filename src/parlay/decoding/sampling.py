@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from parlay.decoding.draft import Distribution
 from parlay.decoding.noise import exceeds, gumbel
+from parlay.decoding.shortlist import Logits, Permits, likeliest_permitted, permitted, shortlist
 from parlay.errors import BadRequest, DecodeError, NothingFollows, ParlayError
 
 Row = NDArray[np.float32]
@@ -117,6 +118,22 @@ def draw(row: Row, sampling: Sampling, history: Sequence[int], position: int) ->
     return _gumbel_draw(ids, scores, sampling.seed, position)
 
 
+def draw_permitted(
+    row: Row, sampling: Sampling, history: Sequence[int], position: int, permits: Permits
+) -> int | None:
+    """What `draw` would give of the row without those that may not come, if few questions tell."""
+    if sampling.typical_p < 1.0:
+        return None
+    logits = _adjusted(row, sampling, history)
+    if sampling.greedy:
+        return likeliest_permitted(logits, permits)
+    few = permitted(logits, sampling.top_k, sampling.top_p, sampling.min_p, permits)
+    if few is None:
+        return None
+    ids, scores = _heated(few, logits[few].astype(np.float64), sampling)
+    return _gumbel_draw(ids, scores, sampling.seed, position)
+
+
 def likeliest(logits: NDArray[np.floating[Any]]) -> int:
     """The token with the largest logit."""
     token = int(logits.argmax())
@@ -162,8 +179,10 @@ def _within_reach(
     return np.flatnonzero(near | exceeds(seed, position, ids, best - edge))
 
 
-def _adjusted(row: Row, sampling: Sampling, history: Sequence[int]) -> NDArray[np.float64]:
-    """A copy of the row with bias and penalties applied."""
+def _adjusted(row: Row, sampling: Sampling, history: Sequence[int]) -> Logits:
+    """A copy of the row with bias and penalties applied, or the row where there are none."""
+    if not sampling.logit_bias and not sampling.penalised:
+        return row
     logits = row.astype(np.float64)
     if sampling.logit_bias:
         ids, biases = sampling.biases
@@ -191,21 +210,32 @@ def _candidates(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The tokens that survive every filter, and their logits over the temperature."""
     logits = _adjusted(row, sampling, history)
+    if sampling.typical_p == 1.0:
+        few = shortlist(logits, sampling.top_k, sampling.top_p)
+        if few is not None:
+            return _heated(few, logits[few].astype(np.float64), sampling)
     ids = _top_k(logits, sampling.top_k)
     if not len(ids):
         raise _nothing(logits)
-    scores = logits[ids]
+    scores = logits[ids].astype(np.float64)
     if sampling.typical_p < 1.0:
         ids, scores = _typical_p(ids, scores, sampling.typical_p)
     if sampling.top_p < 1.0:
         ids, scores = _top_p(ids, scores, sampling.top_p)
+    return _heated(ids, scores, sampling)
+
+
+def _heated(
+    ids: NDArray[np.int64], scores: NDArray[np.float64], sampling: Sampling
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Those that min_p leaves, over the temperature."""
     if sampling.min_p > 0.0:
         keep = scores >= scores.max() + np.log(sampling.min_p)
         ids, scores = ids[keep], scores[keep]
     return ids, scores if sampling.greedy else scores / sampling.temperature
 
 
-def _top_k(logits: NDArray[np.float64], k: int) -> NDArray[np.int64]:
+def _top_k(logits: Logits, k: int) -> NDArray[np.int64]:
     if 0 < k < len(logits):
         # Ties at the edge are cut by id, so that the set never depends on the partition's order.
         edge = np.partition(logits, len(logits) - k)[len(logits) - k]

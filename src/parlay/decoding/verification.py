@@ -37,7 +37,7 @@ _ACCEPT, _RESIDUAL, DRAFT_STREAM = 1, 2, 3
 
 
 # What stands at row j: the guess where it is accepted, else the target's own token.
-_Judge = Callable[[Draft, int, NDArray[np.float32], Sampling, Sequence[int], int], int]
+_Judge = Callable[[Draft, int, Rows, Sampling, Sequence[int], int], int]
 
 
 def _verification(judge: _Judge) -> Verify:
@@ -58,7 +58,7 @@ def _verification(judge: _Judge) -> Verify:
                 token = likeliest(p[j]) if certain else _known(p, j)
                 if token is None:
                     before = _after(history, tokens, sampling)
-                    token = judge(draft, j, p[j], sampling, before, position + j)
+                    token = judge(draft, j, p, sampling, before, position + j)
                 tokens.append(token)
                 if token != guess:
                     return Verdict(tuple(tokens), len(draft.tokens), j)
@@ -67,7 +67,8 @@ def _verification(judge: _Judge) -> Verify:
             k = len(tokens)
             token = likeliest(p[k]) if certain else _known(p, k)
             if token is None:
-                token = draw(p[k], sampling, _after(history, tokens, sampling), position + k)
+                before = _after(history, tokens, sampling)
+                token = _drawn(draft, k, p, sampling, before, position + k)
             tokens.append(token)
             return Verdict(tuple(tokens), k, k)
         except NothingFollows:
@@ -83,16 +84,25 @@ def _known(p: Rows, j: int) -> int | None:
     return p.known(j) if isinstance(p, Masked) else None
 
 
+def _drawn(
+    _draft: Draft, j: int, p: Rows, sampling: Sampling, before: Sequence[int], position: int
+) -> int:
+    """The target's own draw, whatever was guessed."""
+    if isinstance(p, Masked):
+        return p.drawn(j, before, position)
+    return draw(p[j], sampling, before, position)
+
+
 def _tried(
     draft: Draft,
     j: int,
-    row: NDArray[np.float32],
+    p: Rows,
     sampling: Sampling,
     before: Sequence[int],
     position: int,
 ) -> int:
     """The guess with probability min(1, p/q), else a draw from p - q, which is never the guess."""
-    guess, target = draft.tokens[j], distribution(row, sampling, before)
+    guess, target = draft.tokens[j], distribution(p[j], sampling, before)
     q = draft.q[j] if draft.q is not None else _certain(guess)
     if uniform(sampling.seed, position, _ACCEPT) * q.of(guess) < target.of(guess):
         return guess
@@ -133,7 +143,6 @@ def _after(history: Sequence[int], tokens: Sequence[int], sampling: Sampling) ->
     return (*history[-sampling.penalty_last_n :], *tokens)
 
 
-# The target's own draw, whatever was guessed.
-coupled = _verification(lambda _draft, _j, row, *given: draw(row, *given))
+coupled = _verification(_drawn)
 rejection = _verification(_tried)
 VERIFICATIONS: dict[str, Verify] = {"coupled": coupled, "rejection": rejection}
