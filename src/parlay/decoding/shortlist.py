@@ -56,7 +56,8 @@ def permitted(
     best = float(logits.max())
     if (top_p == 1.0 and not min_p) or not math.isfinite(best):
         return None
-    kept, edges = [], [0.0]  # and the mass before each and after the last
+    kept: list[int] = []
+    edges = [0.0]  # the mass before each and after the last
     rest = _mass(logits, best) if top_p < 1.0 else math.inf
     least = np.log(min_p) if min_p else -math.inf
     for token in _best_first(logits):
