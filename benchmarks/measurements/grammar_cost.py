@@ -1,12 +1,14 @@
 """What a grammar costs a round: the skeleton, the masks of its rows, and the tokens taken over.
 
 Follows example answers for each schema of structured-24, in rounds that draft the skeleton; no
-model runs. Once with the model's own vocabulary, once with one made wider by pairs of its tokens;
-`greedy`: the likeliest token is taken, and obeys; `forbidden`: the same, but it never obeys;
-`drawn`: tokens are drawn. Only the first needs no masks. `ahead`: without what is computed while a
-GPU computes (`prepare`). `answer`: the first of a schema, or a later one with other values. `read`
-is what the likeliest tokens of the same rows take to find without a grammar, and not a part of the
-round. It is the thread's own time: what else the machine does is not in it.
+model runs. Once with the model's own vocabulary, once with one made wider by pairs of its tokens.
+`greedy`: the likeliest token is taken, `drawn`: one is drawn (temperature 0.7, top_p 0.9). It
+obeys, or it is `forbidden`: then masks are needed. `ahead`: without what is computed while a GPU
+computes (`prepare`). `answer`: the first of a schema, or a later one with other values. `read` is
+what the same rows take to be read and drawn from without a grammar, `masks` what they take more
+with one, which may be less than nothing: of fewer tokens it is faster to draw. `round`: skeleton,
+masks and the tokens taken over. It is the thread's own time: what else the machine does is not in
+it.
 
     python -m benchmarks.measurements.grammar_cost --json grammar_cost.json
 """
@@ -27,7 +29,7 @@ from benchmarks.shared.record import keep
 from parlay.bench.suite import load_suite
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.masked import Masked, prepare
-from parlay.decoding.sampling import Sampling, likeliest
+from parlay.decoding.sampling import Sampling, draw
 from parlay.decoding.span import common_prefix
 from parlay.hub.resolving import resolve_model
 from parlay.llama.vocabulary import Vocabulary
@@ -38,13 +40,14 @@ from parlay.runtime.structured.grammar import Grammars
 
 PARTS = ("skeleton", "masks", "accept")
 ANSWERS = ("first", "later")
-KINDS = ("greedy", "forbidden", "drawn")
+KINDS = ("greedy", "drawn", "greedy, forbidden", "drawn, forbidden")
 _DRAWN = Sampling(temperature=0.7, top_p=0.9)
-_AT_TOP = 100.0  # added to a logit: the likeliest by far
+_AT_TOP = 16.0  # added to a logit: the likeliest by far
 _VALUES: Sequence[dict[str, Any]] = (
     {"string": "a few words of text", "integer": 42, "number": 3.5, "boolean": True},
     {"string": "something else, and longer", "integer": 7, "number": 12.25, "boolean": False},
 )
+_NEVER = 0  # a control token, which no text has
 Times = list[tuple[float, ...]]  # of each round, microseconds by part
 
 
@@ -123,34 +126,35 @@ def _rounds(
     kind: str,
     ahead: bool,
 ) -> Iterator[tuple[float, ...]]:
-    done, sampling = 0, _DRAWN if kind == "drawn" else GREEDY
+    done, sampling = 0, _DRAWN if kind.startswith("drawn") else GREEDY
     while done < len(answer):
         ask = Ask(0, answer[:done], len(p) - 1, n_prompt=0, constraint=constraint)
         began = thread_time()
         draft = proposer.propose([ask])[0].tokens
         drafted = thread_time()
         taken = answer[done : done + common_prefix(draft, answer[done:]) + 1]
+        likely = [_NEVER] * len(taken) if "forbidden" in kind else taken
         rows = p[: len(taken)]
-        if kind == "greedy":
-            rows[range(len(taken)), taken] += _AT_TOP
+        rows[range(len(taken)), likely] += _AT_TOP
         if ahead:
             proposer.prepare(ask)
             prepare(constraint, draft, sampling)
+        for row in rows:  # the first to read them has to fetch them
+            row.max()
         ready = thread_time()
-        for row in rows:
-            likeliest(row)
+        for j, row in enumerate(rows):
+            draw(row, sampling, (), done + j)
         read = thread_time()
         held = Masked(rows, constraint, draft, sampling)
         for j in range(len(taken)):
             if held.known(j) is None:
-                held[j]
+                held.drawn(j, (), done + j)
         masked = thread_time()
         constraint.accept(taken)
         ended = thread_time()
-        if kind == "greedy":
-            rows[range(len(taken)), taken] -= _AT_TOP
+        rows[range(len(taken)), likely] -= _AT_TOP
         done += len(taken)
-        spent = drafted - began, masked - read, ended - masked, read - ready
+        spent = drafted - began, masked - read - (read - ready), ended - masked, read - ready
         yield tuple(s * 1e6 for s in spent)
 
 

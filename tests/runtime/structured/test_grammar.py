@@ -144,6 +144,26 @@ def test_an_ambiguous_grammar_is_given_up_while_a_token_takes_milliseconds(model
             constraint.accept([on])
 
 
+def test_an_ambiguous_grammar_made_large_has_hardly_more_ways_to_go_on(model: Model) -> None:
+    vocabulary, grammars = model.vocabulary, Grammars(model.vocabulary)
+    padding = "".join(f'r{i} ::= "xx{i}" | r{i + 1}\n' for i in range(330))
+    smuggled = f'r330 ::= "\\nx: %json {"z" * 4000}"\n'
+    text = f'root ::= s | r0\ns ::= s s | s s s | "on" | ""\n{padding}{smuggled}'
+    constraint = grammars.constraint(grammars.gbnf(text))
+    on = vocabulary.tokenize("on", bos=False)[0]
+    with pytest.raises(BadRequest, match=r"too complex: .* max is [34]\d\d;"):
+        for _ in range(100):
+            constraint.accept([on])
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "lark"])
+def test_what_a_schema_may_need_does_not_hang_on_where_it_stands(kind: str) -> None:
+    schema = json.dumps({"enum": ["z" * 8000]})
+    text = schema if kind == "json_schema" else f"start: json_0\njson_0: %json {schema}\n"
+    grammar = grammar_check.read_here(kind, text)
+    assert grammar_check.limits_of(grammar).max_items_in_row == 2000
+
+
 def test_a_large_schema_may_have_many_ways_to_go_on(model: Model) -> None:
     names = {f"property_{i}": {"type": "string"} for i in range(200)}
     grammars = Grammars(model.vocabulary)

@@ -6,6 +6,7 @@ llguidance makes of it comes out. Knows no vocabulary and no server.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -17,9 +18,12 @@ from parlay.errors import BadRequest
 LIMIT_S = 10.0
 _AT_ONCE = threading.Semaphore(2)
 _MOST_SYMBOLS = 20_000  # to begin with as many takes half a second; with twice as many, four times
-# Ways to go on at one place: what each costs grows with their number, and in an ambiguous grammar
-# that grows with the text. A large grammar may need many, a small one that has many is ambiguous.
-_FEW_WAYS, _MOST_WAYS, _CHARACTERS_A_WAY = 250, 2000, 4
+# Ways to go on at one place: what each costs grows with their number. A schema has them by its
+# properties, whatever the text, and may need four each; a written grammar needs one each. But if
+# that one is ambiguous, their number grows with the text, and the time with its square.
+_FEW_WAYS, _MOST_WAYS, _MOST_WRITTEN = 250, 2000, 500
+_CHARACTERS_A_WAY, _WRITTEN_A_WAY = 4, 64
+_SCHEMAS = re.compile(r"^\w+(?:\[.*\])?: %json (.*)$", re.MULTILINE)  # in a grammar for tool calls
 # Less than other threads have: what is read within it can be read there too.
 _STACK = 3 << 20
 
@@ -62,7 +66,10 @@ def limits_of(grammar: str) -> Any:
     """How much llguidance may spend on a grammar before it gives up."""
     from llguidance import LLParserLimits
 
-    n_ways = min(_MOST_WAYS, _FEW_WAYS + len(grammar) // _CHARACTERS_A_WAY)
+    schemas = [grammar] if grammar.startswith("{") else _SCHEMAS.findall(grammar)
+    n_schemas = sum(map(len, schemas))
+    n_written = min(_MOST_WRITTEN, _FEW_WAYS + (len(grammar) - n_schemas) // _WRITTEN_A_WAY)
+    n_ways = min(_MOST_WAYS, n_written + n_schemas // _CHARACTERS_A_WAY)
     return LLParserLimits(max_items_in_row=n_ways, max_grammar_size=_MOST_SYMBOLS)
 
 
