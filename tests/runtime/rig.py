@@ -16,6 +16,7 @@ from parlay.decoding.span import Span
 from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
+from parlay.runtime.caching.prompt_cache import Joints
 from parlay.runtime.caching.slots import Slots
 from parlay.runtime.engine import Engine
 from parlay.runtime.exact.composition import Composition
@@ -93,7 +94,8 @@ class Rig:
             proposers = {"scripted": ScriptedProposer(LOGITS, script)}
         self.controller = controller or FixedWindow(window)
         self.bets = Bets(self.controller, proposers, free, context_size, 16, most_rows)
-        places = Slots(self.target, slots, step=1 if exact.prompts else chunk)
+        joints = Joints(chunk, self.target.context_size if exact.prompts else 0)
+        places = Slots(self.target, slots, joints=joints)
         self.scheduler = Scheduler(
             self.target,
             places,

@@ -27,6 +27,8 @@ class Span:
     tokens: Sequence[int]
     n_logits: int
     n_padding: int = 0
+    # Part of a prompt that is always read in this very pass: it may round otherwise than others.
+    apart: bool = False
 
     @property
     def read(self) -> slice:

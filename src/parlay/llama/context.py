@@ -20,6 +20,7 @@ from parlay.decoding.states import Listener
 from parlay.errors import BadRequest, DecodeError, LoadError
 from parlay.llama import adapters, library
 from parlay.llama.capture import Capture
+from parlay.llama.kernels import Kernels, can_choose
 from parlay.llama.library import C
 from parlay.llama.model import Model
 from parlay.llama.sample_text import SAMPLE
@@ -41,12 +42,15 @@ class Context:
         self.busy_s = 0.0
         self.meanwhile: Callable[[], None] = nothing
         self.steady = model.on_gpu
+        chooses = _chooses_kernels(model, settings)
         self.cache_types = settings.cache_types(
-            on_gpu=model.on_gpu, shares_keys=model.facts.shares_keys
+            on_gpu=model.on_gpu, shares_keys=model.facts.shares_keys, kernels=chooses
         )
         self._n_threads = self._own_threads = settings.threads or model.threads
         self.threads = Threads(self._own_threads)  # for the next pass
         self._handle: int | None = self._open()
+        halves = set(self.cache_types) <= {"f16", "f32"}  # only these have other kernels
+        self.kernels = Kernels(self._handle) if chooses and halves else None
         self._memory: int = C.llama_get_memory(self._handle)
         cells: int = C.llama_n_ctx_seq(self._handle)
         self.context_size = min(cells, settings.context_size) if settings.unified else cells
@@ -118,6 +122,8 @@ class Context:
         n_outputs = self._batch.fill(spans)
         if n_outputs > self._max_outputs:
             raise BadRequest(f"a pass gives {self._max_outputs} rows of logits; ask for fewer")
+        if self.kernels is not None:
+            self.kernels.choose(plain=not all(span.apart for span in spans))
         self._hand_over(C.llama_decode, self._batch.struct, "llama_decode")
         return n_outputs
 
@@ -406,6 +412,12 @@ class Batch:
         self._seq_ids[at:end] = span.seq_id
         self._wanted[at:end] = 0
         self._wanted[at:end][span.read] = 1
+
+
+def _chooses_kernels(model: Model, settings: ContextSettings) -> bool:
+    """Without flash attention there is one for all."""
+    wanted = settings.same_bits and settings.flash_attention != "off"
+    return wanted and not model.on_gpu and can_choose()
 
 
 def _max_outputs(settings: ContextSettings) -> int:

@@ -222,15 +222,18 @@ class ContextSettings:
         """The most rows llama.cpp computes together."""
         return self.n_ubatch or self.n_batch
 
-    def cache_types(self, *, on_gpu: bool, shares_keys: bool) -> tuple[str, str]:
-        """Types of K and V, with what auto means: f16, but bf16 for K on a CPU where bits count.
+    def cache_types(
+        self, *, on_gpu: bool, shares_keys: bool, kernels: bool = False
+    ) -> tuple[str, str]:
+        """Types of K and V, with what auto means: f16; for K bf16 on a CPU where bits count and
+        attention's kernels cannot be chosen.
 
-        Equal types let ggml take other attention kernels for single tokens past 512 cells (and
-        faster ones for prompts), and then no pass over several tokens equals single ones. f32 would
-        not do: llama.cpp makes f16 of it in every pass (docs/explanation/exactness.md).
+        Equal types let ggml take another one for single tokens past 512 cells, and then no pass
+        over several tokens equals single ones. f32 would not do: llama.cpp makes f16 of it in every
+        pass (docs/explanation/exactness.md).
         """
         k, v = self.cache_type_k, self.cache_type_v
-        auto_k = "bf16" if self.same_bits and not on_gpu else "f16"
+        auto_k = "bf16" if self.same_bits and not on_gpu and not kernels else "f16"
         types = (auto_k if k == "auto" else k), ("f16" if v == "auto" else v)
         if shares_keys and "auto" in (k, v):  # llama.cpp wants one type for both
             return (types[0], types[0]) if v == "auto" else (types[1], types[1])

@@ -25,6 +25,7 @@ from parlay.decoding.constraint import Constraint
 from parlay.decoding.round import Fallback
 from parlay.errors import BadRequest, PromptTooLong
 from parlay.llama.context import Context
+from parlay.llama.kernels import PROMPT_ROWS
 from parlay.llama.model import Model
 from parlay.llama.threads import can_sleep
 from parlay.llama.undo import Rollback
@@ -35,7 +36,7 @@ from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
 from parlay.runtime.caching.copying import Copying
-from parlay.runtime.caching.prompt_cache import PromptCache
+from parlay.runtime.caching.prompt_cache import Joints, PromptCache
 from parlay.runtime.caching.slots import Slots
 from parlay.runtime.crews import Crews
 from parlay.runtime.drafter_pause import DrafterPause, bits_stay
@@ -80,6 +81,7 @@ T = TypeVar("T")
 
 # A prompt is read in passes of this many tokens: small enough that others are not kept waiting.
 _CHUNK = 128
+_DEEP = 1024  # tokens, where a band of lengths begins
 
 
 class Engine:
@@ -178,9 +180,9 @@ class Engine:
     def _make_scheduler(self) -> Scheduler:
         chunk, context = self._chunk, self.settings.context
         cache = PromptCache(self._cache_bytes())
-        step = 1 if self.chosen.found.prompts else chunk
+        joints = self._joints()
         n, copying = context.n_sequences, Copying(from_device=self.target.steady)
-        self.slots = Slots(self.target, n, cache, worth=chunk, step=step, copying=copying)
+        self.slots = Slots(self.target, n, cache, worth=chunk, joints=joints, copying=copying)
         composition = Composition(
             self.chosen.found,
             self.target.context_size,
@@ -203,6 +205,16 @@ class Engine:
             n_call=self.target.settings.n_batch,
             before_pass=self.crews.ready,
         )
+
+    def _joints(self) -> Joints:
+        """Where prompts agree with other passes they may be gone on with anywhere; but deep in a
+        text kernels of their own save more time than a next turn loses by reading a little again.
+        """
+        if not self.chosen.found.prompts:
+            return Joints(self._chunk)
+        if self.target.kernels is None or self._chunk < PROMPT_ROWS:
+            return Joints(self._chunk, self.target.context_size)
+        return Joints(self._chunk, -(-_DEEP // self._chunk) * self._chunk)
 
     def _make_crews(self) -> Crews:
         """What follows other work on these cores; where one thread is the rule, nothing can."""
@@ -510,7 +522,7 @@ class Engine:
     @property
     def firm_key(self) -> str:
         """Of all that what is cached of a prompt depends on, beside its text."""
-        return store.fingerprint(self.pair_key(()), self._chunk)
+        return store.fingerprint(self.pair_key(()), self.slots.joints)
 
     def pair_key(self, drafters: Iterable[Path]) -> str:
         """Under what prices and what was learned of these drafters are kept."""

@@ -323,7 +323,8 @@ class Scheduler:
         for seq in (seq for seq in sequences if seq.n_pending > 1):
             n = self._n_to_read(seq, exact, room)
             if n:
-                rows.append(PassRow.of_prompt(seq, n))
+                apart = not exact or self._slots.joints.is_apart(seq.n_cached, n)
+                rows.append(PassRow.of_prompt(seq, n, apart))
                 room -= n
         # llama.cpp batches neighbouring sequences only if their ids come in order.
         rows.sort(key=lambda row: row.seq.seq_id)
@@ -442,11 +443,12 @@ class Scheduler:
 
     def _firm_up(self, row: PassRow, *, exact: bool) -> None:
         """What the cache holds of a text is firm if it would hold the same whoever had read it:
-        whole chunks of prompts; where chunks agree with the class, everything but what was read in
-        a pass wider than a chunk, which nobody tried."""
+        whole chunks of prompts; where chunks agree with the class, everything (up to a length) but
+        what was read in a pass wider than a chunk, which nobody tried."""
         seq, start, n = row.seq, row.span.start, len(row.span.tokens)
         whole = not row.decodes and start % self._chunk == 0 and n == self._chunk
-        agrees = self.composition.found.prompts and n <= self._chunk
+        alike = start + n <= self._slots.joints.anywhere_until
+        agrees = alike and self.composition.found.prompts and n <= self._chunk
         if exact and seq.n_firm == start and (whole or agrees):
             seq.n_firm = seq.n_cached
         seq.n_firm = min(seq.n_firm, seq.n_cached)

@@ -35,10 +35,10 @@ class PassRow:
         return cls(seq, bet, Span(seq.seq_id, seq.n_cached, tokens, len(tokens)))
 
     @classmethod
-    def of_prompt(cls, seq: Sequence, n: int) -> PassRow:
+    def of_prompt(cls, seq: Sequence, n: int, apart: bool) -> PassRow:
         tokens = seq.tokens[seq.n_cached : seq.n_cached + n]
         last = n == seq.n_pending  # the prompt's end: its logits begin the answer
-        span = Span(seq.seq_id, seq.n_cached, tokens, int(last))
+        span = Span(seq.seq_id, seq.n_cached, tokens, int(last), apart=apart)
         return cls(seq, _PROMPT, span, decodes=False)
 
     @property

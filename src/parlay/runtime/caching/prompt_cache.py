@@ -9,6 +9,24 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from parlay.decoding.span import Saved, common_prefix
+from parlay.llama.kernels import PROMPT_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class Joints:
+    """Where a prompt can be gone on with and have the bits of one that was read at once."""
+
+    step: int  # at multiples of it,
+    anywhere_until: int = 0  # and anywhere up to here
+
+    def is_apart(self, start: int, n: int) -> bool:
+        """Whether so many tokens from there on are always read in one pass, which then need not
+        agree with others to the bit; of few nobody knows whether they are read or decoded."""
+        return start >= self.anywhere_until and n >= PROMPT_ROWS
+
+    def last(self, n: int) -> int:
+        """The last one of the first n tokens."""
+        return n if n <= self.anywhere_until else max(self.anywhere_until, n - n % self.step)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,24 +38,23 @@ class Kept:
     saved: Saved
     n_firm: int = 0  # of the tokens, cached as they would be whoever had read them
 
-    def shared(self, prompt: list[int], owner: str, step: int | None = None) -> int:
+    def shared(self, prompt: list[int], owner: str, joints: Joints | None = None) -> int:
         """How much of a prompt it can stand for; what others said is of no use."""
         if owner != self.owner:
             return 0
-        n = reusable(common_prefix(self.tokens, prompt), len(prompt), self.n_firm, step)
+        n = reusable(common_prefix(self.tokens, prompt), len(prompt), self.n_firm, joints)
         kept = self.saved.reusable(n)
-        return 0 if step is not None and kept % step else kept
+        return 0 if joints is not None and joints.last(kept) != kept else kept
 
 
-def reusable(n_shared: int, n_prompt: int, n_firm: int, step: int | None) -> int:
-    """Of a prompt's shared tokens those that need not be read again; with a step only what is
-    firm, up to a multiple of it."""
+def reusable(n_shared: int, n_prompt: int, n_firm: int, joints: Joints | None) -> int:
+    """Of a prompt's shared tokens those that need not be read again; with joints only what is
+    firm, up to one of them."""
     # At least the last token must be read again: its logits begin the answer.
     n = min(n_shared, n_prompt - 1)
-    if step is None:
+    if joints is None:
         return n
-    n = min(n, n_firm)
-    return n - n % step
+    return joints.last(min(n, n_firm))
 
 
 class PromptCache:
@@ -72,11 +89,11 @@ class PromptCache:
             del self._kept[0]
 
     def best(
-        self, prompt: Seq[int], owner: str, step: int | None = None
+        self, prompt: Seq[int], owner: str, joints: Joints | None = None
     ) -> tuple[Kept | None, int]:
         """The one that shares most with a prompt, and how much that is."""
         wanted = list(prompt)
-        shared = [kept.shared(wanted, owner, step) for kept in self._kept]
+        shared = [kept.shared(wanted, owner, joints) for kept in self._kept]
         n = max(shared, default=0)
         return (self._kept[shared.index(n)], n) if n else (None, 0)
 

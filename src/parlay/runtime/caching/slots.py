@@ -12,7 +12,7 @@ from time import perf_counter
 from parlay.decoding.span import LoadedPasses, Saved, common_prefix
 from parlay.errors import BadRequest, DecodeError
 from parlay.runtime.caching.copying import Copying
-from parlay.runtime.caching.prompt_cache import Kept, PromptCache, reusable
+from parlay.runtime.caching.prompt_cache import Joints, Kept, PromptCache, reusable
 
 # Tokens of a prompt that may be read again to spare one idle slot between the busy ones: that is a
 # row of padding in each round, or a pass cut in two.
@@ -41,14 +41,14 @@ class Slots:
         n: int,
         cache: PromptCache | None = None,
         worth: int = 0,
-        step: int = 1,
+        joints: Joints | None = None,
         copying: Copying | None = None,
     ) -> None:
-        """`worth`: tokens from which on a conversation is put away at all; `step`: where a prompt
-        goes on from what is firm, that is at a multiple of it."""
+        """`worth`: tokens from which on a conversation is put away at all; `joints`: where
+        a prompt goes on from what is firm; None: anywhere."""
         self._target = target
         self.copying = Copying() if copying is None else copying
-        self._step = step
+        self.joints = joints or Joints(1, anywhere_until=target.context_size)
         self.cache = PromptCache(0) if cache is None else cache
         self._worth = worth
         self._slots = [Slot(i) for i in range(n)]
@@ -87,23 +87,25 @@ class Slots:
         # idle for longest, so that useful prefixes live on.
         worth = {id_: n - _GAP_TOKENS * self._gaps(id_) for id_, n in shared.items()}
         best = max(free, key=lambda slot: (worth[slot.seq_id], -slot.last_used))
-        step = self._step if firm else None
-        n = self._exchange(best, prompt, owner, shared[best.seq_id], step)
+        joints = self.joints if firm else None
+        n = self._exchange(best, prompt, owner, shared[best.seq_id], joints)
         best.busy, best.owner, best.copied = True, owner, False
         kept = self.keep(best.seq_id, n)
-        if step is not None and kept % step:
+        if joints is not None and joints.last(kept) != kept:
             kept = self.keep(best.seq_id, 0)
         return best.seq_id, kept, min(best.n_firm, kept)
 
     def _shared(self, slot: Slot, prompt: list[int], firm: bool) -> int:
         """How much of a prompt a slot's cache can stand for."""
         n = common_prefix(slot.tokens, prompt)
-        return reusable(n, len(prompt), slot.n_firm, self._step if firm else None)
+        return reusable(n, len(prompt), slot.n_firm, self.joints if firm else None)
 
-    def _exchange(self, slot: Slot, prompt: Seq[int], owner: str, n: int, step: int | None) -> int:
+    def _exchange(
+        self, slot: Slot, prompt: Seq[int], owner: str, n: int, joints: Joints | None
+    ) -> int:
         """Put away what would be lost with all but n tokens, fetch what serves the prompt better;
         how many of its tokens the slot holds then."""
-        found, n_found = self.cache.best(prompt, owner, step)
+        found, n_found = self.cache.best(prompt, owner, joints)
         if (
             found is not None
             and n_found >= n + max(1, self._worth)

@@ -169,6 +169,7 @@ class ClassCalibration:
             self._target.settings.n_snapshots,
             replace(settings.context, threads=self._threads),
             self._target.cache_types,
+            self._target.kernels is not None,
             self._n_widths,
             self._chunk,
         )

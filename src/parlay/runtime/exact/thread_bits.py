@@ -8,17 +8,20 @@ on a busy machine a trial of every width would take seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from parlay.decoding.span import Passes, Span
+from parlay.llama.kernels import PROMPT_ROWS
 from parlay.llama.threads import Threads
 from parlay.runtime.exact.exactness import band
 from parlay.runtime.exact.walking import Budget, Digest, WalkedRun, Walker, digest
 from parlay.timing.probe_text import probe_tokens
 
-_N_PROMPT = 32  # rows that stand for a prompt's chunk: its end reads what all of them left behind
+_N_PROMPT = PROMPT_ROWS  # that stand for a chunk: its end reads what all of them left behind
 
-_Key = tuple[int, int, int, int]  # threads, sequences (0: a prompt), rows of each, band of lengths
+# Threads, sequences, rows of each, band of lengths; of a prompt 0 and whether it is read apart.
+_Key = tuple[int, int, int, int]
 
 
 class ThreadBits:
@@ -48,7 +51,7 @@ class ThreadBits:
 
     def _keys(self, n: int, spans: Sequence[Span]) -> set[_Key]:
         if is_prompt(spans):
-            return {(n, 0, 0, band(span.start)) for span in spans}
+            return {(n, 0, int(span.apart), band(span.start)) for span in spans}
         return {(n, len(spans), len(span.tokens), band(span.start)) for span in spans}
 
     def _try(self, key: _Key, spans: Sequence[Span]) -> bool:
@@ -60,7 +63,7 @@ class ThreadBits:
 
     def _reads_alike(self, n: int, span: Span) -> bool:
         tokens = span.tokens[:_N_PROMPT]
-        part = Span(span.seq_id, span.start, tokens, 1)
+        part = replace(span, tokens=tokens, n_logits=1)
         return self._end(self._rule, part) == self._end(n, part)
 
     def _end(self, n: int, part: Span) -> Digest:
