@@ -55,8 +55,7 @@ def test_rows_agree_with_single_ones_at_any_length_and_width(model: Model) -> No
     for end in (40, 600, 1100):
         for n_rows in (2, 3, 17, PROMPT_ROWS):
             assert not apart(context, end, n_rows)
-    if usual.threads.n > 1:  # else this test would show nothing
-        assert apart(usual, 600, 3)
+    assert apart(usual, 600, PROMPT_ROWS)  # else this test would show nothing
     context.close()
     usual.close()
 

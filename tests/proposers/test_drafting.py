@@ -84,7 +84,8 @@ def test_nobody_rates_tokens_where_nobody_asks_how_sure_they_are() -> None:
 def test_a_drafted_token_takes_few_calls_of_python(tiny_llama: Path) -> None:
     """From the choice of a token to the row of the next one, the controller's question included."""
     model = Model(tiny_llama, ModelSettings())
-    context = Context(model, ContextSettings(context_size=128, n_batch=32, threads=1))
+    settings = ContextSettings(context_size=128, n_batch=32, threads=1, same_bits=False)
+    context = Context(model, settings)
     context.steady = True
     proposer = DraftModel(context, DraftLimits(frozenset(), context.n_vocab, 32))
 
