@@ -350,7 +350,7 @@ def test_a_proposer_that_is_asked_sees_one_thread_only() -> None:
 
 def test_a_quiet_moment_is_used_to_tidy_up_and_the_next_request_is_answered() -> None:
     rig, tidied = Rig(), threading.Event()
-    rig.scheduler.tidy = tidied.set  # type: ignore[method-assign]
+    rig.scheduler.tidy = lambda called: tidied.set()  # type: ignore[method-assign]
     with desk(rig) as opened:
         assert tidied.wait(SOON)
         _, client = opened.ask(Request(PROMPT, max_tokens=4))

@@ -26,6 +26,7 @@ from parlay.decoding.verdict import Verdict
 from parlay.decoding.verification import VERIFICATIONS
 from parlay.errors import NothingFollows, ParlayError
 from parlay.runtime.bets import Bets
+from parlay.runtime.caching.firming import Firming
 from parlay.runtime.caching.slots import Slots
 from parlay.runtime.exact.composition import ANY_SHAPE, Composition
 from parlay.runtime.exact.exactness import Inexact
@@ -87,6 +88,7 @@ class Scheduler:
         self._n_call = n_batch if together else max(n_batch, n_call)
         self._prompts = Prompts(chunk, n_batch, self._n_call, target.steady)
         self._before_pass = before_pass
+        self._firming = Firming(target, slots, chunk, self._is_ready)
         self._unready: Inexact | None = None  # what it said of the last pass
         self._waiting: deque[Sequence] = deque()
         self._active: list[Sequence] = []
@@ -153,9 +155,15 @@ class Scheduler:
             self._leave_queue()
             self._retire()
 
-    def tidy(self) -> None:
-        """Nothing is asked for: time for what would make the next one wait."""
-        self._slots.tidy()
+    def tidy(self, called: Callable[[], bool]) -> None:
+        """Nothing is asked for: time for what would make the next one wait, until one calls."""
+        if self.mode == "exact" and not self.target.steady:  # a GPU has read it in no time
+            self._firming.run(called)
+        if not called():
+            self._slots.tidy()
+
+    def _is_ready(self, span: Span) -> bool:
+        return self.spoiled is None and self._before_pass([span], True) is None
 
     def _leave_queue(self) -> None:
         for seq in [seq for seq in self._waiting if seq.done]:

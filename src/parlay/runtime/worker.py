@@ -126,13 +126,16 @@ class Worker:
 
     def _wait(self) -> Callable[[], None] | None:
         """What is asked for next; if nothing is for a while, there is time to tidy up."""
-        todo, wait_s = self._scheduler.tidy, _QUIET_S
+        todo, wait_s = self._tidy, _QUIET_S
         while True:
             try:
                 return self._inbox.get(timeout=wait_s)
             except queue.Empty:
                 self._do(todo)
                 todo, wait_s = self._at_rest, _REST_S
+
+    def _tidy(self) -> None:
+        self._scheduler.tidy(lambda: not self._inbox.empty())
 
     def _do(self, item: Callable[[], None]) -> None:
         try:

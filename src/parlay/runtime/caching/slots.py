@@ -30,6 +30,7 @@ class Slot:
     last_used: int = 0
     owner: str = ""  # whose tokens they are
     copied: bool = False  # what it holds is in RAM, too
+    goes_on: bool = False  # its last prompt went on from all that it held before
 
 
 class Slots:
@@ -87,6 +88,7 @@ class Slots:
         # idle for longest, so that useful prefixes live on.
         worth = {id_: n - _GAP_TOKENS * self._gaps(id_) for id_, n in shared.items()}
         best = max(free, key=lambda slot: (worth[slot.seq_id], -slot.last_used))
+        best.goes_on = 0 < len(best.tokens) == common_prefix(best.tokens, wanted)
         joints = self.joints if firm else None
         n = self._exchange(best, prompt, owner, shared[best.seq_id], joints)
         best.busy, best.owner, best.copied = True, owner, False
@@ -137,6 +139,19 @@ class Slots:
             last = min(idle, key=lambda slot: slot.last_used, default=None)
             if last is not None and self._is_to_be_copied(last) and self.copying.worth:
                 self._stay(last, self._copy(last).saved)
+
+    def soft(self) -> list[Slot]:
+        """Idle ones whose conversations go on and could be firm further; the last used first."""
+        every = (slot for slot in self._slots if not slot.busy and slot.goes_on)
+        last = self.joints.last
+        found = [slot for slot in every if last(len(slot.tokens)) > last(slot.n_firm)]
+        return sorted(found, key=lambda slot: slot.last_used, reverse=True)
+
+    def shorten(self, slot: Slot, n: int) -> None:
+        """Forget all but the first n tokens, where the cache can be cut."""
+        slot.tokens, slot.copied = slot.tokens[:n], False
+        slot.n_firm = min(slot.n_firm, n)
+        self.keep(slot.seq_id, n)
 
     def _is_to_be_copied(self, slot: Slot) -> bool:
         n = len(slot.tokens)
