@@ -5,6 +5,8 @@ Knows what its text has shown of each proposer; knows no prices.
 
 from __future__ import annotations
 
+from copy import copy
+
 from parlay.control.betting.stake import Refusal
 from parlay.control.controller import View
 from parlay.control.evidence import Evidence
@@ -24,6 +26,12 @@ class FollowedRequest:
         self._difficulties: dict[tuple[str, bool], Difficulty] = {}
         self._evidence: dict[str, Evidence] = {}
         self.looking = False  # a draft is being compared with the text
+
+    def kept(self) -> FollowedRequest:
+        """As it is now, whatever is chosen for it next; what its text has shown it shares."""
+        found = copy(self)
+        found._n_read = dict(self._n_read)
+        return found
 
     def n_missing(self, proposer: str) -> int:
         """Tokens that a draft model has not read: since its last draft, or beside passes."""
