@@ -3,12 +3,12 @@
 Follows example answers for each schema of structured-24, in rounds that draft the skeleton; no
 model runs. Once with the model's own vocabulary, once with one made wider by pairs of its tokens.
 `greedy`: the likeliest token is taken, `drawn`: one is drawn (temperature 0.7, top_p 0.9). It
-obeys, or it is `forbidden`: then masks are needed. `ahead`: without what is computed while a GPU
-computes (`prepare`). `answer`: the first of a schema, or a later one with other values. `read` is
-what the same rows take to be read and drawn from without a grammar, `masks` what they take more
-with one, which may be less than nothing: of fewer tokens it is faster to draw. `round`: skeleton,
-masks and the tokens taken over. It is the thread's own time: what else the machine does is not in
-it.
+obeys, or a dozen tokens that are `forbidden` are likelier: then masks are needed. `ahead`: without
+what is computed while a GPU computes (`prepare`). `answer`: the first of a schema, or a later one
+with other values. `read` is what the same rows take to be read and drawn from without a grammar,
+`masks` what they take more with one, which may be less than nothing: a token that must come is not
+drawn. `round`: skeleton, masks and the tokens taken over. It is the thread's own time: what else
+the machine does is not in it.
 
     python -m benchmarks.measurements.grammar_cost --json grammar_cost.json
 """
@@ -42,12 +42,12 @@ PARTS = ("skeleton", "masks", "accept")
 ANSWERS = ("first", "later")
 KINDS = ("greedy", "drawn", "greedy, forbidden", "drawn, forbidden")
 _DRAWN = Sampling(temperature=0.7, top_p=0.9)
-_AT_TOP = 16.0  # added to a logit: the likeliest by far
+_AT_TOP = 20.0  # added to a logit: the likeliest by far
 _VALUES: Sequence[dict[str, Any]] = (
     {"string": "a few words of text", "integer": 42, "number": 3.5, "boolean": True},
     {"string": "something else, and longer", "integer": 7, "number": 12.25, "boolean": False},
 )
-_NEVER = 0  # a control token, which no text has
+_NEVER = slice(0, 16)  # control tokens, as a rule, which no text has
 Times = list[tuple[float, ...]]  # of each round, microseconds by part
 
 
@@ -127,15 +127,16 @@ def _rounds(
     ahead: bool,
 ) -> Iterator[tuple[float, ...]]:
     done, sampling = 0, _DRAWN if kind.startswith("drawn") else GREEDY
+    forbidden = kind.endswith("forbidden")
     while done < len(answer):
         ask = Ask(0, answer[:done], len(p) - 1, n_prompt=0, constraint=constraint)
         began = thread_time()
         draft = proposer.propose([ask])[0].tokens
         drafted = thread_time()
         taken = answer[done : done + common_prefix(draft, answer[done:]) + 1]
-        likely = [_NEVER] * len(taken) if "forbidden" in kind else taken
         rows = p[: len(taken)]
-        rows[range(len(taken)), likely] += _AT_TOP
+        rows[range(len(taken)), taken] += _AT_TOP
+        rows[:, _NEVER] += 2 * _AT_TOP * forbidden
         if ahead:
             proposer.prepare(ask)
             prepare(constraint, draft, sampling)
@@ -152,7 +153,8 @@ def _rounds(
         masked = thread_time()
         constraint.accept(taken)
         ended = thread_time()
-        rows[range(len(taken)), likely] -= _AT_TOP
+        rows[range(len(taken)), taken] -= _AT_TOP
+        rows[:, _NEVER] -= 2 * _AT_TOP * forbidden
         done += len(taken)
         spent = drafted - began, masked - read - (read - ready), ended - masked, read - ready
         yield tuple(s * 1e6 for s in spent)

@@ -84,11 +84,12 @@ def test_one_question_is_enough_where_one_token_has_nearly_all() -> None:
     assert found is not None and asked == [7]
 
 
-def test_of_tokens_that_may_not_come_as_many_are_asked_about_as_a_mask_is_worth() -> None:
+@pytest.mark.parametrize(("may", "n"), [(False, 3), (True, 12)])
+def test_no_more_questions_are_asked_than_a_mask_is_worth(may: bool, n: int) -> None:
     row = np.arange(N, dtype=np.float32) / 1000
     asked: list[int] = []
-    assert permitted(row, 0, 0.9, 0.0, _noting(asked, lambda _: False)) is None
-    assert asked == [*range(N - 1, N - 13, -1)]
+    assert permitted(row, 0, 0.9, 0.0, _noting(asked, lambda _: may)) is None
+    assert asked == [*range(N - 1, N - 1 - n, -1)]
 
 
 def test_a_cut_that_rounding_could_move_is_left_to_the_whole_row() -> None:

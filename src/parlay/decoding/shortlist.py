@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,13 @@ Permits = Callable[[int], bool]
 
 _NEAR = 8.0  # below the best: who is further is seldom kept
 _MOST_ASKED = 12  # questions: a mask takes less time than more of them
+_MOST_REFUSED = 3  # of them: who likes what may not come likes more of it
 _SLACK = 1e-5  # of masses: single precision, summed in pairs, is ten times as exact
 
 
 def likeliest_permitted(logits: Logits, permits: Permits) -> int | None:
     """The likeliest token that may come, if few questions tell."""
-    return next(filter(permits, _best_first(logits)), None)
+    return next(filter(permits, islice(_best_first(logits), _MOST_REFUSED)), None)
 
 
 def shortlist(logits: Logits, top_k: int, top_p: float) -> NDArray[np.int64] | None:
@@ -57,6 +59,7 @@ def permitted(
     if (top_p == 1.0 and not min_p) or not math.isfinite(best):
         return None
     kept: list[int] = []
+    n_refused = 0
     edges = [0.0]  # the mass before each and after the last
     rest = _mass(logits, best) if top_p < 1.0 else math.inf
     least = np.log(min_p) if min_p else -math.inf
@@ -67,6 +70,9 @@ def permitted(
         weight = math.exp(logit - best)
         rest -= weight
         if not permits(token):
+            n_refused += 1
+            if n_refused == _MOST_REFUSED:
+                return None
             continue
         kept.append(token)
         edges.append(edges[-1] + weight)
