@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from time import perf_counter
@@ -587,9 +588,11 @@ class ForcingNames(LaxConstraint):
 
     def __init__(self, tokens: Seq[int]) -> None:
         self._said, self._n = tuple(tokens), 0
+        self.looks: Counter[tuple[int, int]] = Counter()  # by round and place
 
     def forced(self, spacing: object, draft: Seq[int] = ()) -> Forced:
         at = self._n + len(draft)
+        self.looks[self._n, at] += 1
         left = self._said[at : at + 4] if at % 6 == 2 else ()
         return Forced(left, (1.0,) * len(left))
 
@@ -628,8 +631,10 @@ def test_a_models_draft_ends_where_the_grammar_goes_on_and_is_verified_with_that
         "scripted": model,
     }
     rig = Rig(proposers=proposers, free=frozenset({"skeleton"}), controller=ByModel(8))
-    seq = rig.add(request, ForcingNames(said))
+    grammar = ForcingNames(said)
+    seq = rig.add(request, grammar)
     rig.finish()
+    assert {*grammar.looks.values()} == {1}  # no place twice in a round
     assert seq.tokens[len(request.prompt) :] == said
     assert Fallback.DRAFT_ERROR not in seq.counts.fallbacks
     assert "scripted+skeleton" in seq.counts.proposers

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from math import prod
+from functools import partial
 from time import perf_counter
 
 from parlay.control.controller import Choice, Controller, Listener, View, plain
@@ -16,7 +16,7 @@ from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Look, Ready
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.span import common_prefix, nothing
 from parlay.proposers.glances import Glances
-from parlay.proposers.joining import behind, joined, obeying
+from parlay.proposers.joining import UntilForced, behind, joined, obeying
 from parlay.proposers.prediction import PREDICTION
 from parlay.proposers.proposer import (
     Ask,
@@ -39,8 +39,6 @@ from parlay.runtime.sequence import Sequence
 
 Watch = Callable[[Seq[Sequence]], None]  # told of the sequences of a pass before it is made
 
-# A model that is surer of all it has drafted may be worth more behind what the grammar forces.
-_SURE = 0.6
 _LEAST_FORCED = 4  # tokens: for fewer a model's draft is not ended
 _NO_OFFERS: Mapping[str, Draft] = {}
 
@@ -416,17 +414,14 @@ class Bets:
         if ask.constraint is None or ask.rejection or SKELETON not in view.proposers:
             return ask
 
-        def until(tokens: Seq[int], sure: Seq[float]) -> bool:
-            return prod(sure) < _SURE and bool(self._behind(ask, tokens).tokens)
-
-        return replace(ask, until=until)
+        return replace(ask, until=UntilForced(partial(self._behind, ask)))
 
     def _ended(self, ask: Ask, draft: Draft) -> Draft:
         """A model's draft, and what the grammar forces behind it."""
         n, rated = len(draft.tokens), len(draft.confidence)
-        if ask.until is None or not 0 < n == rated < ask.window:
+        if not isinstance(ask.until, UntilForced) or not 0 < n == rated < ask.window:
             return draft
-        return joined(draft, self._behind(ask, draft.tokens))
+        return joined(draft, ask.until.behind(draft.tokens))
 
     def _behind(self, ask: Ask, tokens: Seq[int]) -> Draft:
         """What the grammar forces behind these."""
