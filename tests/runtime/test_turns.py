@@ -12,6 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from parlay.decoding.sampling import Sampling
+from parlay.runtime import worker
 from parlay.runtime.caching.copying import Copying
 from parlay.runtime.engine import Engine
 from parlay.runtime.request import Mode, Request
@@ -30,7 +31,9 @@ PROMPT = TEXT[: 3 * CHUNK + 10]
 
 @pytest.fixture
 def light_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a copy takes is not looked at: on a busy machine one may not be worth it."""
+    """What a copy takes is not looked at: on a busy machine one may not be worth it, and a pause
+    between two requests may be long enough for another."""
+    monkeypatch.setattr(worker, "_QUIET_S", SOON)
     monkeypatch.setattr(Copying, "saw_copy", lambda *_: None)
     monkeypatch.setattr(Copying, "saw_return", lambda *_: None)
 

@@ -1,0 +1,112 @@
+"""Seconds to the first token and to the last: cold prompts, a chat and an agent, exact or faithful.
+
+  python -m benchmarks.measurements.turns [MODEL.gguf] --mode exact --kinds chat --json out.json
+
+A cold prompt has `--cold` tokens and an answer of 8. A chat has six turns, from 300 tokens to
+3,000; a short one reads 1,900 tokens and four times 30; an agent 4,000 and five times 200. Their
+answers have `--answer` tokens, with drafts from the text alone, and `--think` seconds pass between
+two turns. How much of its prompt a turn reads is told, too. Three minutes on two cores; on a
+machine with other work they say little.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from threading import Event
+
+from benchmarks.measurements.cache_types import text_of
+from benchmarks.shared.arguments import parsed, parser_of
+from benchmarks.shared.record import keep
+from parlay.hub.resolving import resolve_model
+from parlay.llama.settings import ContextSettings
+from parlay.runtime.engine import Engine
+from parlay.runtime.request import Request
+from parlay.runtime.sequence import Piece
+from parlay.runtime.sequence import Sequence as Answering
+from parlay.runtime.startup.engine_settings import EngineSettings
+
+# Tokens that each turn adds.
+CHAT = (300, *[440] * 5)
+AGENT = (4000, *[200] * 5)
+SHORT = (1900, *[30] * 4)
+KINDS = ("cold", "chat", "short", "agent")
+N_COLD = 8  # tokens of an answer to a cold prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one answer took."""
+
+    kind: str
+    n_prompt: int
+    n_read: int
+    first_s: float
+    all_s: float
+
+
+def answered(engine: Engine, request: Request) -> Answering:
+    ended = Event()
+
+    def take(seq: Answering, _pieces: Sequence[Piece]) -> None:
+        if seq.retired:
+            ended.set()
+
+    seq = engine.submit(request, take)
+    ended.wait()
+    return seq
+
+
+def turns(
+    engine: Engine, kind: str, added: Sequence[int], answer: int, think_s: float
+) -> Iterator[Turn]:
+    """Each goes on from the answer before it; the first finds nothing."""
+    engine.slots.erase(0)
+    text, said = text_of(engine.model, sum(added)), list[int]()
+    for n in added:
+        time.sleep(think_s if said else 0.0)
+        prompt, text = (*said, *text[:n]), text[n:]
+        seq = answered(engine, Request(prompt, max_tokens=answer))
+        assert seq.first_token is not None and seq.ended is not None
+        began, n_read = seq.submitted, len(prompt) - seq.n_reused
+        yield Turn(kind, len(prompt), n_read, seq.first_token - began, seq.ended - began)
+        said = list(seq.tokens)
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("model", nargs="?", default="default", help="GGUF file")
+    parser.add_argument("--mode", choices=["exact", "faithful"], default="exact")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--cold", nargs="+", type=int, default=[500, 1500, 3000])
+    parser.add_argument("--answer", type=int, default=100)
+    parser.add_argument("--think", type=float, default=0.0, help="seconds between two turns")
+    args = parsed(parser, None)
+    context = ContextSettings(context_size=8192, same_bits=args.mode == "exact")
+    settings = EngineSettings(
+        resolve_model(args.model), ("suffix",), context=context, mode=args.mode
+    )
+    every: dict[str, list[tuple[int, ...]]] = {
+        "cold": [(n,) for n in args.cold],
+        "chat": [CHAT],
+        "short": [SHORT],
+        "agent": [AGENT],
+    }
+    wanted = [(kind, added) for kind in args.kinds for added in every[kind]]
+    found: list[Turn] = []
+    with Engine(settings) as engine:
+        for kind, added in wanted:
+            n_answer = N_COLD if kind == "cold" else args.answer
+            for turn in turns(engine, kind, added, n_answer, args.think):
+                found.append(turn)
+                print(
+                    f"{turn.kind:6} {turn.n_prompt:5} tokens, {turn.n_read:5} read:"
+                    f" first after {turn.first_s:6.2f} s, all after {turn.all_s:6.2f} s",
+                    flush=True,
+                )
+    keep(args.json, found)
+
+
+if __name__ == "__main__":
+    main()
