@@ -31,12 +31,12 @@ def never() -> bool:
 class Desk:
     """A conversation of two turns in the only slot: 8 tokens of 26 are firm, in chunks of 8."""
 
-    def __init__(self, *, goes_on: bool = True, ready: bool = True) -> None:
+    def __init__(self, *, goes_on: bool = True, ready: bool = True, exact: bool = True) -> None:
         self.model = ScriptedModel(LOGITS)
         self.slots = Slots(self.model, 1, joints=Joints(CHUNK))
         self.firming = Firming(self.model, self.slots, CHUNK, lambda _span: ready)
         self.hold(TEXT[:4] if goes_on else [1, 2], 0)
-        self.slots.take(TEXT[:10], firm=True)
+        self.slots.take(TEXT[:10], firm=exact)
         self.hold(TEXT, 8)
 
     def hold(self, tokens: list[int], n_firm: int) -> None:
@@ -66,6 +66,12 @@ def test_nothing_is_read_of_a_conversation_that_never_went_on_nor_twice() -> Non
     assert once.model.shapes == []
     assert once.next_turn() == 8
     assert len(desk.model.shapes) == 2
+
+
+def test_what_a_faithful_turn_can_go_on_from_is_left_alone() -> None:
+    desk = Desk(exact=False)
+    desk.firming.run(never)
+    assert desk.model.cache[0] == TEXT
 
 
 def test_who_calls_waits_for_one_chunk_at_most() -> None:

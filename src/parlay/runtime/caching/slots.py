@@ -30,7 +30,7 @@ class Slot:
     last_used: int = 0
     owner: str = ""  # whose tokens they are
     copied: bool = False  # what it holds is in RAM, too
-    goes_on: bool = False  # its last prompt went on from all that it held before
+    goes_on: bool = False  # its last prompt, an exact one, went on from all that it held before
 
 
 class Slots:
@@ -88,7 +88,7 @@ class Slots:
         # idle for longest, so that useful prefixes live on.
         worth = {id_: n - _GAP_TOKENS * self._gaps(id_) for id_, n in shared.items()}
         best = max(free, key=lambda slot: (worth[slot.seq_id], -slot.last_used))
-        best.goes_on = 0 < len(best.tokens) == common_prefix(best.tokens, wanted)
+        best.goes_on = firm and 0 < len(best.tokens) == common_prefix(best.tokens, wanted)
         joints = self.joints if firm else None
         n = self._exchange(best, prompt, owner, shared[best.seq_id], joints)
         best.busy, best.owner, best.copied = True, owner, False
