@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.measurements.round_outside import WATCHED
 from benchmarks.shared.ratios import ratio, ratio_of_prompts, ratio_of_repeats, recorded, shown
 from benchmarks.shared.stages import Stages
 
@@ -88,6 +89,10 @@ def test_a_ratio_is_shown_and_recorded_with_its_interval() -> None:
 
 
 # -- stages ---------------------------------------------------------------------------------------
+
+
+def test_the_stages_of_a_round_are_functions_that_there_are() -> None:
+    assert all(callable(getattr(owner, name)) for owner, name, _ in WATCHED)
 
 
 def test_a_stage_has_its_own_time_without_that_of_others_or_of_other_threads(

@@ -59,7 +59,8 @@ INSIDE, MEANWHILE = "llama.cpp", "while a GPU computes"  # of no part in what is
 WATCHED = (
     (Scheduler, "_propose", "put the pass together"),
     (Bets, "place", "bets: the rest"),
-    (Scheduler, "_learn", "learn from the last pass"),
+    (Scheduler, "_glimpse", "hear of the last pass"),
+    (Bets, "learn", "learn from the last pass"),
     (Bets, "_view", "look at the text for the controller"),
     (Bets, "_offers", "ask free proposers"),
     (ProfitController, "choose", "choose"),

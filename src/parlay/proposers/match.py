@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from parlay.decoding.span import common_prefix
 from parlay.proposers.occurrences import SEPARATOR
 
 # Weight of doubt in a confidence, and its size on Qwen2 tokens of code, prose and JSON: 0.25, 0.37,
@@ -26,39 +27,44 @@ class Match:
     ends: Sequence[int]  # of the places, the latest first
 
     def follow(self, n_tokens: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The likely tokens after a match, and how likely each is given those before it."""
-        return self._alike(n_tokens) or self._most_often(n_tokens)
-
-    def _alike(self, n_tokens: int) -> tuple[tuple[int, ...], tuple[float, ...]] | None:
-        """Where all places went on alike, as far as the text goes: there is nothing to choose."""
-        text, latest, n = self.text, self.ends[0], len(self.ends)
-        if n == 1 or latest + n_tokens > len(text):
-            return None
-        first = text[latest : latest + n_tokens]
-        if SEPARATOR in first or any(text[e : e + n_tokens] != first for e in self.ends):
-            return None
-        lengths = range(self.length, self.length + n_tokens)
-        return tuple(first), tuple([_confidence(n, n, longer) for longer in lengths])
-
-    def _most_often(self, n_tokens: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Token by token what most of the places went on with that did so until then."""
+        """The likely tokens after a match, and how likely each is given those before it: what most
+        of the places went on with that did so until then."""
         tokens: list[int] = []
         confidence: list[float] = []
         ends = self.ends
         while len(ends) > 1 and len(tokens) < n_tokens:
+            n, length = len(ends), self.length + len(tokens)
+            alike = self._alike(ends, tokens, n_tokens - len(tokens))
+            if alike:
+                confidence += [_confidence(n, n, length + i) for i in range(len(alike))]
+                tokens += alike
+                continue
             nexts = [self._after(end, tokens) for end in ends]
             known = [token for token in dict.fromkeys(nexts) if token != SEPARATOR]
             if not known:
                 break
             likely = max(known, key=nexts.count)  # of equals the latest: it comes first
-            agree = [end for end, token in zip(ends, nexts, strict=True) if token == likely]
-            confidence.append(_confidence(len(agree), len(ends), self.length + len(tokens)))
+            ends = [end for end, token in zip(ends, nexts, strict=True) if token == likely]
+            confidence.append(_confidence(len(ends), n, length))
             tokens.append(likely)
-            ends = agree
         if len(ends) == 1:
             self._copy(ends[0], tokens, n_tokens)
             confidence += _alone(self.length + len(confidence), len(tokens) - len(confidence))
         return tuple(tokens), tuple(confidence)
+
+    def _alike(self, ends: Sequence[int], tokens: Sequence[int], most: int) -> list[int]:
+        """What all these places went on with after what is drafted: there is nothing to choose."""
+        text, n, latest = self.text, len(tokens), ends[0] + len(tokens)
+        if latest + most > len(text):  # past the text comes the draft
+            text = text + array("i", tokens)
+        first = text[latest : latest + most]
+        for end in ends[1:]:
+            other = text[end + n : end + n + len(first)]
+            if other != first:
+                first = first[: common_prefix(first, other)]
+        if SEPARATOR in first:
+            first = first[: first.index(SEPARATOR)]
+        return first.tolist()
 
     def _after(self, end: int, tokens: Sequence[int]) -> int:
         """The token after an earlier place and what is drafted; past the text comes the draft."""
