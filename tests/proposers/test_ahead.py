@@ -274,6 +274,7 @@ def test_drawn_text_is_guessed_with_the_noise_of_its_place(model: Gated, ahead: 
 
 PROMPT = [4, 5, 6, 7, 8, 9, 10, 11]
 N_READS = 3  # passes over it: all but two tokens, and those one by one
+N_FIRST = 2  # passes for the first draft, its guess of the target's token apart
 LONG = [12] * 70
 
 
@@ -290,33 +291,72 @@ def begin_reading(ahead: DraftAhead, model: Gated, prompt: list[int] = PROMPT) -
     drafted_for(ahead)
     model.shapes.clear()
     model.gated = True
-    ahead.read_along(0, prompt)
+    ahead.read_along(Ask(0, prompt, 0))
     model.wait_for_pass()
 
 
 def test_a_prompt_is_not_read_along_before_an_answer_was_drafted_ahead_for(
     model: Gated, ahead: DraftAhead
 ) -> None:
-    ahead.read_along(0, PROMPT)
+    ahead.read_along(Ask(0, PROMPT, 0))
     ahead.propose([Ask(1, [1, 2, 3], 2)])
     ahead.finish(1, [1, 2, 3])
-    ahead.read_along(0, PROMPT)
+    ahead.read_along(Ask(0, PROMPT, 0))
     assert not any(name.startswith(THREAD) for name in model.threads)
     assert ahead.n_unread(0, PROMPT) == len(PROMPT)
 
 
-@pytest.mark.parametrize("n_read", range(N_READS))
+@pytest.mark.parametrize("n_read", range(N_READS + N_FIRST))
+@pytest.mark.parametrize("right", [True, False])
 def test_whenever_a_prompt_ends_the_first_draft_is_what_the_drafter_would_draft_alone(
-    model: Gated, ahead: DraftAhead, n_read: int
+    model: Gated, ahead: DraftAhead, n_read: int, right: bool
 ) -> None:
-    """So many of its passes over the prompt have ended when the target's has."""
-    begin_reading(ahead, model)
+    """So many of its passes over the prompt and for the first draft have ended when the target's
+    has; the target's own token is the one guessed or another."""
+    text = [*PROMPT]
+    begin_reading(ahead, model, text)
     draft_on(model, n_read)
-    text = [*PROMPT, 3]
+    (guess,) = greedy(PROMPT, 1)
+    text.append(guess if right else other(guess))
     model.open_gate()
     (found,) = ahead.propose([Ask(0, text, 3)])
     assert list(found.tokens) == greedy(text, 3)
     assert model.cache[0] == [*text, *found.tokens[:-1]]
+    assert found.n_ahead >= n_read - N_READS if right else found.n_ahead == 0
+
+
+def test_an_answers_first_draft_is_made_while_its_prompt_is_read(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    drafted_for(ahead)
+    text = [*PROMPT]
+    ahead.read_along(Ask(0, text, 0))
+    ahead._submit(lambda: None).result()
+    text += greedy(PROMPT, 1)
+    n_before = len(model.shapes)
+    (found,) = ahead.propose([Ask(0, text, N_FIRST)])
+    assert list(found.tokens) == greedy(text, N_FIRST) and found.n_ahead == N_FIRST
+    assert len(model.shapes) == n_before
+
+
+def test_a_first_token_that_was_not_guessed_ends_its_draft(model: Gated, ahead: DraftAhead) -> None:
+    text = [*PROMPT]
+    begin_reading(ahead, model, text)
+    draft_on(model, N_READS)
+    text.append(other(greedy(PROMPT, 1)[0]))
+    model.open_gate()
+    ahead._submit(lambda: None).result()
+    assert model.shapes == [(len(PROMPT) - 2,), *[(1,)] * N_READS]
+
+
+def test_a_draft_whose_tokens_are_bound_to_their_ask_is_not_made_before_it(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    drafted_for(ahead)
+    model.shapes.clear()
+    ahead.read_along(Ask(0, PROMPT, 0, rejection=True))
+    ahead._submit(lambda: None).result()
+    assert len(model.shapes) == N_READS and ahead.drafter.chain(0) is None
 
 
 def test_a_prompt_that_was_read_leaves_one_token_and_the_shape_of_drafts(
@@ -326,11 +366,11 @@ def test_a_prompt_that_was_read_leaves_one_token_and_the_shape_of_drafts(
     draft_on(model, N_READS - 1)
     model.open_gate()
     ahead._submit(lambda: None).result()  # the last pass has ended
-    assert model.shapes == [(len(PROMPT) - 2,), (1,), (1,)]
-    text = [*PROMPT, 3]
+    assert model.shapes == [(len(PROMPT) - 2,), *[(1,)] * (2 + N_FIRST)]
+    text = [*PROMPT, other(greedy(PROMPT, 1)[0])]
     assert ahead.n_unread(0, text) == 1
     ahead.propose([Ask(0, text, 1)])
-    assert model.shapes[N_READS:] == [(1,)]
+    assert model.shapes[N_READS + N_FIRST :] == [(1,)]
 
 
 def test_what_is_not_read_yet_is_told(model: Gated, ahead: DraftAhead) -> None:
@@ -350,9 +390,9 @@ def test_what_reading_took_is_told_once(model: Gated, ahead: DraftAhead) -> None
 def test_a_long_prompt_is_read_in_passes_of_the_batch(model: Gated, ahead: DraftAhead) -> None:
     drafted_for(ahead)
     model.shapes.clear()
-    ahead.read_along(0, LONG)
+    ahead.read_along(Ask(0, LONG, 0))
     ahead._submit(lambda: None).result()
-    assert model.shapes == [(32,), (32,), (4,), (1,), (1,)]
+    assert model.shapes == [(32,), (32,), (4,), *[(1,)] * (2 + N_FIRST)]
 
 
 def test_a_prompt_longer_than_the_drafters_context_is_left_alone(
@@ -360,7 +400,7 @@ def test_a_prompt_longer_than_the_drafters_context_is_left_alone(
 ) -> None:
     drafted_for(ahead)
     model.shapes.clear()
-    ahead.read_along(0, [1] * model.context_size)
+    ahead.read_along(Ask(0, [1] * model.context_size, 0))
     ahead._submit(lambda: None).result()
     assert not model.shapes
 
@@ -398,10 +438,10 @@ def test_told_of_a_prompt_again_it_goes_on_where_it_was_called_back(
     ahead._stop_reading()  # as by a draft for somebody else
     model.open_gate()
     ahead._submit(lambda: None).result()
-    ahead.read_along(0, LONG)
-    ahead.read_along(0, LONG)  # under way: nothing to add
+    ahead.read_along(Ask(0, LONG, 0))
+    ahead.read_along(Ask(0, LONG, 0))  # under way: nothing to add
     ahead._submit(lambda: None).result()
-    assert model.shapes == [(32,), (32,), (4,), (1,), (1,)]
+    assert model.shapes == [(32,), (32,), (4,), *[(1,)] * (2 + N_FIRST)]
 
 
 def test_drafting_ahead_comes_before_a_prompt(model: Gated, ahead: DraftAhead) -> None:
@@ -409,7 +449,7 @@ def test_drafting_ahead_comes_before_a_prompt(model: Gated, ahead: DraftAhead) -
     ahead.propose([Ask(1, [1, 2, 3], 2)])
     model.shapes.clear()
     model.gated = True
-    ahead.read_along(0, LONG)
+    ahead.read_along(Ask(0, LONG, 0))
     model.wait_for_pass()
     ahead.ahead([Further(1, [1, 2, 3], 2, 2)])
     model.open_gate()
@@ -424,7 +464,7 @@ def test_a_pass_over_a_prompt_that_fails_is_told_with_the_next_draft_and_then_fo
     model.fail_next = 1
     model.open_gate()
     ahead._submit(lambda: None).result()
-    ahead.read_along(0, PROMPT)  # nobody reads on before it is told
+    ahead.read_along(Ask(0, PROMPT, 0))  # nobody reads on before it is told
     ahead._submit(lambda: None).result()
     assert not model.shapes
     text = [*PROMPT, 3]
@@ -439,11 +479,11 @@ def test_after_a_prompt_that_was_read_in_vain_the_next_is_left_alone(
     model: Gated, ahead: DraftAhead
 ) -> None:
     drafted_for(ahead)
-    ahead.read_along(0, PROMPT)
+    ahead.read_along(Ask(0, PROMPT, 0))
     ahead.finish(0, PROMPT)  # nothing was drafted ahead for it
     ahead.forget(0)
     model.shapes.clear()
-    ahead.read_along(0, PROMPT)
+    ahead.read_along(Ask(0, PROMPT, 0))
     ahead._submit(lambda: None).result()
     assert not model.shapes
 
@@ -452,6 +492,6 @@ def test_an_answer_it_had_no_part_in_says_nothing(model: Gated, ahead: DraftAhea
     drafted_for(ahead)
     ahead.finish(1, [1, 2])  # of a request without drafts
     model.shapes.clear()
-    ahead.read_along(0, PROMPT)
+    ahead.read_along(Ask(0, PROMPT, 0))
     ahead._submit(lambda: None).result()
-    assert len(model.shapes) == N_READS
+    assert len(model.shapes) == N_READS + N_FIRST

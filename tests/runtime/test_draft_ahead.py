@@ -249,6 +249,35 @@ def test_a_prompt_read_along_needs_one_pass_before_its_first_draft(
     assert made.drafter.shapes == [(1,)]
 
 
+def test_an_answers_first_draft_is_ready_when_the_target_has_read_its_prompt(
+    beside: Callable[..., Beside],
+) -> None:
+    made = beside()
+    made.rig.run(REQUEST)  # what its drafts are like
+    made.meanwhile = has_drafted(made, WINDOW)
+    seq = made.rig.add(LONG)
+    while not seq.n_generated:
+        made.rig.scheduler.step()
+    made.meanwhile = lambda: None
+    assert made.ahead.ready(0, seq.tokens).n_tokens == WINDOW
+    made.rig.finish()
+    assert made.rig.text(seq) == plain(LONG)
+    assert seq.counts.n_hits >= 1
+
+
+def has_drafted(made: Beside, n: int) -> Callable[[], None]:
+    """The same: that so many tokens of the answer's first draft are there, behind a guess."""
+
+    def wait() -> None:
+        while 0 in made.ahead._readings and not made.ahead._readings[0].called_back:
+            chain = made.ahead.drafter.chain(0)
+            if chain is not None and chain.begins == N_LONG and len(chain.tokens) > n:
+                return
+            os.sched_yield()
+
+    return wait
+
+
 @pytest.mark.parametrize(
     "request_", [replace(LONG, window=0), replace(LONG, proposers=("suffix",))]
 )

@@ -77,6 +77,7 @@ class ProfitController(Learner):
         if request is None or view.n_generated <= request.view.n_generated:
             request = self._requests[view.seq_id] = FollowedRequest(view)
             self.account.open(view.seq_id)
+            self._both = None  # what is ready was drafted beside a prompt: no price of a round's
             if n_sequences == 1:  # how fast the last text was says nothing about this one
                 self._tokens = self._seconds = 0.0
                 if view.n_generated:  # by the pass that read the prompt

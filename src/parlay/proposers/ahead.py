@@ -4,14 +4,15 @@ Knows the draft model, not the target. The drafter takes its own next token for 
 drafts on from there. Nobody tells it what was accepted: it looks at the text. From the first time
 on, only its thread calls the drafter's context; before that there is no thread.
 
-Where the last answer was drafted ahead for, the next prompt is read while the target reads it.
-Whatever is asked of the drafter comes first: it is called back within one pass, and what is left
-unread is caught up with as ever.
+Where the last answer was drafted ahead for, the next prompt is read while the target reads it, and
+the answer's first draft is made: the drafter takes its own first token for the target's. Whatever
+is asked of the drafter comes first: it is called back within one pass, and what is left unread is
+caught up with as ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -69,7 +70,8 @@ class _Walk:
 class _Reading:
     """A prompt, and how far the thread has read it."""
 
-    tokens: Sequence[int]
+    ask: Ask  # for the answer's first draft
+    text: Sequence[int]  # the same, as it grows
     n_read: int = 0
     seconds: float = 0.0  # so far; only the thread adds to it
     told_s: float = 0.0  # of them, those that were told
@@ -97,6 +99,7 @@ class DraftAhead:
         self._readings: dict[int, _Reading] = {}  # by sequence
         self._followed: set[int] = set()  # sequences that it has drafted ahead for
         self._pays = always  # whether the last answer it had a part in was one of those
+        self._window = 0  # the most tokens that a draft for that one might have had
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         made = [self.drafter.made(ask) for ask in asks]
@@ -114,21 +117,25 @@ class DraftAhead:
     def ahead(self, further: Sequence[Further]) -> None:
         """Draft on for these sequences, until asked for something else. Comes back at once."""
         ways = [way for each in further if (way := self._way(each)) is not None]
-        self._followed.update(each.seq_id for each in further)
+        for each in further:
+            widest = self._window if each.seq_id in self._followed else 0
+            self._window = max(widest, each.window)
+            self._followed.add(each.seq_id)
         if ways and not self._walk.turn_to(ways):
             self._stop_reading()  # a prompt can wait, the pass ends soon
             self._walk = _Walk(ways)
             self._submit(partial(self._go, self._walk))
 
-    def read_along(self, seq_id: int, tokens: Sequence[int]) -> None:
+    def read_along(self, ask: Ask) -> None:
         """The target reads this prompt now, and so does the drafter, if it is likely to be asked.
         Comes back at once; told again, it goes on where it was called back."""
-        last = self._readings.get(seq_id)
+        last, text = self._readings.get(ask.seq_id), ask.tokens
         under_way = last is not None and not last.called_back
-        if self._pays and not under_way and self._failure is None and self._has_room(tokens):
-            made = _Reading(list(tokens), 0 if last is None else last.n_read)
-            self._readings[seq_id] = made
-            self._submit(partial(self._read, seq_id, made))
+        if self._pays and not under_way and self._failure is None and self._has_room(text):
+            asked = replace(ask, tokens=list(text), window=self._window)
+            made = _Reading(asked, text, 0 if last is None else last.n_read)
+            self._readings[ask.seq_id] = made
+            self._submit(partial(self._read, made))
 
     def _has_room(self, tokens: Sequence[int]) -> bool:
         return len(tokens) < self.drafter.passes.context_size
@@ -140,7 +147,7 @@ class DraftAhead:
 
     def _way(self, further: Further) -> _Way | None:
         chain = self.drafter.chain(further.seq_id)
-        if chain is None or chain.ask.rejection or chain.ask.constraint is not None:
+        if chain is None or chain.ask.bound:
             return None
         # The target's own next token comes first: its guess is not part of the next draft.
         n_most = chain.n_past + further.n_verified + 1 + further.window
@@ -196,8 +203,8 @@ class DraftAhead:
             walk.called_back = True
             self._failure = error
 
-    def _read(self, seq_id: int, reading: _Reading) -> None:
-        steps, started = self.drafter.read(seq_id, reading.tokens), perf_counter()
+    def _read(self, reading: _Reading) -> None:
+        steps, started = self._reading_steps(reading), perf_counter()
         try:
             while not reading.called_back and (n_read := next(steps, None)) is not None:
                 reading.n_read, now = n_read, perf_counter()
@@ -205,6 +212,18 @@ class DraftAhead:
         except Exception as error:
             reading.called_back, reading.n_read = True, 0
             self._failure = error
+
+    def _reading_steps(self, reading: _Reading) -> Iterator[int]:
+        """One pass at a step: over the prompt, then for the answer's first draft."""
+        ask = reading.ask
+        yield from self.drafter.read(ask)
+        chain = self.drafter.chain(ask.seq_id)
+        if chain is None or ask.bound:
+            return
+        way = _Way(chain, reading.text, 1 + ask.window)
+        while way.leads_on and self.drafter.can_go_on(chain):
+            self.drafter.go_on([chain])
+            yield reading.n_read
 
     def _call_back(self) -> None:
         self._walk.called_back = True

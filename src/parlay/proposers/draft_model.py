@@ -75,9 +75,11 @@ class DraftModel:
     def _drafting(self, ask: Ask) -> Drafting:
         """What was drafted before and not verified, if the text went that way; else a new one."""
         chain = self._chains.get(ask.seq_id)
-        if chain is None or not chain.take_up(ask):
-            limits = self._limits
-            chain = self._chains[ask.seq_id] = Drafting(ask, limits.ends, limits.n_vocab)
+        return self._begin(ask) if chain is None or not chain.take_up(ask) else chain
+
+    def _begin(self, ask: Ask) -> Drafting:
+        chain = Drafting(ask, self._limits.ends, self._limits.n_vocab)
+        self._chains[ask.seq_id] = chain
         return chain
 
     # -- ahead ----------------------------------------------------------------
@@ -116,19 +118,22 @@ class DraftModel:
             return False
         return chain.begins + len(chain.tokens) < self._model.context_size
 
-    def read(self, seq_id: int, tokens: Sequence[int]) -> Iterator[int]:
+    def read(self, ask: Ask) -> Iterator[int]:
         """Take a text in that nobody asks a draft of yet, one pass at a step; how far it is read.
 
-        The end is read token by token, so that the shape of drafts is settled in.
+        The end is read token by token, so that the shape of drafts is settled in. Its last pass
+        says what comes next: the first token of a draft that can be gone on with.
         """
-        n_single = _SETTLING if self._model.steady else 0
+        n_single, seq_id = _SETTLING if self._model.steady else 0, ask.seq_id
         try:
-            rest = self._lacking(seq_id, tokens)
+            rest = self._lacking(seq_id, ask.tokens)
             while rest:
                 n = max(1, min(self._limits.n_batch, len(rest) - n_single))
-                self._decode({seq_id: rest[:n]}, n_logits=int(n == 1))
+                rows = self._decode({seq_id: rest[:n]}, n_logits=int(n == 1))
                 rest, slot = rest[n:], self._slot(seq_id)
                 slot.n_checked = len(slot.tokens)
+                if n == 1 and not rest and not ask.bound:
+                    self._begin(ask).add(rows[0][-1])
                 yield slot.n_checked
         except Exception:
             self._reset()

@@ -86,9 +86,8 @@ class Drafting:
     def take_up(self, ask: Ask) -> bool:
         """Go on for a later ask; whether anything of this is a draft for it."""
         n = self.n_agreed(ask.tokens)
-        bound = ask.rejection or ask.constraint is not None  # to where each token is drawn
         lacks = ask.keep_going is not None and not self.rated
-        if n is None or n == len(self.tokens) or bound or lacks:
+        if n is None or n == len(self.tokens) or ask.bound or lacks:
             return False
         self.ask, self.n_past = ask, n
         return True

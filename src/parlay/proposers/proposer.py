@@ -42,6 +42,11 @@ class Ask:
     n_ahead: int = 0  # of the tokens, the last ones: drafted by another, not committed
     until: Until | None = None
 
+    @property
+    def bound(self) -> bool:
+        """Whether each token is bound to the place and the ask that it is drawn for."""
+        return self.rejection or self.constraint is not None
+
 
 @runtime_checkable
 class Continuing(Protocol):
@@ -108,8 +113,8 @@ class Reading(Protocol):
 class ReadingAlong(Protocol):
     """A proposer whose model can read a prompt while the target does."""
 
-    def read_along(self, seq_id: int, tokens: Sequence[int]) -> None:
-        """The target reads this prompt now. Comes back at once."""
+    def read_along(self, ask: Ask) -> None:
+        """The target reads the prompt of this ask now. Comes back at once."""
 
 
 class Proposer(Protocol):

@@ -41,6 +41,8 @@ Watch = Callable[[Seq[Sequence]], None]  # told of the sequences of a pass befor
 
 _LEAST_FORCED = 4  # tokens: for fewer a model's draft is not ended
 _NO_OFFERS: Mapping[str, Draft] = {}
+# Before anybody has chosen: with confidences, since whoever sets the windows may want them.
+_UNSET = Choice("", 0, keep_going=lambda _confidences: True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +403,7 @@ class Bets:
             # What the grammar forces needs no model: it drafts on from there.
             ahead = [self._forced(name, sequences[i], views[i], choices[i]) for i in at]
             asks = [
-                self._until_forced(behind(self._ask(sequences[i], choices[i]), forced), views[i])
+                self._until_forced(behind(_model_ask(sequences[i], choices[i]), forced), views[i])
                 for i, forced in zip(at, ahead, strict=True)
             ]
             found = self._propose(name, asks)
@@ -433,21 +435,6 @@ class Bets:
         if not self._continues(name) or seq.request.verification == "rejection":
             return NO_DRAFT
         return view.offers.get(SKELETON, NO_DRAFT).first(choice.window)
-
-    def _ask(self, seq: Sequence, choice: Choice) -> Ask:
-        request = seq.request
-        return Ask(
-            seq.seq_id,
-            seq.tokens,
-            choice.window,
-            sampling=request.sampling,
-            position=seq.n_generated,
-            rejection=request.verification == "rejection" and not request.sampling.greedy,
-            keep_going=choice.keep_going,
-            n_prompt=len(request.prompt),
-            constraint=seq.constraint,
-            owner=request.memory,
-        )
 
     def _propose(self, name: str, asks: Seq[Ask]) -> list[Draft]:
         """A proposer's fault must never cost an answer: without a draft, the round is plain."""
@@ -484,7 +471,7 @@ def _read_along(proposer: Proposer, seq: Sequence) -> None:
     request = seq.request
     allowed = request.proposers is None or proposer.name in request.proposers
     if allowed and not request.plain and reads_along(proposer):
-        proposer.read_along(seq.seq_id, seq.tokens)
+        proposer.read_along(_model_ask(seq, _UNSET))
 
 
 def _can_say(name: str, seq: Sequence) -> bool:
@@ -492,6 +479,22 @@ def _can_say(name: str, seq: Sequence) -> bool:
     if name == PREDICTION:
         return bool(seq.request.expected)
     return name != SKELETON or seq.constraint is not None
+
+
+def _model_ask(seq: Sequence, choice: Choice) -> Ask:
+    request = seq.request
+    return Ask(
+        seq.seq_id,
+        seq.tokens,
+        choice.window,
+        sampling=request.sampling,
+        position=seq.n_generated,
+        rejection=request.verification == "rejection" and not request.sampling.greedy,
+        keep_going=choice.keep_going,
+        n_prompt=len(request.prompt),
+        constraint=seq.constraint,
+        owner=request.memory,
+    )
 
 
 def _free_ask(seq: Sequence, window: int) -> Ask:

@@ -152,6 +152,20 @@ def test_a_draft_that_began_in_the_middle_teaches_no_price_of_drafting() -> None
     assert made.costs.drafter.both.token_s[9] > 0.0017  # but of a token beside a pass
 
 
+def test_what_was_drafted_beside_a_prompt_teaches_no_price_of_drafting_beside_a_round() -> None:
+    made = controller(Both({2: 1.05}, {2: 0.0017}))
+    learn(made, accepted=8, beside=True)
+    assert made.costs.drafter is not None and made.costs.drafter.both is not None
+    both = made.costs.drafter.both
+    before = [*both.token_s]
+    made.choose([view(1, Ready(8))])  # another answer
+    made._requests[0].asked = "model"
+    timing = Timing(draft_s=1e-5, verify_s=0.0124)
+    first = Round(0, "model", 8, 8, 8, 9, (0.9,) * 8, 9, 1, 9, 101, timing, n_ahead=8)
+    made.observe([replace(first, n_drafted_ahead=9, drafted_ahead_s=9 * 0.0030, beside=True)])
+    assert both.token_s == before
+
+
 @pytest.mark.parametrize(("accepted", "ahead"), [(8, True), (0, False)])
 def test_a_window_that_was_asked_for_is_drafted_ahead_only_where_that_pays(
     accepted: int, ahead: bool
