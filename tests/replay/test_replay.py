@@ -312,6 +312,29 @@ def test_drafting_ahead_the_controller_keeps_up_with_the_best_window_where_draft
     assert 0.985 * taken < min(seconds(FixedWindow(k)) for k in (2, 3, 5))
 
 
+def test_where_drafts_hold_the_widest_window_is_soon_believed_in() -> None:
+    """Few tokens are rejected at any one position, and the last ones are hardly reached: each on
+    its own, they were taken for worse than they are for long, and a twentieth was lost."""
+    costs, rng = as_measured("gpu-27b-q5_0-settling", 0.0036), np.random.default_rng(0)
+    right = [(rng.random(144) < 0.97).tolist() for _ in range(16)]
+    texts = [
+        recording(
+            *(
+                RecordedOffer([*text[at : at + 16], False].index(False), (0.97,) * 16)
+                for at in range(128)
+            ),
+            proposer="model",
+            n_prompt=150,
+        )
+        for text in right
+    ]
+
+    def seconds(controller: Controller) -> float:
+        return total(Replay(texts, ("model",), reads_along=True).run(controller, costs)).seconds
+
+    assert 0.97 * seconds(ProfitController(costs.copy())) < seconds(FixedWindow(16))
+
+
 def test_a_copied_passage_is_taken_from_the_text_although_the_model_has_drafted_ahead() -> None:
     """Its tokens are worth as much from either, and a long draft for nothing has more of them."""
     costs, text = as_measured("gpu-27b-q5_0-settling", 0.0036), repeating(400, 24)
