@@ -14,17 +14,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from threading import Event
 
 from benchmarks.measurements.cache_types import text_of
+from benchmarks.measurements.hybrid import ask
 from benchmarks.shared.arguments import parsed, parser_of
 from benchmarks.shared.record import keep
 from parlay.hub.resolving import resolve_model
 from parlay.llama.settings import ContextSettings
 from parlay.runtime.engine import Engine
-from parlay.runtime.request import Request
-from parlay.runtime.sequence import Piece
-from parlay.runtime.sequence import Sequence as Answering
 from parlay.runtime.startup.engine_settings import EngineSettings
 
 # Tokens that each turn adds.
@@ -46,18 +43,6 @@ class Turn:
     all_s: float
 
 
-def answered(engine: Engine, request: Request) -> Answering:
-    ended = Event()
-
-    def take(seq: Answering, _pieces: Sequence[Piece]) -> None:
-        if seq.retired:
-            ended.set()
-
-    seq = engine.submit(request, take)
-    ended.wait()
-    return seq
-
-
 def turns(
     engine: Engine, kind: str, added: Sequence[int], answer: int, think_s: float
 ) -> Iterator[Turn]:
@@ -67,7 +52,7 @@ def turns(
     for n in added:
         time.sleep(think_s if said else 0.0)
         prompt, text = (*said, *text[:n]), text[n:]
-        seq = answered(engine, Request(prompt, max_tokens=answer))
+        seq = ask(engine, prompt, answer)
         assert seq.first_token is not None and seq.ended is not None
         began, n_read = seq.submitted, len(prompt) - seq.n_reused
         yield Turn(kind, len(prompt), n_read, seq.first_token - began, seq.ended - began)
