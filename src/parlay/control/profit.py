@@ -204,10 +204,10 @@ class ProfitController(Learner):
                 choices[seq_id] = self._draft(request, plan, market)
                 continue
             if seq_id in offers:
-                choice = _take(request, offers[seq_id], padded)
+                choices[seq_id] = _take(request, offers[seq_id], padded)
             else:
                 choice = self._look(request, market) or _decline(request.view)
-            choices[seq_id] = _shaped(choice, padded.widths)
+                choices[seq_id] = _shaped(choice, padded.widths)
         return choices
 
     def _look(self, request: FollowedRequest, market: Market) -> Choice | None:
@@ -402,7 +402,13 @@ def _take(request: FollowedRequest, offer: Offer, market: Market) -> Choice:
     request.asked = offer.proposer
     gain = offer.gained[offer.window - 1]
     expected = _gain(gain, market.prices[market.at(offer.window)], market)
-    return Choice(offer.proposer, offer.window, expected_gain=expected, reason="profit")
+    return Choice(
+        offer.proposer,
+        offer.window,
+        expected_gain=expected,
+        reason="profit",
+        widths=market.widths,
+    )
 
 
 def _beside_offer(market: Market, saved: float, offer: Offer) -> tuple[Market, float]:

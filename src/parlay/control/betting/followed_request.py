@@ -5,8 +5,6 @@ Knows what its text has shown of each proposer; knows no prices.
 
 from __future__ import annotations
 
-from copy import copy
-
 from parlay.control.betting.stake import Refusal
 from parlay.control.controller import View
 from parlay.control.evidence import Evidence
@@ -29,8 +27,10 @@ class FollowedRequest:
 
     def kept(self) -> FollowedRequest:
         """As it is now, whatever is chosen for it next; what its text has shown it shares."""
-        found = copy(self)
+        found = FollowedRequest(self.view)  # written out: `copy` takes five times as long
         found._n_read = dict(self._n_read)
+        found.asked, found.refused, found.looking = self.asked, self.refused, self.looking
+        found._difficulties, found._evidence = self._difficulties, self._evidence
         return found
 
     def n_missing(self, proposer: str) -> int:
