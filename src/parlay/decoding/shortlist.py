@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ _SLACK = 1e-5  # of masses: single precision, summed in pairs, is ten times as e
 
 def likeliest_permitted(logits: Logits, permits: Permits) -> int | None:
     """The likeliest token that may come, if few questions tell."""
-    return next(filter(permits, islice(_best_first(logits), _MOST_REFUSED)), None)
+    return next((token for token, may in _asked(logits, permits) if may), None)
 
 
 def shortlist(logits: Logits, top_k: int, top_p: float) -> NDArray[np.int64] | None:
@@ -59,20 +58,16 @@ def permitted(
     if (top_p == 1.0 and not min_p) or not math.isfinite(best):
         return None
     kept: list[int] = []
-    n_refused = 0
     edges = [0.0]  # the mass before each and after the last
     rest = _mass(logits, best) if top_p < 1.0 else math.inf
     least = np.log(min_p) if min_p else -math.inf
-    for token in _best_first(logits):
+    for token, may in _asked(logits, permits):
         logit = logits.item(token)
         if kept and top_p == 1.0 and logit < logits.item(kept[0]) + least:
             return np.sort(kept)
         weight = math.exp(logit - best)
         rest -= weight
-        if not permits(token):
-            n_refused += 1
-            if n_refused == _MOST_REFUSED:
-                return None
+        if not may:
             continue
         kept.append(token)
         edges.append(edges[-1] + weight)
@@ -84,6 +79,17 @@ def permitted(
         if len(kept) == top_k:
             return np.sort(kept) if top_p == 1.0 else None
     return None
+
+
+def _asked(logits: Logits, permits: Permits) -> Iterator[tuple[int, bool]]:
+    """The likeliest tokens, and whether each may come."""
+    n_refused = 0
+    for token in _best_first(logits):
+        may = permits(token)
+        yield token, may
+        n_refused += not may
+        if n_refused == _MOST_REFUSED:
+            return
 
 
 def _best_first(logits: Logits) -> Iterator[int]:
