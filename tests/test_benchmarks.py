@@ -95,19 +95,29 @@ def test_the_stages_of_a_round_are_functions_that_there_are() -> None:
     assert all(callable(getattr(owner, name)) for owner, name, _ in WATCHED)
 
 
-def test_a_stage_has_its_own_time_without_that_of_others_or_of_other_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def watched(patch: pytest.MonkeyPatch, whole: str = "") -> tuple[Stages, SimpleNamespace]:
+    """Two functions of which one calls the other twice; every look at the clock takes a second."""
     looks = count()
-    monkeypatch.setattr("benchmarks.shared.stages.time.perf_counter", lambda: float(next(looks)))
-    found = Stages("rest")
-    work = SimpleNamespace(inner=lambda: None)
+    patch.setattr("benchmarks.shared.stages.time.perf_counter", lambda: float(next(looks)))
+    found, work = Stages("rest", whole), SimpleNamespace(inner=lambda: None)
     work.outer = lambda: (work.inner(), work.inner())
     for name in ("inner", "outer"):
         found.watch(work, name, name)
     found.begin()
-    work.outer()  # every look at the clock takes one second
+    work.outer()
+    return found, work
+
+
+def test_a_stage_has_its_own_time_without_that_of_others_or_of_other_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, work = watched(monkeypatch)
     other = threading.Thread(target=work.outer)
     other.start()
     other.join()
     assert found.end() == {"rest": 2.0, "outer": 3.0, "inner": 2.0}
+
+
+def test_a_whole_stage_keeps_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = watched(monkeypatch, whole="outer")
+    assert found.end() == {"rest": 2.0, "outer": 1.0}

@@ -246,7 +246,7 @@ def _arms(parlay: Parlay, bare: DraftModel, kinds: Sequence[str]) -> dict[str, A
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args, stages = _arguments(argv), Stages(REST)
+    args, stages = _arguments(argv), Stages(REST, MEANWHILE)
     for watched in WATCHED if args.stages else ():
         stages.watch(*watched)
     with Parlay(

@@ -15,9 +15,9 @@ from typing import Any
 class Stages:
     """Seconds by stage, of one thread, between two looks."""
 
-    def __init__(self, rest: str) -> None:
-        """`rest`: what belongs to no stage."""
-        self._rest = rest
+    def __init__(self, rest: str, whole: str = "") -> None:
+        """`rest`: what belongs to no stage; `whole`: a stage that keeps what it calls."""
+        self._rest, self._whole = rest, whole
         self._thread = 0
         self._spent: dict[str, float] = defaultdict(float)
         self._stage, self._since = rest, 0.0
@@ -41,7 +41,7 @@ class Stages:
 
     def _watched(self, function: Callable[..., Any], stage: str) -> Callable[..., Any]:
         def watched(*given: Any, **named: Any) -> Any:
-            if threading.get_ident() != self._thread:
+            if self._stage == self._whole or threading.get_ident() != self._thread:
                 return function(*given, **named)
             before = self._turn_to(stage)
             try:
