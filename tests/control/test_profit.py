@@ -238,13 +238,11 @@ def random_recording(rng: random.Random, n: int) -> Recording:
     st.floats(0.0, 1.2),
     st.floats(0.01, 3.0),
     st.sampled_from([0.0, 0.2, 0.8]),
-    st.booleans(),
 )
 def test_no_text_is_slower_than_plain_by_more_than_the_stake(
-    seed: int, slope: float, drafter: float, change: float, late: bool
+    seed: int, slope: float, drafter: float, change: float
 ) -> None:
-    """Whatever the proposers say and the target does: 2 % of the text, or half a pass. So it is
-    where what can wait is learned a round late.
+    """Whatever the proposers say and the target does: 2 % of the text, or half a pass.
 
     Unless a proposer was right six times and more before: then one bet more, of five passes.
     """
@@ -252,7 +250,7 @@ def test_no_text_is_slower_than_plain_by_more_than_the_stake(
     costs = table(slope, drafter, change)
     recording = random_recording(rng, rng.randint(1, 200))
     (outcome,) = Replay([recording], ("ngram", "suffix", "model")).run(
-        ProfitController(costs.copy()), costs, late=late
+        ProfitController(costs.copy()), costs
     )
     n = recording.n_tokens
     free = [recording.offers[proposer] for proposer in ("ngram", "suffix")]
@@ -511,40 +509,6 @@ def test_what_was_learned_is_kept() -> None:
     Replay(recordings, ("ngram", "suffix", "model")).run(controller, table(0.1, 0.05))
     kept = json.loads(json.dumps(controller.to_dict()))
     assert ProfitController(table(), kept).to_dict() == kept
-
-
-# -- a round late --------------------------------------------------------------
-
-
-def after_two_rounds(*, late: bool) -> ProfitController:
-    """One whose first round is learned from before or after the second one was chosen for."""
-    controller = proven(table(0.1, 0.05, change=0.2), "ngram")
-    offers = {"ngram": draft("ngram", *(0.97,) * 3)}
-    held = finished("ngram", 3, 3, 1.5, confidence=(0.97,) * 3, agreed={"ngram": 3})
-    assert choose(controller, view(offers))[0].window == 3
-    if not late:
-        controller.observe([held])
-    else:
-        assert controller.glimpse([held])
-    choose(controller, view({"ngram": NO_DRAFT}, n_generated=5, n_context=54))
-    if late:
-        controller.observe([held])
-    controller.observe([finished(seconds=1.2, n_context=54)])
-    return controller
-
-
-def test_what_is_learned_late_is_what_is_learned_at_once() -> None:
-    late, at_once = (after_two_rounds(late=late) for late in (True, False))
-    assert late.to_dict() == at_once.to_dict()
-    assert late.costs.to_dict() == at_once.costs.to_dict()
-
-
-def test_a_bet_that_was_lost_cannot_wait_to_be_learned_from() -> None:
-    controller = proven(table(0.1, 0.05), "ngram")
-    assert choose(controller, view({"ngram": draft("ngram", *(0.97,) * 8)}))[0].window
-    assert not controller.glimpse([finished("ngram", 8, 0, 1.8)])
-    assert not controller.glimpse([finished()])  # nor is there anything to be late with
-    assert controller.glimpse([finished("ngram", 8, 8, 1.8)])
 
 
 def test_a_round_of_a_request_never_seen_is_no_error() -> None:

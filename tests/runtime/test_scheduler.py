@@ -725,27 +725,6 @@ def test_before_a_bet_the_last_round_is_learned_from_and_told_while_a_gpu_comput
     ]
 
 
-class Patient(Learning):
-    """Can wait, and notes what it was told before its next choice."""
-
-    def glimpse(self, rounds: Seq[Round]) -> bool:
-        self.said.append(f"glimpsed {rounds[0].position}")
-        return True
-
-
-def test_a_round_that_can_wait_is_learned_from_and_told_while_a_gpu_computes_the_next() -> None:
-    rig = Rig(window=2, script=[False] * 99)
-    said = overlapping(rig)
-    rig.bets.controller = Patient(said)
-    telling(rig, Request((1, 2, 3), max_tokens=4), said)
-    rig.finish()
-    text = plain(Request((1, 2, 3), max_tokens=4))
-    assert said == [
-        *("pass", text[0], "pass", "glimpsed 1", "pass", "learned 1", text[1]),
-        *("glimpsed 2", "pass", "learned 2", text[2], "learned 3", text[3]),  # the last at its end
-    ]
-
-
 def test_where_nothing_is_searched_for_rounds_are_learned_from_while_a_gpu_computes() -> None:
     rig = Rig(window=2)
     said = overlapping(rig)

@@ -94,12 +94,8 @@ class Controller(Protocol):
     def choose(self, views: Sequence[View]) -> list[Choice]:
         """One choice per sequence of the coming pass; the cost is shared, so they come together."""
 
-    def glimpse(self, rounds: Sequence[Round]) -> bool:
-        """The next choice comes before these rounds are learned from: take in what it cannot do
-        without. False: nothing can wait, and they are to be observed at once."""
-
     def observe(self, rounds: Sequence[Round]) -> None:
-        """The rounds of one finished pass; the next one may be under way, if they were glimpsed."""
+        """The rounds of one finished pass."""
 
     def prices(self) -> CostTable | None:
         """What it chooses by; None: it knows no prices."""
@@ -153,9 +149,6 @@ class NeverRests:
 
     def notice(self) -> None:
         """It never rests."""
-
-    def glimpse(self, rounds: Sequence[Round]) -> bool:
-        return False
 
     def prices(self) -> CostTable | None:
         return None

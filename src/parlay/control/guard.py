@@ -92,9 +92,6 @@ class Guarded:
     def prices(self) -> CostTable | None:
         return self.controller.prices()
 
-    def glimpse(self, rounds: Sequence[Round]) -> bool:
-        return self.controller.glimpse(rounds)
-
     def observe(self, rounds: Sequence[Round]) -> None:
         self.controller.observe(rounds)
         for r in rounds:

@@ -6,8 +6,6 @@ Knows rounds and what was asked for; chooses nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 from parlay.control.account import Account
@@ -37,16 +35,6 @@ _NOTHING_S = 1e-9
 _SEARCH_SHARE = 0.05  # of a pass that searching may take, while it is done at all
 
 
-@dataclass(slots=True)
-class _Before:
-    """What a pass was chosen by: of one that is learned from late, as it was then."""
-
-    requests: Mapping[int, FollowedRequest]
-    shapes: Shapes
-    beside: bool  # whether a drafter was at work beside the pass before it
-    both: Both | None  # its prices
-
-
 class Learner:
     """All that is known between two passes."""
 
@@ -71,8 +59,6 @@ class Learner:
         self._n_without_plain = 0
         self._beside = False  # whether a drafter was at work beside the last pass
         self._both: Both | None = None  # its prices
-        self._before = _Before(self._requests, self._shapes, False, None)  # of the pass at hand
-        self._glimpsed: _Before | None = None  # the same of one that waits to be learned from
         self._last_proposer = "none"  # whom the shape of the last pass is owed to
 
     def reprice(self, costs: CostTable) -> None:
@@ -91,44 +77,9 @@ class Learner:
         if all(r.reason == NOT_SEARCHED for r in rounds):
             self._observe_skipped(rounds)
             return
-        betting, late, self._glimpsed = _is_bet(rounds), self._glimpsed, None
-        self._before = late or _Before(self._requests, self._shapes, self._beside, self._both)
+        betting = _is_bet(rounds)
         self._spend(rounds, betting)
         self._learn_all(rounds, betting)
-        if late is None:
-            self._move_on(rounds, betting)
-
-    def glimpse(self, rounds: Sequence[Round]) -> bool:
-        """Of a bet that was won: its shape, and how far draft models have read. The next choice is
-        made by what earlier passes taught, and by an account that is the poorer for it. What was
-        lost is learned at once: whoever bets next must know."""
-        self._before = _Before(self._requests, self._shapes, self._beside, self._both)
-        if not _is_bet(rounds) or not self._has_won(rounds):
-            return False
-        followed = [r for r in rounds if r.seq_id in self._requests]
-        requests = {r.seq_id: self._requests[r.seq_id].kept() for r in followed}
-        self._before = _Before(requests, copy(self._shapes), self._beside, self._both)
-        self._glimpsed = self._before
-        for r in followed:
-            _has_read(r, self._requests[r.seq_id])
-        self._move_on(rounds, betting=True)
-        return True
-
-    def _has_won(self, rounds: Sequence[Round]) -> bool:
-        """Whether all these texts came faster than plain decoding makes them."""
-        n_shape = self._n_made(rounds)
-        if n_shape is None:
-            return False
-        curve = self.costs.curve(max([r.n_context for r in rounds]), n_shape)
-        plain_s = curve.steady[n_shape * self._floor(rounds[0])]
-        seconds = rounds[0].timing.total_s / self.costs.pace
-        return all(plain_s * r.n_generated >= seconds for r in rounds)
-
-    def _move_on(self, rounds: Sequence[Round], betting: bool) -> None:
-        """What the next pass comes after."""
-        self._shapes.observe(rounds[0].n_pass_rows, drafted=betting)
-        if self._n_undone(rounds):  # what held was read again, in a shape of its own
-            self._shapes.leave()
         self._beside, self._both = rounds[0].beside, self._both_of(rounds)
 
     def _learn_all(self, rounds: Sequence[Round], betting: bool) -> None:
@@ -136,9 +87,12 @@ class Learner:
         if sum([r.n_rows for r in rounds]) == rounds[0].n_pass_rows - rounds[0].n_padding:
             self._observe_time(rounds, betting)
         for r in rounds:
-            request = self._before.requests.get(r.seq_id)
+            request = self._requests.get(r.seq_id)
             if request is not None:
                 self._learn(r, request)
+        self._shapes.observe(rounds[0].n_pass_rows, drafted=betting)
+        if self._n_undone(rounds):  # what held was read again, in a shape of its own
+            self._shapes.leave()
 
     def _observe_skipped(self, rounds: Sequence[Round]) -> None:
         """Nothing was weighed and nothing is learned: such a round must cost next to nothing."""
@@ -158,7 +112,7 @@ class Learner:
         beyond_s = max(0.0, timing.draft_s - _SEARCH_SHARE * timing.verify_s)
         search_s = 0.0 if betting else beyond_s / len(rounds)
         for r in rounds:
-            if r.seq_id in self._before.requests:
+            if r.seq_id in self._requests:
                 self.account.spend(r.seq_id, (search_s + r.outside_s) / self.costs.pace)
 
     def _spend_reading(self, view: View) -> None:
@@ -185,7 +139,13 @@ class Learner:
             if r.reason == LOOKS:  # it had nothing to say: that is all there will be to see
                 self._looks[request.asked].saw(0)
                 request.looking = False
-        if _has_read(r, request) and r.n_drafted:
+        if not n_made or request.asked in view.offers:
+            return
+        # It never read its own last token; if any was rejected, only the target's is new to it.
+        # Drafting ahead it has.
+        n_unread = 2 if r.n_accepted == n_made and not r.beside else 1
+        request.has_read(request.asked, r.n_generated, but=n_unread)
+        if r.n_drafted:
             proposer = request.asked
             known = self.survival.of(proposer, view.greedy, view.thinking)
             known.observe_confidence(r.confidence, r.n_accepted, request.difficulty(proposer))
@@ -218,9 +178,8 @@ class Learner:
             self._observe_parts(rounds, betting, n_context)
             return
         curve = self.costs.curve(n_context, n_shape)
-        shapes = self._before.shapes
-        changed, pace = rows != shapes.last, self.costs.pace
-        settling_s = 0.0 if changed or shapes.settled else curve.settling_s
+        changed, pace = rows != self._shapes.last, self.costs.pace
+        settling_s = 0.0 if changed or self._shapes.settled else curve.settling_s
         drafter, draft_s = self._expected_draft(rounds)
         all_s = first.timing.verify_s + first.timing.overhead_s
         undo_s = pace * self._observe_undoing(rounds, all_s / pace, curve, changed)
@@ -230,7 +189,7 @@ class Learner:
         seconds = min(all_s / pace, _LARGEST_EXCESS * expected) + first.timing.draft_s / pace
         n_plain = n_shape * self._floor(first)
         plain_s = curve.steady[n_plain]
-        owed_s = shapes.owed_s(curve, n_plain, settling_s)
+        owed_s = self._shapes.owed_s(curve, n_plain, settling_s)
         return_s = curve.of(n_plain, changed) + settling_s - plain_s - owed_s
         if first.reason == WAITS:
             return_s = seconds - plain_s
@@ -259,23 +218,21 @@ class Learner:
             )
 
     def _n_searched(self, rounds: Sequence[Round]) -> int:
-        requests = [self._before.requests.get(r.seq_id) for r in rounds]
+        requests = [self._requests.get(r.seq_id) for r in rounds]
         return sum([request is not None and request.view.searched for request in requests])
 
     def _observe_ahead(self, rounds: Sequence[Round]) -> None:
         """What was drafted for these rounds was drafted beside the pass before them."""
         made = next((r for r in rounds if r.n_drafted_ahead), None)
-        before = self._before
-        if before.both is not None and made is not None:
+        if self._both is not None and made is not None:
             each_s = made.drafted_ahead_s / made.n_drafted_ahead
-            before.both.observe_token(before.shapes.last, each_s / self.costs.pace)
+            self._both.observe_token(self._shapes.last, each_s / self.costs.pace)
 
     def _both_of(self, rounds: Sequence[Round]) -> Both | None:
         """Prices of the draft model that was at work beside the pass of these rounds."""
         if not rounds[0].beside:
             return None
-        known = self._before.requests
-        requests = (known.get(r.seq_id) for r in rounds if r.n_drafted + r.n_dropped)
+        requests = (self._requests.get(r.seq_id) for r in rounds if r.n_drafted + r.n_dropped)
         asked = (r.asked for r in requests if r is not None and r.asked not in r.view.offers)
         cost = next((self.costs.cost_of(name) for name in asked), None)
         return None if cost is None else cost.both
@@ -320,7 +277,7 @@ class Learner:
         return None
 
     def _floor(self, r: Round) -> int:
-        request = self._before.requests.get(r.seq_id)
+        request = self._requests.get(r.seq_id)
         return 1 if request is None else request.view.floor
 
     def _observe_parts(self, rounds: Sequence[Round], betting: bool, n_context: int) -> None:
@@ -337,7 +294,7 @@ class Learner:
         drafted = [
             (r.n_drafted + r.n_dropped, request)
             for r in rounds
-            if (request := self._before.requests.get(r.seq_id)) is not None
+            if (request := self._requests.get(r.seq_id)) is not None
             and request.asked not in request.view.offers
             and r.n_drafted + r.n_dropped
         ]
@@ -348,7 +305,7 @@ class Learner:
         if cost is None or ready:
             return None, 0.0
         n_missing = sum([request.n_missing(request.asked) for _, request in drafted])
-        wait_s = cost.under_way_s(len(drafted)) if self._before.beside else 0.0
+        wait_s = cost.under_way_s(len(drafted)) if self._beside else 0.0
         n_steps = max(n for n, _ in drafted)
         return cost, wait_s + cost.draft_s(n_steps, n_missing, len(drafted))
 
@@ -369,7 +326,7 @@ class Learner:
         self._tokens = _RATE_KEPT * self._tokens + sum([r.n_generated for r in rounds])
         self._seconds = _RATE_KEPT * self._seconds + seconds
         for r in rounds:
-            request = self._before.requests.get(r.seq_id)
+            request = self._requests.get(r.seq_id)
             if request is None or request.view.window is not None:  # nobody here chose it
                 continue
             if betting:
@@ -380,20 +337,6 @@ class Learner:
             elif abs(return_s) > _NOTHING_S:
                 self.account.book(r.seq_id, self._last_proposer, -return_s / n)
                 self.account.wait(r.seq_id, -return_s)
-
-
-def _has_read(r: Round, request: FollowedRequest) -> bool:
-    """Note how far a draft model has read; whether one was asked.
-
-    It never read its own last token; if any was rejected, only the target's is new to it. Drafting
-    ahead it has.
-    """
-    n_made = r.n_drafted + r.n_dropped
-    if not n_made or request.asked in request.view.offers:
-        return False
-    n_unread = 2 if r.n_accepted == n_made and not r.beside else 1
-    request.has_read(request.asked, r.n_generated, but=n_unread)
-    return True
 
 
 def _was_right(rounds: Sequence[Round]) -> bool:

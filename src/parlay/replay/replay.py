@@ -113,12 +113,10 @@ class Replay:
         listeners: Sequence[Listener] = (),
         search: SearchCost | None = None,
         rows_at: RowsAt | None = None,
-        late: bool = False,
     ) -> list[ReplayOutcome]:
         """One answer after the other; the controller keeps what it learns. `search`: what looking
-        for free drafts takes; nothing, unless it is given. `rows_at`: of exact passes. `late`: what
-        can wait is learned after the next choice, as where a device computes."""
-        world = _World(costs, listeners, search=search, rows_at=rows_at, late=late)
+        for free drafts takes; nothing, unless it is given. `rows_at`: of exact passes."""
+        world = _World(costs, listeners, search=search, rows_at=rows_at)
         return [world.play(controller, [self._start(i, 0)], self.proposers) for i in self._order()]
 
     def run_together(
@@ -177,11 +175,8 @@ class _World:
         n_sequences: int = 1,
         search: SearchCost | None = None,
         rows_at: RowsAt | None = None,
-        late: bool = False,
     ) -> None:
         self._rows_at = rows_at
-        self._late = late
-        self._unlearned: Sequence[Round] = ()
         self._costs = costs
         self._searching = Searching(search)
         self._listeners = listeners
@@ -196,7 +191,6 @@ class _World:
         outcomes = []
         while all(seq.n_left for seq in slots):
             outcomes.append(self.step(controller, slots, proposers))
-        self._catch_up(controller)
         return total(outcomes)
 
     def step(
@@ -216,7 +210,6 @@ class _World:
         if (rows_at := self._rows_at) is not None:
             views = [_held(view, seq, rows_at) for view, seq in zip(views, slots, strict=True)]
         choices = controller.choose(views)
-        self._catch_up(controller)
         bets = [_bet(seq, choice) for seq, choice in zip(slots, choices, strict=True)]
         made = {seq.seq_id: 1 + len(bet.confidence) for seq, bet in zip(slots, bets, strict=True)}
         n_context = max(seq.recording.n_prompt + seq.position for seq in slots)
@@ -238,18 +231,9 @@ class _World:
         for seq, choice, bet, r in zip(slots, choices, bets, rounds, strict=True):
             _look_ahead(seq, choice, bet, r, self._costs.drafter, pass_s)
             _advance(seq, bet, r)
-        self._unlearned = rounds
-        if not (self._late and controller.glimpse(rounds)):
-            self._catch_up(controller)
-        for listener in self._listeners:
-            listener.observe(rounds)
+        for hears in (controller, *self._listeners):
+            hears.observe(rounds)
         return ReplayOutcome(sum(r.n_generated for r in rounds), timing.total_s, 1)
-
-    def _catch_up(self, controller: Controller) -> None:
-        """Learn what the last pass showed, if that was put off."""
-        if self._unlearned:
-            rounds, self._unlearned = self._unlearned, ()
-            controller.observe(rounds)
 
     def _laid_out(self, rows: Mapping[int, int], n_context: int) -> Mapping[int, int]:
         """Rows by sequence, with the padding that the runtime would add."""

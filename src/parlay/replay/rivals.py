@@ -177,9 +177,6 @@ class OneProposer:
     def prices(self) -> CostTable | None:
         return None
 
-    def glimpse(self, rounds: Sequence[Round]) -> bool:
-        return self._controller.glimpse(rounds)
-
     def observe(self, rounds: Sequence[Round]) -> None:
         self._controller.observe(rounds)
 

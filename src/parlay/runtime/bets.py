@@ -83,7 +83,7 @@ class Bets:
         self._context_size = context_size
         self._max_window = max_window
         self._most_rows = most_rows
-        self.hear_last: Callable[[], None] = nothing  # what the last pass showed, if not yet done
+        self.learn_last: Callable[[], None] = nothing  # what the last pass showed, if not yet done
         self._quiet: _Quiet | None = None  # the last one that was plain whatever came before it
         self._staked = False  # whether anything was drafted for the last round
         self._glances = Glances()
@@ -106,14 +106,6 @@ class Bets:
     def learn(self, rounds: Seq[Round]) -> None:
         """The rounds of one finished pass, for the controller."""
         self._observe(self.controller, rounds)
-
-    def glimpse(self, rounds: Seq[Round]) -> bool:
-        """The same before the next choice; whether they are to be learned from later."""
-        try:
-            return self.controller.glimpse(rounds)
-        except Exception as error:
-            self._faults.tell(f"{type(self.controller).__name__} failed to glimpse", error)
-            return False
 
     def tell(self, rounds: Seq[Round]) -> None:
         """The same for all who count, and have no say in the next pass."""
@@ -146,7 +138,7 @@ class Bets:
         if not sequences:
             return []
         if self._staked or not self._rests_on(sequences, frame):
-            self.hear_last()
+            self.learn_last()
             if not self._rests_on(sequences, frame):
                 return self._weigh(sequences, frame)
         assert self._quiet is not None

@@ -68,9 +68,6 @@ class Pricing:
     def prices(self) -> CostTable | None:
         return self.controller.prices()
 
-    def glimpse(self, rounds: Sequence[Round]) -> bool:
-        return self._trials is None and self.controller.glimpse(rounds)
-
     def observe(self, rounds: Sequence[Round]) -> None:
         self.controller.observe(rounds)
         if self._trials is not None and self._trials.observe(rounds):

@@ -74,7 +74,7 @@ class Scheduler:
         self.target = target
         target.meanwhile = self._meanwhile
         self.bets = bets
-        bets.hear_last = self._glimpse
+        bets.learn_last = self._learn
         self.composition = composition
         self.spoiled: Inexact | None = None  # why no pass is exact now
         self.mode: Mode = mode
@@ -95,7 +95,7 @@ class Scheduler:
         self._reading = False  # whether a pass was only started
         self._beside = False  # whether a drafter went on beside the last pass
         self._made: TargetPass | None = None  # under way
-        self._unheard: PassOutcome | None = None
+        self._unlearned: PassOutcome | None = None
         self._untold: PassTold | None = None
         self._faults = Faults()
 
@@ -236,7 +236,7 @@ class Scheduler:
             overhead_s=verified - drafted - verify_s + perf_counter() - verified,
         )
         unready = self.spoiled or self._unready
-        self._unheard = PassOutcome(made, rounds, timing, unready, self._beside)
+        self._unlearned = PassOutcome(made, rounds, timing, unready, self._beside)
         # A first token is waited for: the next pass has a new shape, and takes long to be launched.
         if made.reads_prompt or not self.target.steady:
             self._catch_up()
@@ -256,12 +256,10 @@ class Scheduler:
 
     def _catch_up(self) -> None:
         """Tell what the last pass said, once it is learned from."""
-        self._hear()
+        self._learn()
         if self._untold is None:
             return
         told, self._untold = self._untold, None
-        if told.rounds and not told.learned:
-            self.bets.learn(told.rounds)
         for row in told.outcome.made.rows:
             self._tell(row.seq)
         try:
@@ -278,27 +276,19 @@ class Scheduler:
             self._faults.tell("an answer failed", error)
             seq.finish_early("error", as_parlay(error))
 
-    def _glimpse(self) -> None:
-        """The next choice comes first: the controller learns what it must know for that, and the
-        rest, if it can wait, while the next pass is computed."""
-        if self._unheard is None:
+    def _learn(self) -> None:
+        """Let the controller know what the last pass showed."""
+        if self._unlearned is None:
             return
-        self._hear()
-        told = self._untold
-        if told is not None and told.rounds and not self.bets.glimpse(told.rounds):
-            self.bets.learn(told.rounds)
-            told.learned = True
-
-    def _hear(self) -> None:
-        """Take down what came of the last pass."""
-        if self._unheard is None:
-            return
-        outcome, self._unheard = self._unheard, None
+        outcome, self._unlearned = self._unlearned, None
         settled = [(row, outcome.round_of(row, verdict)) for row, verdict in outcome.settled]
         self._untold = PassTold(outcome, settled)
         for row in outcome.made.rows:
             if row.decodes:
                 row.seq.outside_s = 0.0  # told once
+        rounds = self._untold.rounds
+        if rounds:
+            self.bets.learn(rounds)
 
     def _wait_for_prompts(self, sequences: Seq[Sequence]) -> None:
         """A round must not be charged with what is still being read."""

@@ -117,13 +117,12 @@ class PassOutcome:
         )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PassTold:
-    """A pass whose rounds are known, and what is still to be said of it."""
+    """A pass that was learned from, and what is still to be said of it."""
 
     outcome: PassOutcome
     settled: Seq[tuple[PassRow, Round]]
-    learned: bool = False  # whether the controller knows all of it
 
     @property
     def rounds(self) -> list[Round]:
