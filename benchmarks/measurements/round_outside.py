@@ -59,7 +59,7 @@ INSIDE, MEANWHILE = "llama.cpp", "while a GPU computes"  # of no part in what is
 WATCHED = (
     (Scheduler, "_propose", "put the pass together"),
     (Bets, "place", "bets: the rest"),
-    (Scheduler, "_glimpse", "hear of the last pass"),
+    (Scheduler, "_learn", "hear of the last pass"),
     (Bets, "learn", "learn from the last pass"),
     (Bets, "_view", "look at the text for the controller"),
     (Bets, "_offers", "ask free proposers"),

@@ -40,7 +40,7 @@ _TOLD = "exactness"  # what is told of it, by file
 _PROBE_S = 60.0  # for the probe of a start
 _SCOUT_S = 5.0  # for a look at a longer text, in the middle of an answer
 _FORMAT = 7  # of the records; others are probed again
-_CHOICE = 2  # of the way to choose; what was chosen in another way is chosen again
+_CHOICE = 3  # of the way to choose; what was chosen in another way is chosen again
 _PRICES_S = 3.0  # for the prices that a choice hangs on
 # What was exact by default stays so until it costs this much more than is allowed: prices waver.
 _WAVERING = 1.2
@@ -253,12 +253,11 @@ class ClassCalibration:
         self, value: Valuation, possible: Sequence[ExactClass]
     ) -> tuple[ExactClass, ExactClass | None]:
         """By price; a second class only for who drafts from the text, and whose cache can be cut
-        anywhere. Not by itself on a GPU: in a pair 1 of 120 texts differed before 16 and 17 rows
-        were told apart there, and nobody has shown since that none does. Who pins one has it."""
+        anywhere."""
         n_slots, asked = self._settings.context.n_sequences, self._settings.mode == "exact"
         found = value.best(possible, n_slots, asked=asked)
         looks = any(name in FREE_PROPOSERS for name in self._settings.draft)
-        if not looks or found.prompts or found.by_page:
+        if not looks or found.prompts:
             return found, None
         if self._target.rollback is not Rollback.PARTIAL:
             return found, None
