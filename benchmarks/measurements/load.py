@@ -2,9 +2,10 @@
 
 Servers stay loaded side by side; every cell (streams, depth, answer, text) is asked of all subjects
 in turn, forwards and then backwards, until the time is over, so that drift hits all alike. Ratios
-come from neighbours in time, with intervals of 95 %. All are asked the same, and nobody finds what
-another one read: plain decoding and the controller are one server with a key for each. Two lots,
-one after the other: many streams in short contexts, few in deep ones.
+come from neighbours in time, with intervals of 95 %. All are asked the same, no answer ends before
+its length, and nobody finds what another one read: plain decoding and the controller are one server
+with a key for each. Two lots, one after the other: many streams in short contexts, few in deep
+ones.
 
 Speed is what the clients get: all tokens of a burst over its time, from the first request to the
 last token. The speed after the first token is recorded too, but compares nobody: its clock starts
@@ -344,7 +345,7 @@ async def _measure(
 async def _pair(
     client: httpx.AsyncClient, subjects: Sequence[served.Subject], cell: Cell, salt: int
 ) -> list[Sample]:
-    """All subjects there and back, with the same prompts, so that answers are equally long.
+    """All subjects there and back, with the same prompts.
 
     Each is woken first: a server and a GPU that nobody asked for a while begin slowly, and the
     first of all would pay for it every time.

@@ -11,10 +11,10 @@ it: no proposer, suffix, the draft model at each window of the class, the contro
 one of --slots; cold, warm (asked again) and as a second turn; greedy and drawn with a seed. Every
 prompt meets each of these, not all of them at once: benchmarks/shared/text_cases.py says how they
 are spread, and --rounds 2 adds the other half. The speed is that of exact mode over faithful mode
-and over plain decoding, all in one engine, interleaved prompt by prompt, and all
-say the same text. --seconds ends it early,
-and what is left is counted. --out holds what is known after every case: the same command again goes
-on from there, whatever ended the one before. Ends with 1 if a text that says exact differs.
+and over plain decoding, all in one engine, interleaved prompt by prompt, and all say the same text.
+--seconds ends it early, and what is left is counted. --out holds what is known after every case:
+the same command again goes on from there, whatever ended the one before. Ends with 1 if a text that
+says exact differs.
 """
 
 from __future__ import annotations

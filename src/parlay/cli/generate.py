@@ -54,7 +54,7 @@ class LoadOptions(PlacingOptions):
         Mode | None, typer.Option(help="Default: exact where that costs less than 5 %.")
     ] = None
     exact_class: Annotated[
-        str | None, typer.Option(help="Class of passes, such as 3-4, or a pair: 3-4+9-17.")
+        str | None, typer.Option(help="Class of passes, such as 3-4, or a pair: 3-4+9-16.")
     ] = None
     threads: Threads = 0
     follow_load: Annotated[

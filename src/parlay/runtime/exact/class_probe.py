@@ -182,7 +182,7 @@ class _Probing:
 
     def _agreeing(self, fitting: Sequence[int]) -> tuple[list[frozenset[int]], list[int]]:
         """Widths that agree in every context there was time for, and which these were."""
-        groups, probed = list(self._apart), list[int]()
+        groups, probed = list(self._may_agree), list[int]()
         for n_prefix in fitting:
             text = self._text(n_prefix)
             try:
@@ -191,7 +191,7 @@ class _Probing:
             except OutOfTime:
                 break
             probed.append(n_prefix)
-        if not probed or len(self._apart) > 1 or not self._by_chance:
+        if not probed or len(self._may_agree) > 1 or not self._by_chance:
             return groups, probed
         try:
             return self._doubted(groups, probed[-1]), probed
@@ -199,9 +199,9 @@ class _Probing:
             return groups, probed[:1]  # too few to believe them
 
     @property
-    def _apart(self) -> Sequence[frozenset[int]]:
+    def _may_agree(self) -> Sequence[frozenset[int]]:
         """Widths that may be in one class. A GPU has other kernels from a power of two on: 16 and
-        17 rows agree after most texts, by chance, and after some they do not."""
+        17 rows of some files agree after most texts, by chance, and after others they do not."""
         every = range(1, self._max_rows + 1)
         if not self._walker.passes.steady:
             return [frozenset(every)]

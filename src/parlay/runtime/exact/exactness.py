@@ -237,7 +237,7 @@ _AND = "+"  # between a class and the one of texts that repeat themselves
 
 
 def joined_name(found: ExactClass, wide: ExactClass | None) -> str:
-    """A class, and the one of texts that repeat themselves: 3-4+9-17."""
+    """A class, and the one of texts that repeat themselves: 3-4+9-16."""
     return found.name if wide is None else f"{found.name}{_AND}{wide.name}"
 
 
