@@ -3,8 +3,9 @@
 One engine holds both models. Every prompt goes to all subjects in turn, forwards and then
 backwards: plain decoding, fixed windows with and without drafting ahead, and a controller for each.
 Each controller learns from its own answers only; --learn of them, to other prompts, are not
-counted. With --server llama.cpp's own server answers the same prompts. --soak lets clients come and
-leave.
+counted. With --server llama.cpp's own server answers the same prompts. With --told all but servers
+say what plain decoding said: their own texts part at the first near tie on a GPU, and one that
+repeats itself is several times as fast as one that does not. --soak lets clients come and leave.
 
 python -m benchmarks.proofs.ahead --target default --drafter default --windows 4 --force
 python -m benchmarks.proofs.ahead --target 27b-q5_0.gguf --drafter smollm2-q8_0.gguf --windows 3 \\
@@ -34,6 +35,7 @@ from benchmarks.shared import served
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio, recorded, shown
 from benchmarks.shared.record import keep
+from benchmarks.shared.told import told
 from parlay import Parlay
 from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import Prompt, load_suite
@@ -87,6 +89,14 @@ class Rounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """An answer of plain decoding's, for others to say."""
+
+    tokens: Sequence[int]
+    n_prompt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Arm:
     """One way to answer on the resident models."""
 
@@ -96,18 +106,23 @@ class Arm:
     draft: str | None
     window: int | None
     rounds: Rounds = field(default_factory=lambda: Rounds(keeps=False))
+    said: Mapping[str, Said] = field(default_factory=dict)  # by prompt; others say what they like
 
     def __call__(self, prompt: Prompt, n_tokens: int) -> Sample:
         engine = self.parlay.engine
         engine.call(self._take_over)
         self.parlay.generate("Hi.", max_tokens=1, raw=True, draft="none")  # nothing is reused
-        stream = self.parlay._start(
-            list(prompt.messages), whole=True, max_tokens=n_tokens, draft=self.draft,
-            window=self.window,
-        )  # fmt: skip
-        answer, counts = stream.answer, stream.answer.speculation
+        said = self.said.get(prompt.id)
+        tokens, n_prompt = (said.tokens, said.n_prompt) if said else (None, 0)
+        with told(self.parlay, tokens, n_prompt):
+            stream = self.parlay._start(
+                list(prompt.messages), whole=True, max_tokens=n_tokens, draft=self.draft,
+                window=self.window,
+            )  # fmt: skip
+            answer = stream.answer
+        counts = answer.speculation
         rounds = counts.n_rounds
-        told = engine.ask(self.rounds.take).result()  # after its last round was told of
+        rows = engine.ask(self.rounds.take).result()  # after its last round was told of
         return {
             "tps": answer.tokens_per_second,
             "n": len(answer.tokens),
@@ -119,7 +134,7 @@ class Arm:
             "overhead_ms": 1e3 * counts.overhead_s / max(1, rounds),
             "length": counts.acceptance_length,
             "speculation": counts.as_dict(),
-            **({"rounds": told} if told else {}),
+            **({"rounds": rows} if rows else {}),
         }
 
     def _take_over(self) -> None:
@@ -149,7 +164,8 @@ def main() -> None:
             record = soak(parlay, args)
         else:
             with ExitStack() as stack:
-                own = arms(parlay, args.windows, Rounds(args.rounds))
+                said = texts(parlay, args) if args.told else {}
+                own = arms(parlay, args.windows, Rounds(args.rounds), said)
                 record = measure({**own, **servers(args, path, drafter, stack)}, args)
                 if args.rounds:
                     record |= {"columns": Rounds.COLUMNS, "prices": prices(own)}
@@ -175,6 +191,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--mode", choices=("exact", "faithful"), default="faithful")
+    parser.add_argument("--told", action="store_true", help="all say what plain decoding said")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="clients come and leave")
     parser.add_argument("--slots", type=int, default=3, help="of a soak")
     parser.add_argument("--rounds", action="store_true", help="keep rounds and prices, too")
@@ -189,7 +206,18 @@ def resolve_drafter(name: str) -> str:
 # -- who answers ---------------------------------------------------------------
 
 
-def arms(parlay: Parlay, windows: Sequence[int], rounds: Rounds) -> dict[str, Arm]:
+def texts(parlay: Parlay, args: argparse.Namespace) -> dict[str, Said]:
+    """What plain decoding says to each prompt."""
+    found = {}
+    for prompt in chosen(load_suite(args.suite).prompts, args.prompts):
+        answer = parlay.generate(list(prompt.messages), max_tokens=args.tokens, draft="none")
+        found[prompt.id] = Said(answer.tokens, answer.n_prompt)
+    return found
+
+
+def arms(
+    parlay: Parlay, windows: Sequence[int], rounds: Rounds, said: Mapping[str, Said]
+) -> dict[str, Arm]:
     """Every way on the resident models; those that do not draft ahead have the drafter bare."""
     bets = parlay.engine.bets
     ahead, with_ahead = bets.proposers[MODEL], bets.controller
@@ -197,14 +225,14 @@ def arms(parlay: Parlay, windows: Sequence[int], rounds: Rounds) -> dict[str, Ar
         sys.exit("both models would share a CPU's cores; --force drafts ahead all the same")
     assert isinstance(with_ahead, ProfitController)
     cutting, bare = parlay.engine.cutting, ahead.drafter
-    told, without = (ProfitController(with_ahead.costs.copy(), cutting=cutting) for _ in range(2))
+    fixed, without = (ProfitController(with_ahead.costs.copy(), cutting=cutting) for _ in range(2))
     bets.listeners.append(rounds)
-    found = {PLAIN: Arm(parlay, bare, told, "none", 0, rounds)}
+    found = {PLAIN: Arm(parlay, bare, fixed, "none", 0, rounds, said)}
     for k in windows:
-        found[f"k={k}"] = Arm(parlay, bare, told, MODEL, k, rounds)
-        found[f"k={k} ahead"] = Arm(parlay, ahead, told, MODEL, k, rounds)
-    found[AUTO] = Arm(parlay, bare, without, None, None, rounds)
-    found[AUTO_AHEAD] = Arm(parlay, ahead, with_ahead, None, None, rounds)
+        found[f"k={k}"] = Arm(parlay, bare, fixed, MODEL, k, rounds, said)
+        found[f"k={k} ahead"] = Arm(parlay, ahead, fixed, MODEL, k, rounds, said)
+    found[AUTO] = Arm(parlay, bare, without, None, None, rounds, said)
+    found[AUTO_AHEAD] = Arm(parlay, ahead, with_ahead, None, None, rounds, said)
     return found
 
 
@@ -238,9 +266,14 @@ def servers(
 # -- speed ---------------------------------------------------------------------
 
 
+def chosen(prompts: Sequence[Prompt], n: int) -> list[Prompt]:
+    """So many of a suite, of all its kinds."""
+    return list(prompts[:: max(1, len(prompts) // n)][:n])
+
+
 def measure(asks: Mapping[str, Ask], args: argparse.Namespace) -> dict[str, Any]:
-    known = list(load_suite(args.suite).prompts)
-    prompts = known[:: max(1, len(known) // args.prompts)][: args.prompts]
+    known = load_suite(args.suite).prompts
+    prompts = chosen(known, args.prompts)
     samples: list[Sample] = []
     end = time.monotonic() + args.seconds
     for _ in range(2):  # warm up, every shape
