@@ -6,7 +6,7 @@ Knows one pass, its prices and the drafter's; nothing of what free proposers off
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from operator import mul
 
@@ -137,10 +137,12 @@ def _choose_window(
     if n_allowed == 0:
         return
     rows_at, gained = rows_at[:n_allowed], gained[:n_allowed]
-    saved = [0.0] * n_allowed
+    stakes, saved = list[tuple[float, float]](), [0.0] * n_allowed
     if foresight is not None:
-        saved = foresight.values(rows_at, market.steady)
-    values = _values(plan, market, rows_at, gained, saved)
+        stakes = foresight.stakes(rows_at, market.steady)
+        saved = foresight.averages(stakes)
+    undrafted = _values(plan, market, rows_at, gained, saved)
+    values = _less_drafting(undrafted, plan.step_s, plan.n_ready)
     _spread(values, plan, market, invested, rows_at, gained)
     best = max(values)
     at = values.index(best)
@@ -150,18 +152,13 @@ def _choose_window(
     plan.value = best + more + market.prices[market.rows] - plan.catch_up_s
     plan.ahead = saved[at] > 0.0
     if plan.ahead and foresight is not None:
-        plan.n_ahead = _next_window(plan, market, foresight, rows_at, gained, saved)
+        plan.n_ahead = _next_window(plan, market, foresight, undrafted)
         if len(plan.requests) == 1:
-            plan.stakes = foresight.stakes(rows_at, market.steady)
+            plan.stakes = stakes
 
 
 def _next_window(
-    plan: DraftPlan,
-    market: Market,
-    foresight: Foresight,
-    rows_at: Sequence[int],
-    gained: Sequence[float],
-    saved: Sequence[float],
+    plan: DraftPlan, market: Market, foresight: Foresight, undrafted: Sequence[float]
 ) -> int:
     """How far the next draft goes if it is ready as far as this pass leaves time for it.
 
@@ -169,7 +166,7 @@ def _next_window(
     """
     pass_s = market.steady[plan.rows]
     n_ready = int(foresight.both.n_beside(plan.rows, pass_s)) - 1
-    values = _values(replace(plan, n_ready=n_ready), market, rows_at, gained, saved)
+    values = _less_drafting(undrafted, plan.step_s, n_ready)
     return max(plan.window, values.index(max(values)) + 1)
 
 
@@ -206,19 +203,24 @@ def _values(
     saved: Sequence[float],
 ) -> list[float]:
     """Seconds that each window saves, less those of its pass; `saved` by drafting ahead."""
-    prices, each, step_s = market.prices, plan.worth, plan.step_s
-    values, drafting_s = [], -step_s * max(1, plan.n_ready)  # what is ready takes nothing
-    for rows, gain, ahead_s in zip(rows_at, gained, saved, strict=True):
-        drafting_s += step_s
-        value = each * gain - prices[rows]
-        if drafting_s > 0.0:
-            value -= drafting_s
-        values.append(value + ahead_s if ahead_s > 0.0 else value)
+    prices, each = market.prices, plan.worth
+    values = [each * gain - prices[rows] for rows, gain in zip(rows_at, gained, strict=True)]
+    if max(saved) > 0.0:
+        values = [
+            v + ahead_s if ahead_s > 0.0 else v for v, ahead_s in zip(values, saved, strict=True)
+        ]
     undoing, n = market.undoing, len(plan.requests)
     if undoing.seconds:
         apart = [gain / n for gain in gained]
         values = [v - n * undoing.expected_s(apart, k) for k, v in enumerate(values, 1)]
     return values
+
+
+def _less_drafting(values: Sequence[float], step_s: float, n_ready: int) -> list[float]:
+    """Windows as they are worth once they are drafted: what is ready takes nothing."""
+    n_free = max(1, n_ready)
+    slow = [value - n * step_s for n, value in enumerate(values[n_free:], 1)]
+    return [*values[:n_free], *slow]
 
 
 def _spread(
@@ -235,6 +237,11 @@ def _spread(
         return
     n_left = plan.requests[0].view.n_remaining * _LIKELY
     most = n_left if market.plainly else _STAYS
+    if n_left / (1.0 + gained[-1] / n_requests) >= most > 1.0:  # the same for every window
+        part = 1.0 - 1.0 / most
+        for i, rows in enumerate(rows_at):
+            values[i] += part * (invested + prices[rows] - steady[rows])
+        return
     for i, rows in enumerate(rows_at):
         # Negative for a shape that is worth being in, which no window is chosen for.
         begin = invested + prices[rows] - steady[rows]

@@ -25,7 +25,11 @@ class Foresight:
 
     def values(self, rows_at: Sequence[int], steady: Sequence[float]) -> list[float]:
         """Seconds saved on average, by window; `rows_at`: the rows of its pass."""
-        stakes, hits = self.stakes(rows_at, steady), self._hits(len(rows_at))
+        return self.averages(self.stakes(rows_at, steady))
+
+    def averages(self, stakes: Sequence[tuple[float, float]]) -> list[float]:
+        """The same of stakes that are known."""
+        hits = self._hits(len(stakes))
         return [hit * won_s - cost_s for (won_s, cost_s), hit in zip(stakes, hits, strict=True)]
 
     def stakes(self, rows_at: Sequence[int], steady: Sequence[float]) -> list[tuple[float, float]]:
@@ -34,25 +38,26 @@ class Foresight:
         What is won is the next draft, as long as this one, as far as it need not be waited for; the
         first token beside the pass is the guess of the target's own.
         """
-        both, n_sequences = self.both, len(self.rates)
+        n_sequences, n_ready = len(self.rates), self.n_ready
+        slowdown, token_s = self.both.slowdown, self.both.token_s
         first_s = self.drafter.catch_up_s(2 * n_sequences, n_sequences)
         step_s, miss_s = self.drafter.step_s(n_sequences), self.drafter.under_way_s(n_sequences)
         found = []
-        for window, rows in enumerate(rows_at, 1):
-            pass_s = steady[rows]
-            n_made = both.n_beside(rows, pass_s) + max(0, self.n_ready - window)
-            n = max(0.0, min(float(window), n_made - 1.0))
-            hidden_s = n * first_s if n < 1.0 else first_s + (n - 1.0) * step_s
-            longer_s = (both.slowdown[rows] - 1.0) * pass_s
-            found.append((hidden_s + miss_s, longer_s + miss_s))
+        for window, rows in enumerate(rows_at, 1):  # in every round: as little as can be
+            pass_s, slower = steady[rows], slowdown[rows]
+            n = pass_s * slower / token_s[rows] - 1.0  # made beside the pass, but for the guess
+            if n_ready > window:
+                n += n_ready - window
+            n = window if n > window else n
+            hidden_s = first_s + (n - 1.0) * step_s if n >= 1.0 else max(0.0, n) * first_s
+            found.append((hidden_s + miss_s, (slower - 1.0) * pass_s + miss_s))
         return found
 
     def _hits(self, most: int) -> list[float]:
         """By window: the chance that the whole draft holds and the target's next is guessed."""
         found = [1.0] * most
         for rates in self.rates:
-            survival = list(accumulate(rates, mul))
-            for i in range(most):
-                at = min(i, len(survival) - 1)
-                found[i] *= survival[at] * rates[min(i + 1, len(rates) - 1)]
+            hits = list(map(mul, accumulate(rates, mul), (*rates[1:], rates[-1])))
+            hits += hits[-1:] * (most - len(hits))
+            found = list(map(mul, found, hits))
         return found
