@@ -7,31 +7,32 @@ that is worth its rows goes into the target's pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import add
+from typing import TypeVar
 
+from parlay.control.prices.cost import MAX_ROWS
 from parlay.control.prices.undoing import FOR_NOTHING, Undoing
 from parlay.control.survival import CELL_OF, STEPS
+
+T = TypeVar("T")
+_NOTHING = [0.0] * (MAX_ROWS + 1)
 
 
 class Stopping:
     """One draft in the making. `keep_going` and `verify` are the hooks of a choice."""
 
     __slots__ = (
-        "_ahead",
         "_best",
-        "_difficulty",
         "_gain",
         "_gained",
+        "_known",
         "_n",
         "_n_best",
-        "_odds",
-        "_prices",
-        "_rates",
         "_step",
         "_survival",
         "_undoing",
         "_window",
-        "_worth",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -48,12 +49,17 @@ class Stopping:
         """`odds` by cell of confidence; `rates` by position, for tokens not drafted yet; `prices`
         in seconds by rows of this sequence; `worth`: seconds that one accepted token saves;
         `ahead`: by tokens, what a hit of drafting on beside the pass wins, and what that costs."""
-        self._odds, self._difficulty, self._rates = odds, difficulty, rates
-        self._prices, self._worth, self._step, self._window = prices, worth, step_s, window
-        self._n = self._n_best = 0
-        self._survival, self._undoing, self._ahead = 1.0, undoing, ahead
+        self._n, self._n_best, self._window, self._step = 0, 0, window, step_s
+        self._survival, self._undoing = 1.0, undoing
         self._gain, self._gained = 0.0, list[float]()
         self._best = -prices[1]  # the value of verifying the best part so far
+        # By tokens: seconds of verifying so many, and those that are won if they and one more hold.
+        each, on_hit = prices[1 : window + 2], _NOTHING
+        if ahead:
+            more, following = _reaching(ahead, window), _reaching([*rates[1:], rates[-1]], window)
+            on_hit = [0.0, *[r * won_s for r, (won_s, _) in zip(following, more, strict=True)]]
+            each = list(map(add, each, [0.0, *[cost_s for _, cost_s in more]]))
+        self._known = odds, difficulty, rates, worth, each, on_hit
 
     def keep_going(self, confidences: Sequence[float]) -> bool:
         """Whether the next tokens are expected to be worth more than what there is.
@@ -61,15 +67,18 @@ class Stopping:
         However many of them: prices have steps, so one token may not pay alone.
         """
         self._read(confidences)
-        survival, seconds = self._survival, 0.0
-        gained = self._gained.copy() if self._undoing.seconds else []  # nobody else looks back
-        gain, rates = self._gain, self._rates
-        for j in range(self._n, self._window):
-            survival *= rates[j]
+        survival, gain, seconds, best = self._survival, self._gain, 0.0, self._best
+        _, _, rates, worth, prices, on_hit = self._known
+        gained = self._gained.copy() if self._undoing.seconds else None
+        for n in range(self._n + 1, self._window + 1):
+            survival *= rates[n - 1]
             gain += survival
-            gained.append(gain)
             seconds += self._step
-            if self._value(j + 1, gain, survival, gained) - seconds > self._best:
+            value = worth * gain - prices[n] + survival * on_hit[n] - seconds
+            if gained is not None:
+                gained.append(gain)
+                value -= self._undoing.expected_s(gained, n)
+            if value > best:
                 return True
         return False
 
@@ -79,21 +88,24 @@ class Stopping:
         return self._n_best
 
     def _read(self, confidences: Sequence[float]) -> None:
-        """Take in the tokens drafted since the last call."""
-        for sure in confidences[self._n :]:
-            self._n += 1
-            self._survival /= 1.0 + self._odds[CELL_OF[int(sure * STEPS)]] * self._difficulty
-            self._gain += self._survival
-            self._gained.append(self._gain)
-            value = self._value(self._n, self._gain, self._survival, self._gained)
+        """Take in the tokens drafted since the last call. For each: the value of verifying all up
+        to it, by how many are expected to hold, and by the chance that all do."""
+        n, survival, gain = self._n, self._survival, self._gain
+        odds, difficulty, _, worth, prices, on_hit = self._known
+        undoing = self._undoing
+        for sure in confidences[n:]:
+            n += 1
+            survival /= 1.0 + odds[CELL_OF[int(sure * STEPS)]] * difficulty
+            gain += survival
+            value = worth * gain - prices[n] + survival * on_hit[n]
+            if undoing.seconds:
+                self._gained.append(gain)
+                value -= undoing.expected_s(self._gained, n)
             if value >= self._best:
-                self._best, self._n_best = value, self._n
+                self._best, self._n_best = value, n
+        self._n, self._survival, self._gain = n, survival, gain
 
-    def _value(self, n: int, gain: float, survival: float, gained: Sequence[float]) -> float:
-        """Of verifying all of n tokens, so many of which are expected to hold; `survival`: the
-        chance that all do; `gained`: the same for fewer tokens, where it matters."""
-        value = self._worth * gain - self._prices[n + 1]
-        if self._ahead:
-            won_s, cost_s = self._ahead[min(n, len(self._ahead)) - 1]
-            value += survival * self._rates[min(n, len(self._rates) - 1)] * won_s - cost_s
-        return value - self._undoing.expected_s(gained, n) if self._undoing.seconds else value
+
+def _reaching(values: Sequence[T], n: int) -> list[T]:
+    """So many of them; the last one again and again where there are fewer."""
+    return [*values[:n], *[values[-1]] * (n - len(values))]
