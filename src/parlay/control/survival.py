@@ -72,7 +72,7 @@ class Rates:
     def observe(self, cells: Sequence[int], n_accepted: int, difficulty: Difficulty) -> None:
         """The cells of the tokens that were tried, of which the first so many were accepted."""
         factor, drift = difficulty.factor, difficulty.drift
-        all_odds, n_tried = self.odds, self.n_tried
+        all_odds, n_tried, ordered = self.odds, self.n_tried, self._ordered
         expected, excess, seen, moved = 0.0, 0.0, 0.0, 1.0
         for cell in cells[:n_accepted]:
             odds, n = all_odds[cell], n_tried[cell]
@@ -81,10 +81,11 @@ class Rates:
             likely = risk / (1.0 + risk)
             excess -= likely
             step = 1.0 - (_RATES[n] if n < _N_RATES else _FLOOR) * likely
-            odds, moved = odds * step, moved * step
+            odds *= step
+            moved *= step
             all_odds[cell] = odds if odds > _LEAST_ODDS else _LEAST_ODDS
             n_tried[cell] = n + 1
-            if self._ordered and odds < all_odds[cell + 1]:
+            if ordered and odds < all_odds[cell + 1]:
                 self._keep_order(cell, 1)
         if n_accepted < len(cells):
             drifted, held, step = self._reject(cells[n_accepted], factor, drift)
@@ -101,7 +102,9 @@ class Rates:
         never reached would be what they were taken for at first.
         """
         least, most = _LEAST_ODDS, _MOST_ODDS
-        moved = [min(most, max(least, odds * by)) for odds in self.odds[:-1]]
+        moved = [odds * by for odds in self.odds[:-1]]
+        if min(moved) < least or max(moved) > most:
+            moved = [min(most, max(least, odds)) for odds in moved]
         self.odds[:-1] = moved
 
     def _reject(self, cell: int, factor: float, drift: float) -> tuple[float, float, float]:

@@ -178,13 +178,22 @@ class Sequence:
             self.first_token = time.perf_counter()
         texts: list[str] = []
         n_before = self.n_generated
-        for token in verdict.tokens:
-            self._take(token, texts)
-            if self.finish_reason is not None:
-                break
+        if self._ends_within(verdict.tokens):
+            for token in verdict.tokens:
+                self._take(token, texts)
+                if self.finish_reason is not None:
+                    break
+        else:
+            self.tokens += verdict.tokens
+            self.n_generated += len(verdict.tokens)
         n = self.n_generated - n_before
         self._untold.append(_Taken(verdict, n, texts, n_before, proposer, logprobs, rejected))
         return n
+
+    def _ends_within(self, tokens: Seq[int]) -> bool:
+        """Whether it matters where among these tokens it is: one of them may be the last."""
+        longer = self.n_generated + len(tokens) >= self.request.max_tokens
+        return self._reads or longer or not self._ends.isdisjoint(tokens)
 
     def tell(self) -> None:
         """Send what was taken since the last time."""

@@ -93,7 +93,7 @@ class Stopping:
         n, survival, gain = self._n, self._survival, self._gain
         odds, difficulty, _, worth, prices, on_hit = self._known
         undoing = self._undoing
-        for sure in confidences[n:]:
+        for sure in confidences[n : self._window]:
             n += 1
             survival /= 1.0 + odds[CELL_OF[int(sure * STEPS)]] * difficulty
             gain += survival
