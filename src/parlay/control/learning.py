@@ -79,13 +79,14 @@ class Learner:
             return
         betting = _is_bet(rounds)
         self._spend(rounds, betting)
-        self._learn_all(rounds, betting)
-        self._beside, self._both = rounds[0].beside, self._both_of(rounds)
+        both = self._both_of(rounds)
+        self._learn_all(rounds, betting, both)
+        self._beside, self._both = rounds[0].beside, both
 
-    def _learn_all(self, rounds: Sequence[Round], betting: bool) -> None:
+    def _learn_all(self, rounds: Sequence[Round], betting: bool, both: Both | None) -> None:
         # A pass that also read a prompt tells nothing about the price of its rounds.
         if sum([r.n_rows for r in rounds]) == rounds[0].n_pass_rows - rounds[0].n_padding:
-            self._observe_time(rounds, betting)
+            self._observe_time(rounds, betting, both)
         for r in rounds:
             request = self._requests.get(r.seq_id)
             if request is not None:
@@ -169,7 +170,8 @@ class Learner:
             right = r.agreed[refused.proposer] > 0
             self.account.regain(r.seq_id, refused.right_s if right else -refused.wrong_s)
 
-    def _observe_time(self, rounds: Sequence[Round], betting: bool) -> None:
+    def _observe_time(self, rounds: Sequence[Round], betting: bool, both: Both | None) -> None:
+        """`both`: prices of the drafter that was at work beside the pass."""
         self._observe_search(rounds, betting)
         first = rounds[0]
         n_context = max([r.n_context for r in rounds])
@@ -198,7 +200,6 @@ class Learner:
         if settling_s:
             self.costs.observe_settling(rows, n_context, n_shape, pass_s)
         else:
-            both = self._both_of(rounds)
             self.costs.observe(rows, n_context, n_shape, changed, pass_s, both)
         self._observe_ahead(rounds)
         if drafter is not None:

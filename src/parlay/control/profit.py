@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from parlay.control.betting.draft_plan import DraftPlan, draft_plan, rates_of
 from parlay.control.betting.followed_request import FollowedRequest
@@ -164,10 +165,10 @@ class ProfitController(Learner):
             return market
         widths = self._shapes.widths(curve, market.full)
         widths[1] = min(self._plain_width(view, curve), len(widths) - 1)
-        steady, full, prices = (
-            [each[n] for n in widths] for each in (market.steady, market.full, market.prices)
-        )
-        return replace(market, steady=steady, full=full, prices=prices, widths=widths)
+        padded, of = market.copy(), itemgetter(*widths)
+        padded.steady, padded.full = of(market.steady), of(market.full)
+        padded.prices, padded.widths = of(market.prices), widths
+        return padded
 
     def _pads(self, requests: Sequence[FollowedRequest], n_sequences: int, curve: Curve) -> bool:
         view = requests[0].view
@@ -286,7 +287,8 @@ class ProfitController(Learner):
         if offers and len(offers) < len(market.requests) and market.step == 1:
             without = [r for r in market.requests if r.view.seq_id not in offers]
             n_taken = sum(offer.window for offer in offers.values())
-            beside = replace(market, rows=market.rows + n_taken)
+            beside = market.copy()
+            beside.rows += n_taken
             rest = self._plan(everyone.proposer, without, beside)
             if rest.window and saved + rest.value > everyone.value:
                 return rest, saved + rest.value
@@ -376,7 +378,7 @@ def _attainable(steady: Sequence[float], rows: int, most: int) -> float:
 
     Where little of an answer is left, what was made of late cannot be made any more.
     """
-    widths = (*(rows + k for k in _WIDTHS if rows + k < most), most)
+    widths = [*[rows + k for k in _WIDTHS if rows + k < most], most]
     return max([width / steady[width] for width in widths])
 
 
@@ -415,8 +417,9 @@ def _beside_offer(market: Market, saved: float, offer: Offer) -> tuple[Market, f
     """The market as a free offer sees it, and what that saves over the plain pass of plans: a token
     must not be worth more as part of another draft."""
     saved += market.prices[market.rows] - offer.plain_s
-    least = 1.0 / offer.worth
-    return replace(market, rate=max(market.rate, least), least_rate=least), saved
+    least, beside = 1.0 / offer.worth, market.copy()
+    beside.rate, beside.least_rate = max(market.rate, least), least
+    return beside, saved
 
 
 def _changed_to(rows: int, market: Market) -> Sequence[float]:

@@ -146,6 +146,8 @@ class Target(LoadedPasses, Protocol):
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the longest common start."""
     n, most = 0, min(len(a), len(b))
+    if a[:most] == b[:most]:  # as drafts that hold are
+        return most
     while n + _BLOCK <= most and a[n : n + _BLOCK] == b[n : n + _BLOCK]:
         n += _BLOCK
     while n < most and a[n] == b[n]:

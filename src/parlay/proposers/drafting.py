@@ -80,8 +80,8 @@ class Drafting:
         """How much of it is a draft for a text, and what was drafted ahead since the last look."""
         n, first = self.n_agreed(tokens), self.n_told
         self.n_told = len(self.tokens)
-        new = [seconds for seconds in self.hidden_s[first : self.n_told] if seconds]
-        return Ready(0 if n is None else self.n_told - n, len(new), sum(new))
+        new = self.hidden_s[first : self.n_told]
+        return Ready(0 if n is None else self.n_told - n, len(new) - new.count(0.0), sum(new))
 
     def take_up(self, ask: Ask) -> bool:
         """Go on for a later ask; whether anything of this is a draft for it."""
@@ -126,13 +126,13 @@ class Drafting:
         if not tokens:
             return replace(NO_DRAFT, proposer=name)
         last = first + len(tokens)
-        hidden = [seconds for seconds in self.hidden_s[first:last] if seconds]
+        hidden = self.hidden_s[first:last]
         return Draft(
             tokens,
             name,
             tuple(self.confidence[first:last]) if self.ask.keep_going is not None else (),
             tuple(self.q) if self.ask.rejection else None,
-            len(hidden),
+            len(hidden) - hidden.count(0.0),
             sum(hidden),
         )
 

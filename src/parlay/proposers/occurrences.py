@@ -237,6 +237,8 @@ def _hash(tail: array[int], size: int) -> int:
 def _extended(text: array[int], end: int, tail: array[int], length: int) -> int:
     """How far the text that ends at `end` agrees with `tail`, which it does for `length`."""
     most, last = min(end, len(tail)), len(tail) - 1
+    if text[end - most : end] == tail[len(tail) - most :]:
+        return most
     while length < most and text[end - 1 - length] == tail[last - length]:
         length += 1
     return length

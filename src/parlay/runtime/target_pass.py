@@ -6,7 +6,7 @@ Plain data; knows neither the target nor the controller.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from parlay.control.controller import plain
 from parlay.decoding.draft import NO_DRAFT
@@ -52,7 +52,8 @@ class PassRow:
         span = self.span
         if width == len(span.tokens):
             return self
-        return replace(self, span=Span(span.seq_id, span.start, pad(span.tokens, width), width))
+        wide = Span(span.seq_id, span.start, pad(span.tokens, width), width)
+        return PassRow(self.seq, self.bet, wide, self.decodes)
 
 
 @dataclass(slots=True)  # not frozen, as `Round` is not

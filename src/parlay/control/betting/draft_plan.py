@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, zip_longest
+from itertools import accumulate, repeat, zip_longest
 from operator import mul
 
 from parlay.control.account import Account
@@ -174,13 +174,13 @@ def _attained(
     plan: DraftPlan, market: Market, rows_at: Sequence[int], gained: Sequence[float]
 ) -> float:
     """Tokens per second if every round is such a draft: what is not drafted now will be then."""
-    n, drafting_s = market.n_sequences, plan.again_s
-    best = n / market.plain_s
-    for rows, gain in zip(rows_at, gained, strict=True):
-        rate = (n + gain) / (market.steady[rows] + drafting_s)
-        best = rate if rate > best else best
-        drafting_s += plan.step_s
-    return best
+    n, steady = market.n_sequences, market.steady
+    drafting = accumulate(repeat(plan.step_s, len(rows_at)), initial=plan.again_s)
+    rates = [
+        (n + gain) / (steady[rows] + drafting_s)
+        for rows, gain, drafting_s in zip(rows_at, gained, drafting, strict=False)
+    ]
+    return max([n / market.plain_s, *rates])
 
 
 def _n_allowed(plan: DraftPlan, market: Market, rows_at: Sequence[int]) -> int:

@@ -42,6 +42,29 @@ class Market:
     owed_s: float = 0.0  # what a plain pass, too, takes longer now: a text begins
     least_rate: float = 0.0  # tokens per second that are valued, whatever can be made
 
+    def copy(self) -> Market:
+        """The same, to be changed: every round has one, and `replace` takes five times as long."""
+        return Market(
+            self.requests,
+            self.n_sequences,
+            self.rows,
+            self.undrafted,
+            self.steady,
+            self.full,
+            self.prices,
+            self.return_s,
+            self.rate,
+            self.plain_s,
+            self.step,
+            self.floor,
+            self.level,
+            self.undoing,
+            self.crowded,
+            self.widths,
+            self.owed_s,
+            self.least_rate,
+        )
+
     def at(self, window: int) -> int:
         """Rows of the pass if one sequence drafts so many tokens."""
         return max(self.floor, self.undrafted + window * self.step)
