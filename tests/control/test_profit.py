@@ -576,7 +576,7 @@ def test_a_draft_is_padded_where_that_is_cheaper_and_its_pass_may_be() -> None:
 
 
 @pytest.mark.parametrize(("step_s", "taken"), [(2.0, "ngram"), (0.001, "model")])
-def test_beside_a_draft_model_free_drafts_are_padded_as_ever_and_its_own_are_not(
+def test_beside_a_draft_model_its_own_and_free_drafts_are_padded_where_kernels_are_faster(
     step_s: float, taken: str
 ) -> None:
     costs = flat()
@@ -586,7 +586,7 @@ def test_beside_a_draft_model_free_drafts_are_padded_as_ever_and_its_own_are_not
     both = replace(padding(offers), proposers=("ngram", "model"))
     chosen = choose(controller, both)[0]
     assert chosen.proposer == taken
-    assert bool(chosen.widths) == (taken == "ngram")
+    assert chosen.width(7) == chosen.width(17) == 17
 
 
 def test_a_plain_round_waits_in_the_shape_of_drafts_as_long_as_they_are_near() -> None:

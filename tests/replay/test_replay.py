@@ -350,6 +350,27 @@ def test_a_copied_passage_is_taken_from_the_text_although_the_model_has_drafted_
     assert seconds("suffix", "model") < 1.05 * seconds("suffix")
 
 
+def rounds_of_model(name: str) -> list[Round]:
+    costs, seen = next(c for c in shipped_tables() if c.name == name), Seen()
+    replay = Replay(mixed_workload()[:24], ("suffix", "model"))
+    replay.run(ProfitController(costs.copy()), costs, [seen])
+    return [r for r in seen.rounds if r.proposer == "model"]
+
+
+def test_a_draft_model_s_short_drafts_are_verified_by_the_fast_kernels_of_a_wide_pass() -> None:
+    """Rows that nobody reads cost less there: drafts were as long as the fast pass is wide, or in a
+    slow one. That took a twelfth of the time."""
+    rounds = [r for r in rounds_of_model("gpu-14b-f16") if r.position < 80]  # it may be that wide
+    assert sum(r.n_drafted < 8 for r in rounds) > 50
+    assert all(r.n_pass_rows >= 17 for r in rounds if r.n_drafted >= 4)
+
+
+def test_a_draft_model_s_pass_is_not_padded_to_stay_in_the_last_shape() -> None:
+    """Its drafts have any width: there padding lost more than changes of shape cost."""
+    rounds = rounds_of_model("gpu-27b-q5_0-settling")
+    assert len(rounds) > 100 and not any(r.n_padding for r in rounds)
+
+
 class Seen:
     """A listener that keeps everything."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import itemgetter
 
 from parlay.control.betting.draft_plan import DraftPlan, draft_plan, rates_of
 from parlay.control.betting.followed_request import FollowedRequest
@@ -22,6 +21,7 @@ from parlay.control.controller import Choice, View, given, no_room, plain
 from parlay.control.learning import LOOKS, NOT_SEARCHED, Learner
 from parlay.control.looks import Looks
 from parlay.control.prices.cost import MAX_ROWS, Curve, DrafterCost
+from parlay.control.prices.shapes import faster_widths
 from parlay.control.probing import Probing
 from parlay.decoding.round import WAITS, Fallback
 
@@ -165,10 +165,17 @@ class ProfitController(Learner):
             return market
         widths = self._shapes.widths(curve, market.full)
         widths[1] = min(self._plain_width(view, curve), len(widths) - 1)
-        padded, of = market.copy(), itemgetter(*widths)
-        padded.steady, padded.full = of(market.steady), of(market.full)
-        padded.prices, padded.widths = of(market.prices), widths
-        return padded
+        return market.padded(widths)
+
+    def _widened(self, market: Market) -> Market:
+        """The same for a draft model: only where the kernels of a wider pass are faster. To stay in
+        a shape it is not padded, its drafts have any width."""
+        view = market.requests[0].view
+        has_model = len(view.offers) < len(view.proposers)
+        if not (view.pads and has_model) or market.n_sequences > 1 or self.cutting.recurrent:
+            return market
+        widths = faster_widths(market.steady, len(market.full) - 1)
+        return market.padded(widths) if widths else market
 
     def _pads(self, requests: Sequence[FollowedRequest], n_sequences: int, curve: Curve) -> bool:
         view = requests[0].view
@@ -197,12 +204,13 @@ class ProfitController(Learner):
             return {r.view.seq_id: _decline(r.view) for r in market.requests}
         padded = self._padded(market)
         offers, saved = self._free_bets(padded)
-        plan = self._draft_plan(market, offers, saved)
+        drafted = self._widened(market)
+        plan = self._draft_plan(drafted, offers, saved)
         choices: dict[int, Choice] = {}
         for request in market.requests:
             seq_id = request.view.seq_id
             if plan is not None and request in plan.requests:
-                choices[seq_id] = self._draft(request, plan, market)
+                choices[seq_id] = self._draft(request, plan, drafted)
                 continue
             if seq_id in offers:
                 choices[seq_id] = _take(request, offers[seq_id], padded)
@@ -357,6 +365,7 @@ class ProfitController(Learner):
             reason="profit" if plan.value > 0 else "probe",
             ahead=plan.ahead,
             n_ahead=plan.n_ahead,
+            widths=market.widths,
         )
 
 
@@ -424,8 +433,10 @@ def _beside_offer(market: Market, saved: float, offer: Offer) -> tuple[Market, f
 
 def _changed_to(rows: int, market: Market) -> Sequence[float]:
     """Prices where a change to so many rows is decided upon."""
-    prices = [*market.prices]
-    prices[rows] = min(prices[rows], market.steady[rows])
+    prices, widths = [*market.prices], market.widths or range(len(market.prices))
+    for n, width in enumerate(widths):
+        if width == widths[rows]:
+            prices[n] = min(prices[n], market.steady[n])
     return prices
 
 

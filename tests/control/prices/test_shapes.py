@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parlay.control.prices.cost import Curve
-from parlay.control.prices.shapes import Shapes
+from parlay.control.prices.shapes import Shapes, faster_widths
 
 # As an F16 model on a GPU: rows hardly cost, and from 17 on the kernels are faster ones.
 FLAT = {1: 8.0, 2: 11.0, 8: 12.0, 16: 13.0, 17: 11.0, 32: 12.0}
@@ -31,6 +31,13 @@ def test_a_draft_is_padded_to_a_wider_shape_that_is_cheaper() -> None:
     assert found[1] == 1
     assert found[6] == found[16] == found[17] == 17
     assert found[20] == 20
+
+
+def test_a_pass_is_widened_for_faster_kernels_only_and_never_a_plain_one() -> None:
+    found = faster_widths(curve(FLAT).steady, 32)
+    assert (found[1], found[8], found[16], found[17], found[20]) == (1, 17, 17, 17, 20)
+    assert faster_widths(curve(FLAT).steady, 16) == []  # the fast one is out of reach
+    assert faster_widths(curve(STEEP).steady, 32) == []
 
 
 def test_where_rows_cost_it_is_left_as_it_is() -> None:

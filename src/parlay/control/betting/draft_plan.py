@@ -139,7 +139,8 @@ def _choose_window(
     rows_at, gained = rows_at[:n_allowed], gained[:n_allowed]
     stakes, saved = list[tuple[float, float]](), [0.0] * n_allowed
     if foresight is not None:
-        stakes = foresight.stakes(rows_at, market.steady)
+        widths = [market.width(rows) for rows in rows_at] if market.widths else rows_at
+        stakes = foresight.stakes(widths, market.steady)
         saved = foresight.averages(stakes)
     undrafted = _values(plan, market, rows_at, gained, saved)
     values = _less_drafting(undrafted, plan.step_s, plan.n_ready)
@@ -165,7 +166,7 @@ def _next_window(
     What is made beyond that is of no use, and one token of it is waited for after a miss.
     """
     pass_s = market.steady[plan.rows]
-    n_ready = int(foresight.both.n_beside(plan.rows, pass_s)) - 1
+    n_ready = int(foresight.both.n_beside(market.width(plan.rows), pass_s)) - 1
     values = _less_drafting(undrafted, plan.step_s, n_ready)
     return max(plan.window, values.index(max(values)) + 1)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from parlay.control.betting.followed_request import FollowedRequest
 from parlay.control.betting.stake import Stake
@@ -64,6 +65,17 @@ class Market:
             self.owed_s,
             self.least_rate,
         )
+
+    def padded(self, widths: Sequence[int]) -> Market:
+        """The same, where a pass is padded to these rows."""
+        made, of = self.copy(), itemgetter(*widths)
+        made.steady, made.full, made.prices = of(self.steady), of(self.full), of(self.prices)
+        made.widths = widths
+        return made
+
+    def width(self, rows: int) -> int:
+        """The rows of a pass that needs so many."""
+        return self.widths[rows] if self.widths else rows
 
     def at(self, window: int) -> int:
         """Rows of the pass if one sequence drafts so many tokens."""

@@ -119,6 +119,18 @@ class Shapes:
             self._drafts = _moved(self._drafts, rows)
 
 
+def faster_widths(steady: Sequence[float], most_rows: int) -> list[int]:
+    """By rows, those of the pass that is fastest among all with as many or more; a plain one stays
+    as it is. Empty: every pass is fastest as it is."""
+    found, best, wider = [*range(most_rows + 1)], most_rows, False
+    for rows in range(most_rows, 1, -1):
+        if steady[rows] <= steady[best] * (1.0 + _SAVES):
+            best = rows
+        else:
+            found[rows], wider = best, True
+    return found if wider else []
+
+
 def _moved(shares: dict[int, float], rows: int) -> dict[int, float]:
     """After one more pass of this shape."""
     kept = {b: _KEPT * share for b, share in shares.items() if share > _RARE}
