@@ -5,9 +5,9 @@
 For each pair of types and length of text: seconds to read the text in chunks, milliseconds of a
 pass over one row and over three after it, and whether the three agree with single ones to the bit.
 With `usual` kernels as llama.cpp chooses them; else answers have the plain one, where that can be
-chosen, and prompts their own. All pairs in turn, so often as `--repeats` says; the least time of
-each counts. The pairs are kept beside each other: 6,000 tokens of the default model take ten
-minutes on two cores.
+chosen, and prompts their own, or with `plain` the same. All pairs in turn, so often as `--repeats`
+says; the least time of each counts. The pairs are kept beside each other: 6,000 tokens of the
+default model take ten minutes on two cores.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ N_PASSES = 8  # of each width
 
 def settings_of(pair: str) -> ContextSettings:
     """From f16,f16 or f16,f16,usual."""
-    k, v, *usual = pair.split(",")
-    return ContextSettings(cache_type_k=k, cache_type_v=v, same_bits=not usual)
+    k, v, *kernels = pair.split(",")
+    return ContextSettings(cache_type_k=k, cache_type_v=v, same_bits=kernels != ["usual"])
 
 
 def text_of(model: Model, n: int) -> list[int]:
@@ -46,12 +46,14 @@ def text_of(model: Model, n: int) -> list[int]:
     return (tokens * (n // len(tokens) + 1))[:n]
 
 
-def seconds_to_read(context: Context, text: Sequence[int], n: int, chunk: int) -> float:
+def seconds_to_read(
+    context: Context, text: Sequence[int], n: int, chunk: int, *, apart: bool
+) -> float:
     """The first n tokens, from nothing."""
     context.clear(0)
     started = perf_counter()
     for start in range(0, n, chunk):
-        context.decode([Span(0, start, text[start : min(n, start + chunk)], 1, apart=True)])
+        context.decode([Span(0, start, text[start : min(n, start + chunk)], 1, apart=apart)])
     return perf_counter() - started
 
 
@@ -85,7 +87,8 @@ def measured(
     least = {pair: dict.fromkeys(names, float("inf")) for pair in contexts}
     for _ in range(repeats):
         for pair, context in contexts.items():
-            read_s = seconds_to_read(context, text, n, chunk)
+            apart = not pair.endswith(",plain")
+            read_s = seconds_to_read(context, text, n, chunk, apart=apart)
             times = read_s, *(ms_of_a_pass(context, text, n, rows) for rows in ROWS)
             for name, took in zip(names, times, strict=True):
                 least[pair][name] = min(took, least[pair][name])
@@ -103,7 +106,7 @@ def measured(
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("model", nargs="?", default="default", help="GGUF file")
-    parser.add_argument("--pairs", nargs="+", default=PAIRS, help="of K and V: f16,f16[,usual] ...")
+    parser.add_argument("--pairs", nargs="+", default=PAIRS, help="f16,f16[,usual or plain] ...")
     parser.add_argument("--lengths", nargs="+", type=int, default=[440, 1450])
     parser.add_argument("--chunk", type=int, default=512, help="tokens read in a pass")
     parser.add_argument("--repeats", type=int, default=3)

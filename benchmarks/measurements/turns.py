@@ -3,10 +3,10 @@
   python -m benchmarks.measurements.turns [MODEL.gguf] --mode exact --kinds chat --json out.json
 
 A cold prompt has `--cold` tokens and an answer of 8. A chat has six turns, from 300 tokens to
-3,000; a short one reads 1,900 tokens and four times 30; an agent 4,000 and five times 200. Their
-answers have `--answer` tokens, with drafts from the text alone, and `--think` seconds pass between
-two turns. How much of its prompt a turn reads is told, too. Three minutes on two cores; on a
-machine with other work they say little.
+3,000, or those that `--chat` names by the tokens they add; a short one reads 1,900 tokens and four
+times 30; an agent 4,000 and five times 200. Their answers have `--answer` tokens, with drafts from
+the text alone, and `--think` seconds pass between two turns. How much of its prompt a turn reads is
+told, too. Three minutes on two cores; on a machine with other work they say little.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--mode", choices=["exact", "faithful"], default="exact")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--cold", nargs="+", type=int, default=[500, 1500, 3000])
+    parser.add_argument("--chat", nargs="+", type=int, default=CHAT)
     parser.add_argument("--answer", type=int, default=100)
     parser.add_argument("--think", type=float, default=0.0, help="seconds between two turns")
     args = parsed(parser, None)
@@ -74,7 +75,7 @@ def main() -> None:
     )
     every: dict[str, list[tuple[int, ...]]] = {
         "cold": [(n,) for n in args.cold],
-        "chat": [CHAT],
+        "chat": [tuple(args.chat)],
         "short": [SHORT],
         "agent": [AGENT],
     }
