@@ -12,7 +12,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from itertools import zip_longest
@@ -48,6 +48,13 @@ class Recording:
         """Tokens that rounds have to generate: as many as there are positions."""
         return len(next(iter(self.offers.values())))
 
+    def first(self, n: int) -> Recording:
+        """The same answer with a limit of so many tokens."""
+        if n >= self.n_tokens:
+            return self
+        cut = {name: offers[:n] for name, offers in self.offers.items()}
+        return replace(self, finish_reason="length", offers=cut)
+
 
 def load_recordings(path: Path) -> list[Recording]:
     """Every answer of one file."""
@@ -81,7 +88,7 @@ def shipped_recordings() -> list[Path]:
 
 @cache
 def burst(text: str) -> list[Recording]:
-    """Eight answers that are asked for at once (chat, edit or extract), of 96 tokens each."""
+    """Sixteen answers that are asked for at once (chat, edit or extract), of 400 tokens each."""
     folder = Path(str(resources.files("parlay.replay"))) / "data" / "bursts"
     return load_recordings(folder / f"{text}.jsonl.gz")
 
