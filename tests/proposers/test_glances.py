@@ -1,58 +1,115 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from parlay.decoding.draft import Draft, Shown
 from parlay.proposers.glances import Glances
 
 
-def seen(text: str, guesses: str) -> list[bool]:
-    """What is said of every place of a text, with the guess that was made there."""
-    glances, found = Glances(), []
-    for i, guess in enumerate(guesses):
-        tokens = [ord(c) for c in text[: i + 1]]
-        found.append(glances.saw(0, tokens, frozenset({ord(guess)})))
-    return found
+@dataclass
+class Slot:
+    seq_id: int
+    tokens: list[int]
 
 
-def test_three_right_guesses_in_a_row_are_a_text_that_repeats_itself() -> None:
-    assert seen("abcdef", "bcdefg") == [False, False, False, True, True, True]
+def slot(text: str, seq_id: int = 0) -> Slot:
+    return Slot(seq_id, [ord(c) for c in text])
 
 
-def test_one_wrong_guess_begins_the_row_anew() -> None:
-    assert seen("abcdefgh", "bcxefgh-") == [False] * 6 + [True, True]
+def draft(text: str) -> Draft:
+    return Draft(tuple(ord(c) for c in text), "suffix")
 
 
-def test_a_guess_says_nothing_of_a_token_further_on() -> None:
+def shown(n_right: int, *, wrong: bool) -> Shown:
+    return Shown("suffix", n_right, wrong)
+
+
+def follow(glances: Glances, at: Slot, drafted: str) -> None:
+    glances.follow(at.seq_id, len(at.tokens), draft(drafted))
+
+
+def test_three_right_tokens_in_a_row_are_a_text_that_repeats_itself() -> None:
+    glances, said = Glances(), []
+    follow(glances, slot("a"), "bcdef")
+    for text in ("a", "ab", "abc", "abcd", "abcde"):
+        assert glances.whose_turn([slot(text)]) == []  # nobody is asked while a draft holds
+        said.append(glances.repeats(1))
+    assert said == [False, False, False, True, True]
+
+
+def test_a_row_goes_on_with_the_next_draft() -> None:
     glances = Glances()
-    for n in (1, 3, 5, 7, 9):  # two tokens a round
-        assert not glances.saw(0, [7] * n, frozenset({7}))
+    follow(glances, slot("a"), "bc")
+    assert glances.whose_turn([slot("abc")]) == [slot("abc")]
+    follow(glances, slot("abc"), "defg")
+    glances.whose_turn([slot("abcd")])
+    assert glances.repeats(1)
+    assert glances.shown(0) == [shown(3, wrong=False)]
 
 
-def test_slots_are_told_apart() -> None:
+def test_a_text_that_goes_another_way_is_told_of_and_asked_about_again() -> None:
     glances = Glances()
-    for n in range(1, 4):
-        assert not glances.saw(0, [7] * n, frozenset({7}))
-    assert not glances.saw(1, [7] * 4, frozenset({7}))
-    assert glances.saw(0, [7] * 4, frozenset({7}))
+    follow(glances, slot("a"), "bcd")
+    assert glances.whose_turn([slot("abx")]) == [slot("abx")]
+    assert not glances.repeats(1)
+    assert glances.shown(0) == [shown(1, wrong=True)]
+    assert glances.shown(0) == ()
 
 
-def test_of_many_texts_a_few_are_glanced_at_and_each_for_long_enough() -> None:
-    glances, texts = Glances(), list(range(5))
-    turns = [tuple(glances.whose_turn(texts)) for _ in range(80)]
-    assert {len(turn) for turn in turns} <= {1, 2}
+def test_a_token_behind_a_draft_is_not_wrong() -> None:
+    glances = Glances()
+    follow(glances, slot("a"), "bc")
+    glances.whose_turn([slot("abcx")])
+    assert glances.shown(0) == [shown(2, wrong=False)]
+
+
+def test_what_a_search_has_seen_is_not_told_again() -> None:
+    glances = Glances()
+    follow(glances, slot("a"), "bcdef")
+    glances.whose_turn([slot("ab")])
+    assert glances.shown(0) == [shown(1, wrong=False)]
+    glances.pause()
+    glances.whose_turn([slot("abcd")])
+    assert glances.shown(0) == ()
+    glances.whose_turn([slot("abcde")])
+    assert glances.shown(0) == [shown(1, wrong=False)]
+
+
+def test_another_text_in_a_slot_has_shown_nothing() -> None:
+    glances = Glances()
+    follow(glances, slot("aaaa"), "bcd")
+    glances.whose_turn([slot("aaaabc")])
+    glances.forget(0)
+    assert glances.shown(0) == ()
+    follow(glances, slot("aaaa"), "bcd")
+    glances.whose_turn([slot("aaaabc")])
+    glances.whose_turn([slot("x")])
+    assert glances.shown(0) == ()
+
+
+def test_of_many_texts_two_are_asked_about_each_in_its_turn() -> None:
+    glances, texts = Glances(), [slot("a", i) for i in range(4)]
+    asked = []
+    for _ in range(4):
+        turn = glances.whose_turn(texts)
+        assert len(turn) == 2
+        asked += [each.seq_id for each in turn]
+        for each in turn:
+            follow(glances, each, "")
+    assert sorted(asked) == sorted([*range(4)] * 2)
+
+
+def test_of_sixteen_texts_a_quarter_is_asked_about() -> None:
+    assert len(Glances().whose_turn([slot("a", i) for i in range(16)])) == 4
+
+
+def test_half_of_many_texts_must_go_on_as_drafted_and_for_longer() -> None:
+    glances = Glances()
+    for i in range(3):
+        follow(glances, slot("a", i), "bcdefghi")
+    texts = ["abcdef", "abcdefg"]
+    said = []
     for text in texts:
-        rows = "".join("x" if text in turn else " " for turn in turns).split()
-        assert max(map(len, rows)) >= 8
-
-
-def test_of_many_texts_one_must_go_on_as_expected_for_longer() -> None:
-    glances = Glances()
-    found = []
-    for n in range(1, 9):
-        glances.whose_turn(range(16))
-        found.append(glances.saw(0, [7] * n, frozenset({7})))
-    assert found == [False] * 6 + [True, True]
-
-
-def test_one_text_is_glanced_at_in_every_round() -> None:
-    glances = Glances()
-    assert all(glances.whose_turn(["one"]) == ["one"] for _ in range(50))
-    assert glances.whose_turn([]) == []
+        glances.whose_turn([slot(text, i) for i in range(3)])
+        said.append((glances.repeats(6), glances.repeats(7)))
+    assert said == [(False, False), (True, False)]

@@ -821,7 +821,7 @@ def test_a_prompt_that_is_read_in_one_pass_is_indexed_while_a_gpu_reads_it() -> 
 def test_texts_that_begin_to_repeat_themselves_are_noticed_while_nothing_is_searched_for(
     resting: bool, right: bool
 ) -> None:
-    guessing = ScriptedProposer(LOGITS, [right] * 99)
+    guessing = ScriptedProposer(LOGITS, [right] * 999)
     rig = Rig(proposers={"free": guessing}, free=frozenset({"free"}))
     said = overlapping(rig)
     rig.bets.controller = controller = Learning(said, resting=resting)

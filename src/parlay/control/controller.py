@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from parlay.control.prices.cost import CostTable
-from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Look, Ready
+from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Look, Ready, Shown
 from parlay.decoding.round import Fallback, Round
 from parlay.proposers.proposer import KeepGoing
 
@@ -37,6 +37,7 @@ class View:
     floor: int = 1  # rows of each sequence that the pass is padded to at least
     pads: bool = False  # whether its pass may be padded to any shape
     look: Look | None = None  # what came of the last one that was asked for, told once
+    shown: Sequence[Shown] = ()  # by the text in rounds without a search, told once
     # By draft model that reads without being asked: tokens it lacks before it can draft.
     unread: Mapping[str, int] = field(default_factory=dict)
 

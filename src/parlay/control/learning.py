@@ -31,6 +31,8 @@ _RATE_KEPT = 0.9
 _LARGEST_EXCESS = 2.0
 # A token that was only looked at and came makes up for so much of a pass that bets lost before.
 _VOUCHED = 0.25
+# Of the neighbours of a request, so many end before it does.
+_ENDS_SOONER = 0.5
 _NOTHING_S = 1e-9
 _SEARCH_SHARE = 0.05  # of a pass that searching may take, while it is done at all
 
@@ -323,7 +325,8 @@ class Learner:
         A plain pass in another shape than the last one pays for the bet before it, and one that
         waits in the shape of drafts for the next.
         """
-        n = len(rounds)
+        n, n_ahead = len(rounds), sum([r.n_generated - 1 for r in rounds])
+        room_s = self._room_s(max([r.n_context for r in rounds]), n, plain_s) if betting else 0.0
         self._tokens = _RATE_KEPT * self._tokens + sum([r.n_generated for r in rounds])
         self._seconds = _RATE_KEPT * self._seconds + seconds
         for r in rounds:
@@ -333,11 +336,19 @@ class Learner:
             if betting:
                 won = plain_s * r.n_generated - seconds
                 self.account.book(r.seq_id, request.asked, won / n)
-                self.account.wait(r.seq_id, won)
+                self.account.wait(r.seq_id, won + room_s * (n_ahead - r.n_generated + 1))
                 self._last_proposer = request.asked
             elif abs(return_s) > _NOTHING_S:
                 self.account.book(r.seq_id, self._last_proposer, -return_s / n)
                 self.account.wait(r.seq_id, -return_s)
+
+    def _room_s(self, n_context: int, n_sequences: int, plain_s: float) -> float:
+        """What a token that one sequence is ahead saves each of the others: whoever ends sooner
+        leaves a smaller pass to the rest. Half of it, for as many end before as after."""
+        if n_sequences == 1:
+            return 0.0
+        alone_s = self.costs.curve(n_context, 1).steady[1]
+        return max(0.0, _ENDS_SOONER * (plain_s - alone_s) / (n_sequences - 1))
 
 
 def _was_right(rounds: Sequence[Round]) -> bool:

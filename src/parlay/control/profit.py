@@ -86,6 +86,8 @@ class ProfitController(Learner):
         request.view = view
         if view.look is not None:
             self._saw(request, view.look)
+        for shown in view.shown:
+            request.evidence(shown.proposer).observe(shown.n_right, shown.wrong)
         if view.ready.read_s:
             self._spend_reading(view)
         request.asked, request.refused = "none", None
@@ -155,6 +157,7 @@ class ProfitController(Learner):
             undoing=self.costs.undoing,
             crowded=views[0].crowded,
             owed_s=self._shapes.owed_s(curve, rows),
+            room_s=self._room_s(n_context, n_sequences, plain_s),
         )
 
     def _padded(self, market: Market) -> Market:

@@ -68,6 +68,15 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """What a text has shown of a free proposer in rounds that nobody searched."""
+
+    proposer: str
+    n_right: int  # tokens in a row
+    wrong: bool  # and then it went on in another way
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """A draft that was made to be compared with the text, not to be verified; the text is there."""
 

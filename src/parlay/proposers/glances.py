@@ -1,52 +1,130 @@
 """Glances: whether texts that nobody searches begin to repeat themselves.
 
-Knows tokens only. Where searching takes too much of a fast pass, rounds go without it; a guess that
-is made while a device computes takes nobody's time, and tells when to search again.
+Knows tokens only. Where searching takes too much of a fast pass, rounds go without it; a draft that
+is made while a device computes takes nobody's time, and to compare it with the text as it comes
+takes next to none. That tells when to search again, and how much has been right until then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-T = TypeVar("T")
-# Of many texts so many are glanced at, for so many rounds, before it is others' turn: sixteen
-# streams' guesses would take as long as what a device computes.
-_AT_ONCE, _ROUNDS = 2, 8
-# Guesses in a row that must be right: one or two are right in any text. Where to search takes a
-# quarter of a pass, as for many texts, more of them: their drafts are long enough to be bet on.
+from parlay.decoding.draft import Draft, Shown
+from parlay.decoding.span import common_prefix
+
+# Of many texts a quarter is asked about in a round, two at least: to ask about all sixteen takes a
+# quarter of what a device computes. One that goes on as drafted is not asked about until its end.
+_AT_ONCE, _SHARE = 2, 4
+WINDOW = 16  # tokens of a draft that is followed
+# Tokens in a row that must be right: one or two are right in any text. Where to search takes a
+# quarter of a pass, as for many texts, more of them, and of half of the texts: a bet wants most.
 _ROW, _ROW_OF_MANY = 3, 6
 
 
-@dataclass(frozen=True, slots=True)
-class _Glance:
-    """What was expected of one text, once it had so many tokens."""
+class Text(Protocol):
+    """A text that goes on."""
 
-    n_tokens: int
-    expected: frozenset[int]
-    n_right: int  # guesses before it, in a row
+    @property
+    def seq_id(self) -> int: ...
+
+    @property
+    def tokens(self) -> Sequence[int]: ...
+
+
+T = TypeVar("T", bound=Text)
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A draft that a text is compared with."""
+
+    at: int  # tokens that the text had
+    draft: Draft
+    n_right: int = 0
+    n_before: int = 0  # tokens of earlier drafts, in a row
+    n_told: int = 0  # tokens that somebody has been told of, or saw
+
+    @property
+    def run(self) -> int:
+        return self.n_before + self.n_right
+
+    @property
+    def is_over(self) -> bool:
+        return self.n_right == len(self.draft.tokens)
 
 
 class Glances:
-    """The last one of every slot."""
+    """The drafts that are followed, and what was right of them, by slot."""
 
     def __init__(self) -> None:
-        self._last: dict[int, _Glance] = {}
+        self._followed: dict[int, _Followed] = {}
+        self._shown: dict[int, list[Shown]] = {}  # that nobody was told of yet
+        self._asked: dict[int, int] = {}  # the round of the last draft
         self._n_rounds = 0
-        self._row = _ROW
+        self._paused = False
 
-    def whose_turn(self, texts: Sequence[T]) -> Sequence[T]:
-        """Called once a round."""
+    def pause(self) -> None:
+        """A round that was searched: it tells by itself what was right."""
+        self._paused = True
+
+    def forget(self, seq_id: int) -> None:
+        """Another text has its slot."""
+        self._followed.pop(seq_id, None)
+        self._shown.pop(seq_id, None)
+
+    def whose_turn(self, texts: Sequence[T]) -> list[T]:
+        """Called once a round: those that are to be asked about now."""
         self._n_rounds += 1
-        self._row = _ROW if len(texts) <= _AT_ONCE else _ROW_OF_MANY
-        first = self._n_rounds // _ROUNDS * _AT_ONCE % max(1, len(texts))
-        return texts[first : first + _AT_ONCE]
+        for text in texts:
+            found = self._followed.get(text.seq_id)
+            if found is not None and not self._goes_on(text, found):
+                del self._followed[text.seq_id]
+        self._paused = False
+        free = [t for t in texts if (f := self._followed.get(t.seq_id)) is None or f.is_over]
+        free.sort(key=lambda t: (t.seq_id not in self._followed, self._asked.get(t.seq_id, 0)))
+        return free[: max(_AT_ONCE, len(texts) // _SHARE)]
 
-    def saw(self, seq_id: int, tokens: Sequence[int], expected: frozenset[int]) -> bool:
-        """The text so far and what may follow it; whether it has gone on as expected for long."""
-        last, n = self._last.get(seq_id), len(tokens)
-        right = last is not None and last.n_tokens == n - 1 and tokens[-1] in last.expected
-        n_right = last.n_right + 1 if right and last is not None else 0
-        self._last[seq_id] = _Glance(n, expected, n_right)
-        return n_right >= self._row
+    def _goes_on(self, text: Text, found: _Followed) -> bool:
+        """Whether a text still is as was drafted."""
+        known, tokens = found.at + found.n_right, text.tokens
+        if len(tokens) < known:  # another one
+            self._shown.pop(text.seq_id, None)
+            return False
+        came = tokens[known:]
+        found.n_right += common_prefix(found.draft.tokens[found.n_right :], came)
+        if self._paused:
+            found.n_told = found.run
+        if found.at + found.n_right == len(tokens):
+            return True
+        self._tell(text.seq_id, found, wrong=not found.is_over)
+        return False
+
+    def _tell(self, seq_id: int, found: _Followed, *, wrong: bool) -> None:
+        shown = Shown(found.draft.proposer, found.run - found.n_told, wrong and not self._paused)
+        found.n_told = found.run
+        if shown.n_right or shown.wrong:
+            self._shown.setdefault(seq_id, []).append(shown)
+
+    def follow(self, seq_id: int, n_tokens: int, draft: Draft) -> None:
+        """What was drafted for a text of so many tokens."""
+        self._asked[seq_id] = self._n_rounds
+        last = self._followed.pop(seq_id, None)
+        if draft.tokens:
+            run, told = (0, 0) if last is None else (last.run, last.n_told)
+            self._followed[seq_id] = _Followed(n_tokens, draft, n_before=run, n_told=told)
+        elif last is not None:
+            self._tell(seq_id, last, wrong=False)
+
+    def repeats(self, n_texts: int) -> bool:
+        """Whether half of so many texts have gone on as drafted for long."""
+        row = _ROW if n_texts <= _AT_ONCE else _ROW_OF_MANY
+        return 2 * sum([f.run >= row for f in self._followed.values()]) >= n_texts
+
+    def shown(self, seq_id: int) -> Sequence[Shown]:
+        """What a text has shown since this was last asked."""
+        found = self._followed.get(seq_id)
+        if found is not None:
+            self._tell(seq_id, found, wrong=False)
+        return self._shown.pop(seq_id, ())

@@ -17,10 +17,10 @@ from parlay.control.prices.both import Both
 from parlay.control.prices.cost import CostTable, DrafterCost
 from parlay.control.prices.cutting import APART, Cutting, PassPart, seconds
 from parlay.control.prices.packing import padded
-from parlay.decoding.draft import Draft, Look, Ready
+from parlay.decoding.draft import Draft, Look, Ready, Shown
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.proposers.prediction import PREDICTION
-from parlay.replay.recording import Recording
+from parlay.replay.recording import RecordedOffer, Recording
 from parlay.replay.searching import Place, SearchCost, Searching
 
 MAX_WINDOW = 64
@@ -204,7 +204,11 @@ class _World:
         if len(slots) == 1 and not slots[0].position:
             self._settled, self._last = False, PassPart(0, 0)  # a prompt was read
         n_due = self._searching.due(controller, len(slots))
-        views = [_view(seq, proposers, i < n_due, crowded) for i, seq in enumerate(slots)]
+        shown = [self._searching.shown(seq.seq_id) for seq in slots[:n_due]]
+        views = [
+            _view(seq, proposers, i < n_due, crowded, shown[i] if i < n_due else ())
+            for i, seq in enumerate(slots)
+        ]
         if n_due:  # whoever is not asked has nothing to say in this round
             views[n_due:] = [view.silenced(FREE) for view in views[n_due:]]
         if (rows_at := self._rows_at) is not None:
@@ -293,12 +297,21 @@ def _n_steps(seq: _Sequence, bet: _Bet) -> int:
 
 
 def _place(seq: _Sequence) -> Place:
-    offers = seq.recording.offers
-    right = any(offers[name][seq.position].n_accepted for name in seq.drafts)
-    return Place(seq.seq_id, seq.position + 1, right)
+    """As the runtime glances: the longest draft of any."""
+    offers = {name: seq.recording.offers[name][seq.position] for name in seq.drafts}
+    name = max(offers, key=lambda each: len(offers[each].confidence), default="")
+    found = offers.get(name, RecordedOffer(0, ()))
+    tokens = range(1, seq.position + 2)
+    return Place(seq.seq_id, tokens, name, found.n_accepted, len(found.confidence))
 
 
-def _view(seq: _Sequence, proposers: tuple[str, ...], searched: bool, crowded: bool) -> View:
+def _view(
+    seq: _Sequence,
+    proposers: tuple[str, ...],
+    searched: bool,
+    crowded: bool,
+    shown: Sequence[Shown],
+) -> View:
     most = seq.max_window
     offers = {name: _first(drafts[seq.position], most) for name, drafts in seq.drafts.items()}
     return View(
@@ -315,6 +328,7 @@ def _view(seq: _Sequence, proposers: tuple[str, ...], searched: bool, crowded: b
         ready=Ready(seq.n_ready, seq.n_ahead, seq.ahead_s),
         pads=True,
         look=seq.seen(),
+        shown=shown,
         unread={name: seq.n_missing for name in proposers if name not in FREE},
     )
 

@@ -1,6 +1,6 @@
 """When drafts are searched for in a replay, and what that takes: as in the runtime.
 
-Knows rounds, and whether a draft's first token was right; no tokens. Where searching costs nothing,
+Knows rounds, and how much of a draft was right; no tokens. Where searching costs nothing,
 it is done in every round.
 """
 
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parlay.control.controller import Controller
-from parlay.proposers.glances import Glances
+from parlay.decoding.draft import Draft, Shown
+from parlay.proposers.glances import WINDOW, Glances
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,20 @@ class SearchCost:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a sequence is, and whether anybody guesses its next token."""
+    """Where a sequence is, and what would be drafted there. Its text is taken to count from one: a
+    right draft goes on with the next numbers."""
 
     seq_id: int
-    n_tokens: int
-    right: bool
+    tokens: range
+    proposer: str
+    n_right: int
+    n_drafted: int
+
+    @property
+    def draft(self) -> Draft:
+        n, end = min(self.n_drafted, WINDOW), self.tokens.stop
+        right = range(end, end + min(self.n_right, n))
+        return Draft((*right, *(0,) * (n - len(right))), self.proposer)
 
 
 class Searching:
@@ -48,11 +58,17 @@ class Searching:
         return n_searched * self._cost.each_s if n_searched else self._cost.idle_s
 
     def glance(self, controller: Controller, places: Sequence[Place]) -> None:
-        """While a pass is computed that nothing was searched for."""
-        if self._cost is None or not self._cost.beside or not controller.rests():
+        """While a pass is computed."""
+        if self._cost is None or not self._cost.beside:
+            return
+        if not controller.rests():
+            self._glances.pause()
             return
         for at in self._glances.whose_turn(places):
-            # Its text is taken to count from one: a right guess is the next number.
-            expected = frozenset({at.n_tokens + 1} if at.right else ())
-            if self._glances.saw(at.seq_id, range(1, at.n_tokens + 1), expected):
-                controller.notice()
+            self._glances.follow(at.seq_id, len(at.tokens), at.draft)
+        if self._glances.repeats(len(places)):
+            controller.notice()
+
+    def shown(self, seq_id: int) -> Sequence[Shown]:
+        """What a text has shown in rounds without a search."""
+        return self._glances.shown(seq_id)

@@ -5,7 +5,7 @@ Knows proposers and the controller; knows nothing of verification.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +15,7 @@ from parlay.control.controller import Choice, Controller, Listener, View, plain
 from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Look, Ready
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.span import common_prefix, nothing
-from parlay.proposers.glances import Glances
+from parlay.proposers.glances import WINDOW, Glances
 from parlay.proposers.joining import UntilForced, behind, joined, obeying
 from parlay.proposers.prediction import PREDICTION
 from parlay.proposers.proposer import (
@@ -215,21 +215,24 @@ class Bets:
     def glance(self, sequences: Seq[Sequence]) -> None:
         """A device computes, and nothing was searched for: see whether texts repeat themselves
         after all. What the free proposers expect is compared with what came, a round later."""
-        if not self.proposers or not self.controller.rests():
+        if not self.proposers:
             return
-        for seq in self._glances.whose_turn(sequences):
-            if not seq.request.plain:
-                expected = frozenset(self._expected(seq))
-                if self._glances.saw(seq.seq_id, seq.tokens, expected):
-                    self.controller.notice()
+        if not self.controller.rests():
+            self._glances.pause()
+            return
+        texts = [seq for seq in sequences if not seq.request.plain]
+        for seq in self._glances.whose_turn(texts):
+            self._glances.follow(seq.seq_id, len(seq.tokens), self._glanced(seq))
+        if texts and self._glances.repeats(len(texts)):
+            self.controller.notice()
 
-    def _expected(self, seq: Sequence) -> Iterator[int]:
-        """The token that is next, by each free proposer that looks into texts."""
+    def _glanced(self, seq: Sequence) -> Draft:
+        """The longest draft of the free proposers that look into texts."""
         allowed = self.proposers if seq.request.proposers is None else seq.request.proposers
-        for name in allowed:
-            if name in self._free and name != SKELETON and name in self.proposers:
-                draft = self._propose(name, (replace(_free_ask(seq, 1), constraint=None),))[0]
-                yield from draft.tokens
+        names = [n for n in allowed if n in self._free and n != SKELETON and n in self.proposers]
+        ask = replace(_free_ask(seq, WINDOW), constraint=None)
+        found = [self._propose(name, (ask,))[0] for name in names]
+        return max(found, key=lambda draft: len(draft.tokens), default=NO_DRAFT)
 
     def prepare(self, seq: Sequence, draft: Seq[int]) -> None:
         """A device computes a round of this sequence: the next one's draft is made ready."""
@@ -241,6 +244,7 @@ class Bets:
         last one, the others forget that."""
         started = perf_counter()
         self._looks.pop(seq.seq_id, None)
+        self._glances.forget(seq.seq_id)
         self._tell_all("begin", lambda proposer: _begin(proposer, seq))
         seq.outside_s += perf_counter() - started
 
@@ -306,6 +310,7 @@ class Bets:
             floor=frame.floor,
             pads=frame is ANY_SHAPE,
             look=self._look(seq) if self._looks else None,
+            shown=self._glances.shown(seq.seq_id) if searched else (),
         )
 
     def _look(self, seq: Sequence) -> Look | None:

@@ -41,6 +41,7 @@ class Market:
     crowded: bool = False  # others wait for a slot
     widths: Sequence[int] = ()  # by rows, what a pass is padded to: these are its prices
     owed_s: float = 0.0  # what a plain pass, too, takes longer now: a text begins
+    room_s: float = 0.0  # what a token that one sequence is ahead saves each of the others
     least_rate: float = 0.0  # tokens per second that are valued, whatever can be made
 
     def copy(self) -> Market:

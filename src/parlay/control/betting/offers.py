@@ -25,7 +25,7 @@ _FREE_LIMIT = 1.5
 # A draft where drafts hold has so many tokens.
 _LONG = 8
 # Drafts that hold do so for about as many tokens: then it is their shape that is stayed in.
-_HOLDS = 8.0
+HOLDS = 8.0
 
 
 @dataclass(slots=True)
@@ -68,6 +68,11 @@ def best_offer(
     return best
 
 
+def caution(allowance: float, plain_s: float) -> float:
+    """What a second that may be lost costs more, where so much may be lost at worst."""
+    return _CAUTION * max(0.0, 1.0 - allowance / (_AT_EASE * plain_s))
+
+
 def _free_allowance(
     proposer: str, view: View, plain_s: float, limit_s: float, account: Account
 ) -> float:
@@ -107,10 +112,9 @@ def _value_windows(offer: Offer, market: Market) -> Offer:
     """
     rows, prices, steady = market.rows, market.prices, market.steady
     plain_s, doubt = market.plain_s, 1.0 - offer.gained[0]
-    leaves = min(1.0, _HOLDS * doubt)
+    leaves = min(1.0, HOLDS * doubt)
     plain_price = steady[rows] + leaves * (prices[rows] - steady[rows])
-    ease = offer.stake.allowance / (_AT_EASE * plain_s)
-    price_of_loss = _CAUTION * doubt * max(0.0, 1.0 - ease)
+    price_of_loss = doubt * caution(offer.stake.allowance, plain_s)
     best, best_window = -plain_s, 0
     undoing, each = market.undoing, offer.worth
     rows_at = market.rows_at(offer.n_allowed)

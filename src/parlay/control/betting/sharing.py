@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from parlay.control.account import Account
 from parlay.control.betting.market import Market
-from parlay.control.betting.offers import Offer
+from parlay.control.betting.offers import HOLDS, Offer, caution
 from parlay.control.betting.stake import Stake
 
 
@@ -43,6 +43,7 @@ class Limit:
         }
         self._least = self._allowed = sum([max(0.0, o.stake.allowance) for o in offers.values()])
         self._staking: list[tuple[Stake, list[float]]] = []
+        self._evident, self._room_s = False, market.room_s
         if market.crowded:
             self._least = sum(patience.values()) / len(patience)
             return
@@ -50,14 +51,45 @@ class Limit:
         for seq_id, offer in offers.items():
             stake = replace(offer.stake, allowance=patience[seq_id])
             self._staking.append((stake, offer.gained))
+        self._evident = all(stake.evidence.tells for stake, _ in self._staking)
+
+    def _repaid(self, window: int) -> float:
+        """What a sequence without a draft gets back: others are ahead then, and end sooner."""
+        if not self._evident:
+            return 0.0
+        return self._room_s * sum([g[min(window, len(g)) - 1] for _, g in self._staking])
 
     def allows(self, loss_s: float, window: int) -> bool:
         """Whether so much may be lost, where the longest drafts have so many tokens."""
-        if loss_s > min(self._allowed, self._least):
+        if loss_s - self._repaid(window) > self._least:
             return False
-        return all(
+        if not all(
             stake.allows(loss_s, self._plain_s, gained[:window]) for stake, gained in self._staking
-        )
+        ):
+            return False
+        # What each may lose on average by its own text's evidence needs no allowance of all.
+        return loss_s <= self._allowed or self._evident
+
+
+class _Charged:
+    """What of a change of shape is charged to one pass: as for one sequence, as far as the drafts
+    may be wrong. If they are right, that shape is the one to be in."""
+
+    def __init__(self, offers: Sequence[Offer], market: Market) -> None:
+        self._market = market
+        # Whoever has most to win decides whether the shape is stayed in.
+        weight = sum([offer.gained[-1] for offer in offers])
+        self._doubt = 1.0 - sum([o.gained[0] * o.gained[-1] for o in offers]) / weight
+        leaves = min(1.0, HOLDS * self._doubt)
+        rows, steady = market.rows, market.steady
+        self.plain_s = steady[rows] + leaves * (market.prices[rows] - steady[rows])
+        least = min([offer.stake.allowance for offer in offers])
+        self._caution = self._doubt * caution(least, market.plain_s)
+
+    def bet_s(self, rows: int) -> float:
+        steady = self._market.steady[rows]
+        price = steady + self._doubt * (self._market.prices[rows] - steady)
+        return price + self._caution * (price - self._market.plain_s)
 
 
 def _share_level(offers: Sequence[Offer], market: Market, limit: Limit) -> float:
@@ -69,15 +101,16 @@ def _share_level(offers: Sequence[Offer], market: Market, limit: Limit) -> float
     if market.level:
         everyone = len(offers) == market.n_sequences
         most = min([most, *(len(offer.gained) for offer in offers)]) if everyone else 0
+    price_of = _Charged(offers, market)
     best, width = 0.0, 0
     for window in range(1, most + 1):
         rows = market.at(window)
         if not limit.allows(market.loss(rows), window):
-            break
+            continue  # a wider one may be: its right tokens make up for more
         own = [(o, min(window, len(o.gained))) for o in offers]
         saved = sum([o.worth * o.gained[n - 1] for o, n in own])
         saved -= sum([market.undoing.expected_s(o.gained, n) for o, n in own])
-        value = saved - market.prices[rows] + market.prices[market.rows]
+        value = saved - price_of.bet_s(rows) + price_of.plain_s
         if value > best:
             best, width = value, window
     for offer in offers:
@@ -97,13 +130,14 @@ def _share_any(offers: Sequence[Offer], market: Market, limit: Limit) -> float:
     ]
     tokens.sort(reverse=True)
     widest = max(len(offer.gained) for offer in offers)
+    price_of = _Charged(offers, market)
     saved, best, n_best = 0.0, 0.0, 0
     for n, (seconds, _) in enumerate(tokens, start=1):
         rows = market.rows + n
         if not limit.allows(market.loss(rows), widest):
             break
         saved += seconds
-        value = saved - market.prices[rows] + market.prices[market.rows]
+        value = saved - price_of.bet_s(rows) + price_of.plain_s
         if value > best:
             best, n_best = value, n
     for i, offer in enumerate(offers):
