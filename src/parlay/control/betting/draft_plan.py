@@ -150,7 +150,11 @@ def _choose_window(
     plan.window, plan.rows, plan.gain = at + 1, rows_at[at], gained[at]
     # Beside what others offer, its tokens are worth what theirs are.
     more = (each - plan.worth) * plan.gain
-    plan.value = best + more + market.prices[market.rows] - plan.catch_up_s
+    plain_s = market.prices[market.rows]
+    if market.n_sequences > 1 and not market.plainly:
+        # Who goes back stays there: rounds that each lose less than the way back lose for ever.
+        plain_s = market.plain_s + (plain_s - market.plain_s) / _STAYS
+    plan.value = best + more + plain_s - plan.catch_up_s
     plan.ahead = saved[at] > 0.0
     if plan.ahead and foresight is not None:
         plan.n_ahead = _next_window(plan, market, foresight, undrafted)
