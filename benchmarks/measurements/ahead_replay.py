@@ -62,7 +62,7 @@ def closer(recordings: Sequence[Recording], right: float) -> list[Recording]:
 def _offer(held: Sequence[bool], sure: Sequence[float]) -> RecordedOffer:
     """The draft that begins here; what it says beyond the answer's end is nobody's concern."""
     n = [*held[:LONGEST], False].index(False)
-    return RecordedOffer(n, (*sure[:LONGEST], *sure[-1:] * (LONGEST - len(sure))))
+    return RecordedOffer(n, (*sure[:LONGEST], *[sure[-1]] * (LONGEST - len(sure))))
 
 
 def priced(args: argparse.Namespace, *, ahead: bool) -> CostTable:

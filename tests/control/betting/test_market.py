@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from parlay.control.betting.market import Market
 from parlay.control.prices.undoing import Undoing
 
@@ -14,3 +16,9 @@ def test_the_largest_loss_is_two_passes_and_what_leaving_and_taking_back_cost() 
     undoing = Undoing(free=1, seconds=1.5)
     market = Market([], 1, 1, 1, steady, dear, dear, 0.25, 1.0, 1.0, undoing=undoing)
     assert market.largest_s == 2.0 + 0.5 + 0.25 + 1.5
+
+
+def test_a_copy_has_all_that_its_market_has() -> None:
+    given = {each.name: object() for each in fields(Market)}
+    made = Market(**given).copy()  # type: ignore[arg-type]  # whatever they are
+    assert {name: getattr(made, name) for name in given} == given

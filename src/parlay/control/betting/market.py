@@ -6,8 +6,8 @@ Knows rows and seconds; nothing of what proposers offer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+from dataclasses import dataclass, fields
+from operator import attrgetter, itemgetter
 
 from parlay.control.betting.followed_request import FollowedRequest
 from parlay.control.betting.stake import Stake
@@ -46,26 +46,7 @@ class Market:
 
     def copy(self) -> Market:
         """The same, to be changed: every round has one, and `replace` takes five times as long."""
-        return Market(
-            self.requests,
-            self.n_sequences,
-            self.rows,
-            self.undrafted,
-            self.steady,
-            self.full,
-            self.prices,
-            self.return_s,
-            self.rate,
-            self.plain_s,
-            self.step,
-            self.floor,
-            self.level,
-            self.undoing,
-            self.crowded,
-            self.widths,
-            self.owed_s,
-            self.least_rate,
-        )
+        return Market(*_ALL(self))
 
     def padded(self, widths: Sequence[int]) -> Market:
         """The same, where a pass is padded to these rows."""
@@ -142,3 +123,6 @@ class Market:
         if rows == self.rows:
             return 0.0
         return self.full[rows] - self.plain_s - self.owed_s + self.return_s
+
+
+_ALL = attrgetter(*[each.name for each in fields(Market)])
