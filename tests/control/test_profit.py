@@ -370,6 +370,43 @@ def test_a_batch_may_lose_what_its_sequences_may_lose_and_no_more() -> None:
     assert sum(c.window for c in dear) == 0
 
 
+def left_after(controller: ProfitController, *rounds: Round) -> float:
+    """What the first of several sequences has left after a pass."""
+    silent = {"ngram": NO_DRAFT}
+    followed = controller._requests.get(0)
+    n_generated = 1 + (0 if followed is None else followed.view.n_generated)
+    choose(controller, *(view(silent, seq_id=r.seq_id, n_generated=n_generated) for r in rounds))
+    controller.observe(rounds)
+    return controller.account.left(0)
+
+
+def plain_rounds(seconds: float) -> list[Round]:
+    return [finished(seconds=seconds, seq_id=i, n_pass_rows=2) for i in range(2)]
+
+
+def test_a_change_of_shape_that_no_bet_made_is_not_booked_as_lost() -> None:
+    """A sequence began: plain decoding pays for that, too. Sixteen that began together had lost a
+    pass before their first bet, and made none for a hundred rounds."""
+    assert left_after(ProfitController(table(0.05, change=0.5)), *plain_rounds(1.55)) == 0.0
+
+
+def test_the_way_back_from_a_bet_is_booked_as_lost_once() -> None:
+    controller = ProfitController(table(0.05, change=0.5))
+    bets = [finished("ngram", 1, 1, 1.65, i, n_pass_rows=4) for i in range(2)]
+    before = left_after(controller, *bets)
+    assert left_after(controller, *plain_rounds(1.55)) == pytest.approx(before - 0.25)
+    assert left_after(controller, *plain_rounds(1.05)) == pytest.approx(before - 0.25)
+
+
+def test_whoever_is_left_by_a_bet_that_ended_another_text_has_not_lost_the_change_of_shape() -> (
+    None
+):
+    controller = ProfitController(table(0.05, change=0.5))
+    bets = [finished("ngram", 1, 1, 1.65, i, n_pass_rows=4) for i in range(2)]
+    before = left_after(controller, *bets)
+    assert left_after(controller, finished(seconds=1.5)) == before
+
+
 def bets_after(first: Round, n_plain: int = 3) -> bool:
     """Whether a sure offer is bet on after such a first round, where a change of shape is free."""
     controller = ProfitController(table(0.3))

@@ -178,21 +178,28 @@ def test_bursts_of_short_answers_lose_1_percent_at_most_searches_included(
     kind: str, n_streams: int
 ) -> None:
     """An H200 made 0.90 of plain with 8 streams of extraction, 0.91 with 16 of edits. From nothing,
-    so that what is spent at first is all in these 96 rounds. One of four bursts of four extractions
-    loses its one bet."""
-    bound = 0.985 if (kind, n_streams) == ("extract", 4) else 0.99
+    so that what is spent at first is all in these 96 rounds. One of eight bursts of two chats bets
+    thirteen tokens from its end: that all hold for one of them leaves the other alone."""
+    bound = 0.985 if (kind, n_streams) == ("chat", 2) else 0.99
     assert bursts_over_plain(kind, n_streams, 96) >= bound
 
 
 @pytest.mark.parametrize(
     ("kind", "n_streams", "least"),
-    [("edit", 2, 1.5), ("extract", 4, 1.4), ("extract", 8, 1.25), ("extract", 16, 1.1)],
+    [
+        ("edit", 2, 1.5),
+        ("extract", 4, 1.4),
+        ("edit", 8, 1.2),
+        ("extract", 8, 1.35),
+        ("edit", 16, 1.1),
+    ],
 )
 def test_bursts_of_long_answers_that_come_to_repeat_themselves_are_bet_on(
     kind: str, n_streams: int, least: float
 ) -> None:
     """They were plain in all 400 rounds, but for eight streams (1.08): one window was too narrow to
-    make up for a change of shape, and that was charged to a single pass."""
+    make up for a change of shape, and that was charged to a single pass. Eight and sixteen began
+    with a loss that no bet had made, and bet late (edits: 1.14 and 1.04)."""
     assert bursts_over_plain(kind, n_streams, 400) >= least
 
 
@@ -225,7 +232,7 @@ def _silent(n_tokens: int) -> Recording:
 
 
 def test_where_others_wait_for_a_slot_it_is_all_of_them_that_count() -> None:
-    assert over_plain(mixed_workload(), 16, None) >= 1.1
+    assert over_plain(mixed_workload(), 16, None) >= 1.15
 
 
 def test_many_streams_do_not_stay_with_a_draft_model_only_since_the_way_back_is_dear() -> None:

@@ -62,6 +62,7 @@ class Learner:
         self._beside = False  # whether a drafter was at work beside the last pass
         self._both: Both | None = None  # its prices
         self._last_proposer = "none"  # whom the shape of the last pass is owed to
+        self._n_owing = 0  # sequences of the bet that left the plain shape, until it has settled
 
     def reprice(self, costs: CostTable) -> None:
         """Other prices from now on, between two rounds; all that was learned of drafts stays."""
@@ -93,7 +94,7 @@ class Learner:
             request = self._requests.get(r.seq_id)
             if request is not None:
                 self._learn(r, request)
-        self._shapes.observe(rounds[0].n_pass_rows, drafted=betting)
+        self._observe_shape(rounds, betting)
         if self._n_undone(rounds):  # what held was read again, in a shape of its own
             self._shapes.leave()
 
@@ -103,7 +104,15 @@ class Learner:
         self._search_pace.observe(
             timing.draft_s, timing.verify_s, searched=0, of=len(rounds), found=False
         )
-        self._shapes.observe(rounds[0].n_pass_rows)
+        self._observe_shape(rounds, betting=False)
+
+    def _observe_shape(self, rounds: Sequence[Round], betting: bool) -> None:
+        first = rounds[0]
+        self._shapes.observe(first.n_pass_rows, drafted=betting)
+        if betting or first.reason == WAITS:
+            self._n_owing = len(rounds)
+        elif self._shapes.settled:
+            self._n_owing = 0
 
     def _spend(self, rounds: Sequence[Round], betting: bool) -> None:
         """What searching took where no bet came of it, and proposers outside of rounds.
@@ -194,7 +203,9 @@ class Learner:
         n_plain = n_shape * self._floor(first)
         plain_s = curve.steady[n_plain]
         owed_s = self._shapes.owed_s(curve, n_plain, settling_s)
-        return_s = curve.of(n_plain, changed) + settling_s - plain_s - owed_s
+        return_s = 0.0
+        if self._n_owing == len(rounds):
+            return_s = curve.of(n_plain, changed) + settling_s - plain_s - owed_s
         if first.reason == WAITS:
             return_s = seconds - plain_s
         self._book(rounds, betting, seconds - owed_s, plain_s, return_s)
@@ -323,7 +334,8 @@ class Learner:
         """What was won over plain decoding, shared by the sequences of the pass.
 
         A plain pass in another shape than the last one pays for the bet before it, and one that
-        waits in the shape of drafts for the next.
+        waits in the shape of drafts for the next. If there was none, it changed for another reason,
+        and would have without bets: a sequence began or ended, a prompt was read.
         """
         n, n_ahead = len(rounds), sum([r.n_generated - 1 for r in rounds])
         room_s = self._room_s(max([r.n_context for r in rounds]), n, plain_s) if betting else 0.0
