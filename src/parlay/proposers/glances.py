@@ -23,7 +23,7 @@ WINDOW = 16  # tokens of a draft that is followed
 _ROW, _ROW_OF_MANY = 3, 6
 
 
-class Text(Protocol):
+class GlancedText(Protocol):
     """A text that goes on."""
 
     @property
@@ -33,7 +33,7 @@ class Text(Protocol):
     def tokens(self) -> Sequence[int]: ...
 
 
-T = TypeVar("T", bound=Text)
+T = TypeVar("T", bound=GlancedText)
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Glances:
         free.sort(key=lambda t: (t.seq_id not in self._followed, self._asked.get(t.seq_id, 0)))
         return free[: max(_AT_ONCE, len(texts) // _SHARE)]
 
-    def _goes_on(self, text: Text, found: _Followed) -> bool:
+    def _goes_on(self, text: GlancedText, found: _Followed) -> bool:
         """Whether a text still is as was drafted."""
         known, tokens = found.at + found.n_right, text.tokens
         if len(tokens) < known:  # another one
