@@ -41,7 +41,7 @@ class Limit:
             )
             for v in views
         }
-        self._least = self._allowed = sum([max(0.0, o.stake.allowance) for o in offers.values()])
+        self._allowed = sum([max(0.0, o.stake.allowance) for o in offers.values()])
         self._staking: list[tuple[Stake, list[float]]] = []
         self._evident, self._room_s = False, market.room_s
         if market.crowded:
