@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from parlay.decoding import sampling as sampling_module
 from parlay.decoding.noise import gumbel
 from parlay.decoding.sampling import Row, Sampling, distribution, draw
 from parlay.errors import BadRequest, DecodeError, NothingFollows
@@ -200,10 +201,32 @@ def test_logit_bias_moves_single_tokens_and_minus_infinity_forbids_one() -> None
     assert support(row, forbidden) == [1, 2, 3]
 
 
+@given(
+    row=ROWS | TIED_ROWS,
+    bias=st.dictionaries(
+        st.integers(0, N_VOCAB - 1), st.sampled_from([-math.inf, -2.0, 0.0, 2.0]), max_size=4
+    ),
+)
+def test_greedy_with_biases_takes_the_first_of_the_largest_sums(
+    row: Row, bias: dict[int, float]
+) -> None:
+    sums = reference_bias(dict(enumerate(row.tolist())), bias)
+    assert draw(row, Sampling(logit_bias=bias), (), 0) == max(sums, key=sums.__getitem__)
+
+
+def test_greedy_copies_no_row_for_a_bias_that_could_not_change_the_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(sampling_module, "_adjusted")
+    row = np.array([3, 2, 1, 0], np.float32)
+    assert draw(row, Sampling(logit_bias={1: -100.0, 2: -math.inf}), (), 0) == 0
+
+
 @pytest.mark.parametrize(
     "sampling",
     [
         Sampling(),
+        Sampling(logit_bias={1: -2.0}),
         Sampling(repeat_penalty=1.2),
         Sampling(temperature=1),
         Sampling(temperature=1, top_k=2),

@@ -69,6 +69,7 @@ class Sampling:
     # Greedy, and no filter that could drop the most likely token: typical_p alone can.
     unfiltered: bool = _derived()
     untouched: bool = _derived()  # whether the most likely token is simply the largest logit
+    lowered: bool = _derived()  # the same, unless that token has a bias: no bias raises one
 
     def __post_init__(self) -> None:
         self._check()
@@ -79,8 +80,9 @@ class Sampling:
         object.__setattr__(self, "greedy", greedy)
         object.__setattr__(self, "penalised", penalised)
         object.__setattr__(self, "unfiltered", unfiltered)
-        untouched = unfiltered and not penalised and not self.logit_bias
-        object.__setattr__(self, "untouched", untouched)
+        lowered = unfiltered and not penalised and max(self.logit_bias.values(), default=0) <= 0
+        object.__setattr__(self, "untouched", lowered and not self.logit_bias)
+        object.__setattr__(self, "lowered", lowered)
 
     def _check(self) -> None:
         for item in fields(self):
@@ -110,6 +112,8 @@ def draw(row: Row, sampling: Sampling, history: Sequence[int], position: int) ->
     """The token of this row; `history` is the text before it, `position` its place in it."""
     if sampling.untouched:
         return likeliest(row)
+    if sampling.lowered and (token := likeliest(row)) not in sampling.logit_bias:
+        return token  # without a copy of the row, which takes ten times as long
     if sampling.unfiltered:
         return likeliest(_adjusted(row, sampling, history))
     ids, scores = _candidates(row, sampling, history)
