@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.measurements.round_outside import WATCHED
+from benchmarks.shared.between import Between
 from benchmarks.shared.ratios import ratio, ratio_of_prompts, ratio_of_repeats, recorded, shown
 from benchmarks.shared.stages import Stages
 
@@ -121,3 +122,18 @@ def test_a_stage_has_its_own_time_without_that_of_others_or_of_other_threads(
 def test_a_whole_stage_keeps_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = watched(monkeypatch, whole="outer")
     assert found.end() == {"rest": 2.0, "outer": 1.0}
+
+
+def test_a_draft_models_passes_are_a_rounds_where_it_waits_for_them() -> None:
+    between = Between()
+    between.verified(0.0, 10.0)
+    between.drafted(8.0, 12.0)  # under way when the target's pass ended
+    between.wait()
+    between.drafted(13.0, 15.0)
+    between.verified(16.0, 20.0)
+    assert between.inside_s == 2.0 + 2.0
+
+    between.drafted(16.5, 18.5)  # beside the target's pass
+    between.drafted(19.5, 21.0)
+    between.verified(21.5, 25.0)
+    assert between.inside_s == 0.0  # nobody asked for it

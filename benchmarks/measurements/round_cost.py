@@ -4,7 +4,8 @@ Models are scripted: a pass copies real rows of logits and claims its price, by 
 scheduler looks at, so that all that is left is the scheduler's, the bets', the controller's, the
 proposers' and the verification's own. With --wait it takes its price, as CUDA does: caches are cold
 then, which makes the same code two to four times as slow. The kind `ahead` always waits: its draft
-model is on a thread of its own, and goes on while the target's pass waits; `drafter` has suffix
+model is on a thread of its own, and goes on while the target's pass waits; its passes are no part
+of the round as in `round_outside`, if it is waited for. `drafter` has suffix
 lookup and a draft model, `model` the model alone. In the kind `resting` a block drafter reads the
 target's states and is always wrong, so that the controller lets it be.
 
@@ -37,10 +38,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.shared.arguments import parsed, parser_of
+from benchmarks.shared.between import Between
 from benchmarks.shared.record import keep
 from parlay.control.prices.cost import MAX_ROWS, CostTable, load_costs, shipped_costs
 from parlay.control.prices.cutting import Cutting
 from parlay.control.profit import ProfitController
+from parlay.decoding.draft import Draft
 from parlay.decoding.span import Span
 from parlay.decoding.states import Fed, States
 from parlay.proposers.ahead import DraftAhead
@@ -48,7 +51,7 @@ from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.follower import Follower
-from parlay.proposers.proposer import Proposer
+from parlay.proposers.proposer import Ask, Proposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime import scheduler as scheduling
 from parlay.runtime.bets import Bets
@@ -142,6 +145,7 @@ class Rows(ScriptedModel):
         self._states = np.ones((1024, WIDTH), np.float32)
         self.cpu_s = 0.0  # of the script itself
         self.follower: Follower | None = None  # is told the states of every pass
+        self.told: Callable[[float, float], None] = lambda _began, _ended: None  # of every pass
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         began, cpu = self._clock(), time.thread_time()
@@ -150,7 +154,8 @@ class Rows(ScriptedModel):
         self.meanwhile()
         price = self._price(len(spans), sum(len(span.tokens) for span in spans))
         self._clock.spend(max(0.0, price - (self._clock() - began)))
-        self.busy_s += self._clock() - began
+        self.busy_s += (ended := self._clock()) - began
+        self.told(began, ended)
         if self.follower is not None:
             self.follower.follow(spans, [self._states[: len(s.tokens)].copy() for s in spans])
         return found
@@ -300,7 +305,7 @@ def measure(kind: str, mode: Mode, n: int, script: Script, *, profile: bool = Fa
     if profiler:
         profiler.enable()
     while all(not answer.done for answer in answers):
-        steps.append(_timed(scheduler, begun.clock, begun.models))
+        steps.append(_timed(begun))
     if profiler:
         profiler.disable()
         pstats.Stats(profiler).sort_stats("tottime").print_stats(40)
@@ -316,6 +321,7 @@ class Begun:
     answers: list[Answer]
     clock: Clock
     models: Sequence[Rows]  # whose passes the rounds' thread makes
+    between: Between  # for the passes of another thread
 
 
 def begin(kind: str, mode: Mode, n: int, script: Script) -> Begun:
@@ -340,7 +346,23 @@ def begin(kind: str, mode: Mode, n: int, script: Script) -> Begun:
     answers = [_start(scheduler, text, script.n_tokens) for text in texts]
     while any(answer.n_generated < 2 for answer in answers):
         scheduler.step()
-    return Begun(scheduler, answers, clock, (target,) if ahead else (target, drafter))
+    between = Between()
+    if ahead:
+        _watch(between, target, drafter, proposers["model"])
+    return Begun(scheduler, answers, clock, (target,) if ahead else (target, drafter), between)
+
+
+def _watch(between: Between, target: Rows, drafter: Rows, model: Proposer) -> None:
+    """Whoever drafts ahead does so on a thread of its own, and is waited for where it is asked."""
+    assert isinstance(model, DraftAhead)
+    target.told, drafter.told = between.verified, between.drafted
+    propose = model.drafter.propose
+
+    def waited(asks: Sequence[Ask]) -> list[Draft]:
+        between.wait()
+        return propose(asks)
+
+    model.drafter.propose = waited  # type: ignore[method-assign]
 
 
 def _proposers(kind: str, target: Rows, drafter: Rows) -> dict[str, Proposer]:
@@ -367,13 +389,14 @@ class Step:
     cpu_s: float
 
 
-def _timed(scheduler: Scheduler, clock: Clock, models: Sequence[Rows]) -> Step:
+def _timed(begun: Begun) -> Step:
+    clock, models = begun.clock, begun.models
     began, busy = clock(), sum(model.busy_s for model in models)
     cpu, script = time.thread_time(), sum(model.cpu_s for model in models)
-    scheduler.step()
+    begun.scheduler.step()
     cpu_s = time.thread_time() - cpu - (sum(model.cpu_s for model in models) - script)
-    all_s = clock() - began
-    return Step(all_s, all_s - (sum(model.busy_s for model in models) - busy), cpu_s)
+    all_s, inside_s = clock() - began, sum(model.busy_s for model in models) - busy
+    return Step(all_s, all_s - inside_s - begun.between.inside_s, cpu_s)
 
 
 def _cost(

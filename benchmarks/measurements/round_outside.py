@@ -1,11 +1,17 @@
 """Microseconds of a round outside llama.cpp, on real models: what `round_cost` counts on scripts.
 
-A round's time less that of the target's pass (and so less what is done while a GPU computes it) and
-less what was waited for of a draft model's passes. Kinds: `plain`; `suffix`; `drafter`, by the
-controller's windows; `ahead`, the same with the draft model on a thread of its own; `resting`, with
-a draft model that is always wrong, so that the controller lets it be. They answer in turn. How much
-of it is spent looking through rows of logits, drafted or verified, is told apart; with --stages
-every part of a round is, at the price of some microseconds for each function that is watched.
+A round's time less that of the target's pass, and so less what is done while a GPU computes it. If
+the round waits for a draft model, it is also less the time of that one's passes since the target's
+last one: on a thread of its own the draft model goes on, or comes to the end of a token that is of
+no use, while the round learns, searches and chooses. So only that is outside in which neither model
+computes. Where the draft was ready, or another one was chosen, nobody waited for its passes, and
+they are left in. `own` is what the round's thread did, computed beside or not.
+
+Kinds: `plain`; `suffix`; `drafter`, by the controller's windows; `ahead`, the same with the draft
+model on a thread of its own; `resting`, with a draft model that is always wrong, so that the
+controller lets it be. They answer in turn. How much of `own` is spent looking through rows of
+logits, drafted or verified, is told apart; with --stages every part of it is, at the price of some
+microseconds for each function that is watched.
 
 python -m benchmarks.measurements.round_outside --target 14b-f16.gguf --drafter smollm2-q8_0.gguf \\
   --json out.json
@@ -30,6 +36,7 @@ from numpy.typing import NDArray
 
 from benchmarks.proofs.ahead import Arm, resolve_drafter
 from benchmarks.shared.arguments import parsed, parser_of
+from benchmarks.shared.between import Between
 from benchmarks.shared.record import keep
 from benchmarks.shared.stages import Stages
 from parlay import Parlay
@@ -96,6 +103,7 @@ class Step:
     """One round of one sequence."""
 
     us: float  # outside llama.cpp
+    own_us: float  # of its thread, whether a draft model computes meanwhile or not
     rows_us: float  # of them, looking through rows of logits
     ms: float  # all of it
     n_drafted: int
@@ -117,9 +125,12 @@ class Meter:
             module.likeliest = self._reading(module.likeliest)  # type: ignore[attr-defined]
         drafting.confidence = self._reading(drafting.confidence)
         scheduler = parlay.engine._scheduler
+        self._between = Between()
         self._step, self._decode = scheduler.step, self._target.decode
+        self._draft = self._passes.decode
         scheduler.step = self.step  # type: ignore[method-assign]
         self._target.decode = self.decode  # type: ignore[method-assign]
+        self._passes.decode = self.draft  # type: ignore[method-assign]
 
     def step(self) -> None:
         self._waited_s, self._rows_s, self._spans = 0.0, 0.0, []
@@ -130,10 +141,13 @@ class Meter:
         stages = self._stages.end()
         all_s = time.perf_counter() - began
         if len(self._spans) == 1 and self._spans[0].n_logits == len(self._spans[0].tokens):
-            outside_s = all_s - (self._target.busy_s - busy) - self._waited_s
+            outside_s = all_s - (self._target.busy_s - busy)
+            us, own_us = (
+                1e6 * (outside_s - inside_s)
+                for inside_s in (self._between.inside_s, self._waited_s)
+            )
             n_drafted = len(self._spans[0].tokens) - self._spans[0].n_padding - 1
-            us, rows_us = 1e6 * outside_s, 1e6 * self._rows_s
-            self.steps.append(Step(us, rows_us, 1e3 * all_s, n_drafted, stages))
+            self.steps.append(Step(us, own_us, 1e6 * self._rows_s, 1e3 * all_s, n_drafted, stages))
 
     def _reading(self, look: Callable[..., T]) -> Callable[..., T]:
         """The same, timed where a round waits for it: a thread that drafts ahead does not count."""
@@ -149,7 +163,18 @@ class Meter:
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         self._spans += spans
-        return self._decode(spans)
+        began = time.perf_counter()
+        found = self._decode(spans)
+        self._between.verified(began, time.perf_counter())
+        return found
+
+    def draft(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        """A pass of the draft model; what Python does before it is none of llama.cpp's."""
+        busy = self._passes.busy_s
+        found = self._draft(spans)
+        ended = time.perf_counter()
+        self._between.drafted(ended - (self._passes.busy_s - busy), ended)
+        return found
 
     def watch(self, drafter: DraftModel | DraftAhead) -> None:
         """Its passes are llama.cpp's time, as far as they are waited for."""
@@ -157,6 +182,8 @@ class Meter:
 
         def timed(asks: Sequence[Ask]) -> list[Draft]:
             began, busy = time.perf_counter(), self._passes.busy_s
+            if isinstance(drafter, DraftModel):  # it is not asked for what is ready
+                self._between.wait()
             found = propose(asks)
             inside_s = min(time.perf_counter() - began, self._passes.busy_s - busy)
             self._waited_s = max(self._waited_s, inside_s)  # one asks another: it is the same
@@ -175,6 +202,7 @@ class Outside:
     kind: str
     drafts: bool  # of rounds with a draft, or of those without
     us: float
+    own_us: float
     rows_us: float  # of them, looking through rows of logits
     round_ms: float
     mean_us: float
@@ -189,14 +217,17 @@ def found_of(kind: str, steps: Sequence[Step]) -> list[Outside]:
     for drafts in (True, False):
         own = [step for step in steps if (step.n_drafted > 0) == drafts]
         if own:
-            us, rows_us, ms = (
+            us, own_us, rows_us, ms = (
                 statistics.median(getattr(step, name) for step in own)
-                for name in ("us", "rows_us", "ms")
+                for name in ("us", "own_us", "rows_us", "ms")
             )
             mean_us = statistics.fmean(step.us for step in own)
             drafted = statistics.fmean(step.n_drafted for step in own)
             stages = {name: _mean_us(name, own) for name in ORDER}
-            found.append(Outside(kind, drafts, us, rows_us, ms, mean_us, len(own), drafted, stages))
+            n = len(own)
+            found.append(
+                Outside(kind, drafts, us, own_us, rows_us, ms, mean_us, n, drafted, stages)
+            )
     return found
 
 
@@ -269,8 +300,8 @@ def told(found: Outside) -> str:
     drafted = f"{found.drafted_per_round:.1f} tokens drafted"
     return (
         f"{found.kind:8} {drafted if found.drafts else 'nothing drafted':20} {found.us:5.0f} us"
-        f" outside llama.cpp (mean {found.mean_us:.0f}; rows of logits {found.rows_us:.0f}) in"
-        f" rounds of {found.round_ms:.2f} ms, {found.n_rounds} of them"
+        f" outside llama.cpp (mean {found.mean_us:.0f}; own {found.own_us:.0f}, rows of logits"
+        f" {found.rows_us:.0f}) in rounds of {found.round_ms:.2f} ms, {found.n_rounds} of them"
     )
 
 
