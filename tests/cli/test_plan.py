@@ -47,6 +47,15 @@ def test_a_gpu_can_be_pretended(tiny_llama: Path) -> None:
     assert {item["place"] for item in record["items"]} == {"gpu", "ram"}
 
 
+def test_passes_are_wide_where_a_gpu_has_room_and_nobody_said_how_wide(tiny_llama: Path) -> None:
+    def compute(*words: str) -> int:
+        items = json.loads(run(tiny_llama, "--gpu-gb", "24", *words, "--json")[1])["items"]
+        return sum(i["bytes"] for i in items if (i["what"], i["place"]) == ("compute", "gpu"))
+
+    assert compute() == compute("--batch", "1024") > compute("--batch", "512")
+    assert compute("--ubatch", "512") == compute("--batch", "512")
+
+
 def test_features_for_a_drafter_are_counted(tiny_llama: Path) -> None:
     _, out = run(tiny_llama, "--features", "5", "--json")
     sizes = [i["bytes"] for i in json.loads(out)["items"] if i["what"] == "features"]

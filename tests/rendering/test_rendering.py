@@ -460,6 +460,22 @@ def test_settings_of_large_machines_reach_llama_server() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [
+        ("llama-server", ("--batch-size", "--ubatch-size")),
+        ("vllm", ("--max-num-batched-tokens",)),
+        ("sglang", ("--chunked-prefill-size",)),
+    ],
+)
+def test_a_batch_that_is_left_to_the_machine_is_left_to_the_engine(
+    engine: str, flags: tuple[str, ...]
+) -> None:
+    for rows, expected in ((2048, ["2048"] * len(flags)), (0, [])):
+        words = argv(render(deployment(runtime={"batch": rows}), engine))
+        assert [after(words, flag) for flag in flags if flag in words] == expected
+
+
 def test_heads_are_rendered_by_what_their_files_hold(tmp_path: Path) -> None:
     target = str(tiny_drafters.write_nextn(tmp_path / "target.gguf"))
     kinds = {

@@ -27,6 +27,7 @@ from parlay.llama.settings import ContextSettings
 from parlay.llama.undo import Rollback
 from parlay.llama.vocabulary import Vocabulary
 from parlay.parlay import Stream
+from parlay.proposers.draft_model import DraftModel
 from parlay.runtime.engine import Engine
 from parlay.runtime.exact.class_choice import Valuation
 from parlay.runtime.exact.class_probe import probe
@@ -126,6 +127,29 @@ def texts(engine: Engine, requests: Sequence[Request]) -> list[list[int]]:
 def plain(target: Path, requests: Sequence[Request], **options: Any) -> list[list[int]]:
     with Engine(settings(target, **options)) as engine:
         return texts(engine, requests)
+
+
+def test_wide_passes_change_neither_what_is_kept_under_a_key_nor_drafters_nor_exact_text(
+    files: Callable[[str], Path],
+    drafter_for: Callable[[Path], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether there is room for them differs from start to start."""
+    target = files("q8_0")
+    given = settings(target, drafter_for(target), mode="exact", prompt_chunk=32, slots=2)
+    prompts = [Request(tuple(range(1, 251)), max_tokens=8), Request((5, 6, 7), max_tokens=8)]
+    found = []
+    for n_rows in (128, 256):
+        monkeypatch.setattr("parlay.runtime.engine.choose_rows", lambda *_, n=n_rows: n)
+        with Engine(given) as engine:
+            assert engine.cutting.n_most == engine.target.settings.rows_at_once == n_rows
+            drafter = engine.bets.proposers["model"]
+            assert isinstance(drafter, DraftModel) and isinstance(drafter.passes, Context)
+            assert drafter.passes.settings.n_batch == 128
+            answers = run(engine, *prompts)
+            assert all(answer.exact for answer in answers)
+            found.append((engine.firm_key, [answer.tokens for answer in answers]))
+    assert found[0] == found[1]
 
 
 def watch(engine: Engine) -> list[tuple[int, ...]]:

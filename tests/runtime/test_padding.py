@@ -80,6 +80,16 @@ def test_prompts_are_padded_where_the_reading_of_rows_is_cheaper_than_another_pa
     assert sum(len(span.tokens) for span in spans) == n_rows
 
 
+def test_prompts_that_fill_more_rows_than_were_measured_are_not_padded_for_nothing() -> None:
+    costs = CostTable(
+        {(256, 1): Curve({1: 1e-3, 2: 2e-3}, {})}, prompt=Curve({1: 5e-3, 512: 5e-2}, {})
+    )
+    target = ScriptedModel(LOGITS, N_VOCAB, 1024)
+    padding = Padding(target, Slots(target, 4), Cutting(n_most=2048), lambda: costs)
+    spans = padding.pad([Span(i, 0, [1] * n, 1) for i, n in enumerate((100, 100, 100, 500))])
+    assert [len(span.tokens) for span in spans] == [100, 100, 100, 500]
+
+
 class Wide(FixedWindow):
     """Wants eight rows for what needs fewer."""
 

@@ -11,6 +11,7 @@ from parlay.runtime.prompts import PROMPTS_A_ROUND, Prompts
 
 CPU = Prompts(chunk=128, n_batch=512, n_call=512, on_gpu=False)
 GPU = Prompts(chunk=512, n_batch=512, n_call=2048, on_gpu=True)
+WIDE = Prompts(chunk=512, n_batch=1024, n_call=2048, on_gpu=True)
 
 
 def passes(prompts: Prompts, left: list[int], n_decoding: int, *, exact: bool = False) -> Any:
@@ -20,7 +21,7 @@ def passes(prompts: Prompts, left: list[int], n_decoding: int, *, exact: bool = 
     return [[seq.n_pending for seq in each] for each in found]
 
 
-@pytest.mark.parametrize("prompts", [CPU, GPU])
+@pytest.mark.parametrize("prompts", [CPU, GPU, WIDE])
 @pytest.mark.parametrize("exact", [True, False])
 def test_nobody_reads_nothing(prompts: Prompts, exact: bool) -> None:
     assert passes(prompts, [], 3, exact=exact) == []
@@ -34,6 +35,13 @@ def test_on_a_gpu_as_many_as_give_first_tokens_are_read_in_one_call_whoever_deco
 def test_short_prompts_share_a_pass_and_a_call_holds_those_that_fill_one() -> None:
     assert passes(GPU, [400, 450, 200, 300, 10, 500], 2) == [[400, 450, 500], [200, 300, 10]]
     assert passes(GPU, [100, 100, 100], 2) == [[100, 100, 100]]
+
+
+def test_in_wide_passes_no_more_tokens_are_read_between_two_rounds() -> None:
+    assert passes(WIDE, [400] * 15, 1) == [[400] * 2] * 2
+    assert passes(WIDE, [400] * 15, 0) == [[400] * 2] * 2
+    assert passes(WIDE, [900] * 3, 0) == [[900] * 2]  # alone in their passes: one call
+    assert passes(WIDE, [900] * 3, 1) == [[900]] * 2  # the oldest, in two chunks
 
 
 def test_on_a_cpu_those_who_decode_wait_for_one_pass_unless_more_wait_for_their_first_token() -> (
@@ -53,14 +61,14 @@ def test_a_long_prompt_goes_on_beside_those_that_end_and_they_do_not_wait_for_it
     assert passes(GPU, [9000], 1) == [[9000]]
 
 
-@pytest.mark.parametrize("prompts", [CPU, GPU])
+@pytest.mark.parametrize("prompts", [CPU, GPU, WIDE])
 def test_exact_prompts_are_read_alone_and_in_chunks(prompts: Prompts) -> None:
     assert passes(prompts, [100] * 6, 0, exact=True) == [[100]] * PROMPTS_A_ROUND
     assert passes(prompts, [600] * 2, 2, exact=True) == [[600]]
     assert passes(prompts, [600] * 2, 0, exact=True) == [[600]] * 2
 
 
-@pytest.mark.parametrize("prompts", [CPU, GPU])
+@pytest.mark.parametrize("prompts", [CPU, GPU, WIDE])
 @pytest.mark.parametrize("n_decoding", [0, 1, 5, 40])
 @pytest.mark.parametrize("exact", [True, False])
 def test_the_oldest_always_goes_on_within_four_passes(

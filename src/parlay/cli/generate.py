@@ -72,7 +72,7 @@ class LoadOptions(PlacingOptions):
     large_pages: Annotated[
         bool, typer.Option(help="On a CPU: copy the weights into large pages if there is room.")
     ] = True
-    batch: Annotated[int, typer.Option(help="Most rows in one pass.")] = 512
+    batch: Annotated[int, typer.Option(help="Most rows in one pass; 0: as suits the machine.")] = 0
     vram_budget_gb: Annotated[float | None, typer.Option(help="Refuse to load beyond.")] = None
     translate: Annotated[
         bool, typer.Option(help="Allow a drafter of another vocabulary, through text.")

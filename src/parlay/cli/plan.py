@@ -6,7 +6,7 @@ Turns options into a plan and shows it; all arithmetic is in `parlay.planning`.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.parlay import parse_draft
 from parlay.planning import public
-from parlay.planning.devices import GIB, MemoryPool, pretend, ram
+from parlay.planning.devices import GIB, pretend, ram
 from parlay.planning.limits import (
     Wanted,
     engine_contexts,
@@ -40,6 +40,7 @@ from parlay.planning.needs import Load, PlanItem
 from parlay.planning.plan import Plan
 from parlay.planning.proposals import Proposal
 from parlay.planning.snapshot_needs import with_snapshots
+from parlay.planning.wide_passes import with_wide_passes
 from parlay.runtime.exact.class_calibration import exactness_told
 from parlay.runtime.startup.loading import FREE_PROPOSERS
 
@@ -81,7 +82,7 @@ class MemoryOptions(PlacingOptions):
         None
     )
     window: Annotated[int, typer.Option("--window", "-k", min=0)] = 16
-    batch: Annotated[int, typer.Option(help="Most rows in one pass.")] = 512
+    batch: Annotated[int, typer.Option(help="Most rows in one pass; 0: as suits the machine.")] = 0
     mmap: bool = True
     features: Annotated[
         int, typer.Option(min=0, help="Target layers a drafter reads; 0: as its file says.")
@@ -104,7 +105,7 @@ class MemoryOptions(PlacingOptions):
         return ContextSettings(
             4096 if self.size == "auto" else self.size,
             self.slots or 1,
-            n_batch=self.batch,
+            n_batch=self.batch or 512,
             cache_type_k=self.cache_type_k,
             cache_type_v=self.cache_type_v,
             n_ubatch=machine.ubatch or 0,
@@ -191,7 +192,8 @@ def _plan_memory(
     target: Path, memory: MemoryOptions, machine: MachineOptions, json_output: bool
 ) -> None:
     available = usable_pools() if memory.gpu_gb is None else pretend(memory.gpu_gb, ram())
-    loads = _loads(target, memory, machine, available)
+    plan_now = partial(plan_here, budget_gb=memory.vram_budget_gb, available=available)
+    loads: Sequence[Load] = _loads(target, memory, machine, plan_now)
     if "auto" in (memory.size, memory.layers):
         found = fit_here(
             loads,
@@ -201,9 +203,10 @@ def _plan_memory(
             available=available,
         )
         _say(found.line)
-        made = found.plan
-    else:
-        made = plan_here(loads, budget_gb=memory.vram_budget_gb, available=available)
+        loads = found.plan.loads
+    if not memory.batch and not machine.ubatch:
+        loads = with_wide_passes(loads, plan_now)
+    made = plan_now(loads)
     told = exactness_told(target)
     if told is not None:
         _say(f"exactness: {told}")
@@ -213,7 +216,10 @@ def _plan_memory(
 
 
 def _loads(
-    target: Path, memory: MemoryOptions, machine: MachineOptions, available: Sequence[MemoryPool]
+    target: Path,
+    memory: MemoryOptions,
+    machine: MachineOptions,
+    plan_now: Callable[[Sequence[Load]], Plan],
 ) -> list[Load]:
     """Target and drafter, with as many snapshots as there is room for."""
     types = memory.drafter_cache_type_k, memory.drafter_cache_type_v
@@ -224,7 +230,6 @@ def _loads(
     loads = load_list(Wanted(target, model, context), drafters, memory.features)
     if memory.snapshots is not None:
         return loads
-    plan_now = partial(plan_here, budget_gb=memory.vram_budget_gb, available=available)
     return with_snapshots(loads, min(memory.window, context.rows_at_once - 1), plan_now)
 
 

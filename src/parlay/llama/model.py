@@ -15,7 +15,7 @@ from parlay.llama import adapters, large_pages, library
 from parlay.llama.facts import read_facts
 from parlay.llama.library import C
 from parlay.llama.placement import check_placement, override_list, split_list
-from parlay.llama.settings import CPU, ModelSettings
+from parlay.llama.settings import ModelSettings
 from parlay.llama.template import ChatTemplate
 from parlay.llama.vocabulary import Vocabulary
 
@@ -56,10 +56,7 @@ class Model:
     def threads(self) -> int:
         """CPU threads that suit it. With every layer on a GPU the CPU only looks up embeddings:
         more threads than one spin for nothing and cost 14 % (docs/results.md)."""
-        n_gpu = self.settings.gpu_layers
-        offloaded = self.on_gpu and (n_gpu < 0 or n_gpu > self.n_layers)
-        if any(override.device == CPU for override in self.settings.all_overrides):
-            offloaded = False
+        offloaded = self.on_gpu and self.settings.all_on_gpu(self.n_layers)
         return 1 if offloaded else library.default_threads()
 
     @property

@@ -120,6 +120,11 @@ class ModelSettings:
         layers = range(self.n_cpu_moe)
         return (*self.overrides, *(Override(rf"blk\.{i}{_EXPERTS}", CPU) for i in layers))
 
+    def all_on_gpu(self, n_layers: int) -> bool:
+        """Whether every layer of a model with so many, and its head, is to be on one."""
+        layers = self.gpu_layers < 0 or self.gpu_layers > n_layers
+        return layers and all(override.device != CPU for override in self.all_overrides)
+
     def for_drafter(self, gpu_layers: int) -> ModelSettings:
         """The same machine for another model: what names the target's tensors is not its."""
         return replace(self, gpu_layers=gpu_layers, n_cpu_moe=0, overrides=(), adapters=())

@@ -67,6 +67,11 @@ class Plan:
         return free - self.on_gpu if shared else free
 
     @property
+    def left(self) -> int:
+        """Beside all of this: of the GPU, or of RAM where there is none."""
+        return self.gpu_free - self.on_gpu if self.has_gpu else self.ram_free - self.in_ram
+
+    @property
     def verdict(self) -> Verdict:
         """`spills`: the GPU is too small, but with RAM there is room; a hard limit forbids it."""
         if self.in_ram > self.ram_free:

@@ -27,14 +27,10 @@ def with_snapshots(
     def with_n(n: int) -> list[Load]:
         return [replace(target, context=replace(target.context, n_snapshots=n)), *others]
 
-    least = (1.0 - _SHARE) * _left(plan(with_n(0)))
+    least = (1.0 - _SHARE) * plan(with_n(0)).left
 
     def too_many(n: int) -> bool:
         made = plan(with_n(n))
-        return made.verdict != "fits" or _left(made) < least
+        return made.verdict != "fits" or made.left < least
 
     return with_n(bisect_left(range(1, widest + 1), True, key=too_many))
-
-
-def _left(plan: Plan) -> int:
-    return plan.gpu_free - plan.on_gpu if plan.has_gpu else plan.ram_free - plan.in_ram

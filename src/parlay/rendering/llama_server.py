@@ -130,8 +130,14 @@ class LlamaServerCommand(Builder):
             self.flag("runtime.threads", "--threads", runtime.threads)
         else:
             account.carry("runtime.threads", "llama-server's default")
-        self.flag("runtime.batch", "--batch-size", runtime.batch)
-        self.flag("runtime.ubatch", "--ubatch-size", runtime.ubatch or runtime.batch)
+        for key, flag, rows in (
+            ("runtime.batch", "--batch-size", runtime.batch),
+            ("runtime.ubatch", "--ubatch-size", runtime.ubatch or runtime.batch),
+        ):
+            if rows:
+                self.flag(key, flag, rows)
+            else:
+                account.carry(key, "llama-server's default")
         if runtime.devices:
             self.flag("runtime.devices", "--device", ",".join(runtime.devices))
         else:

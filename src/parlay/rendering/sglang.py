@@ -116,7 +116,7 @@ class SglangCommand(Builder):
         self.context("--context-length")
         per_engine = math.ceil(runtime.slots / self.deployment.scale.data_parallel)
         self.flag("runtime.slots", "--max-running-requests", per_engine)
-        if account.given("runtime.batch"):
+        if runtime.batch:
             self.flag("runtime.batch", "--chunked-prefill-size", runtime.batch)
         else:
             account.leave("runtime.batch", "SGLang's own default suits its scheduler better")

@@ -108,7 +108,7 @@ class VllmCommand(Builder):
         self._layers()
         self._memory()
         self._caches()
-        if account.given("runtime.batch"):
+        if runtime.batch:
             self.flag("runtime.batch", "--max-num-batched-tokens", max(runtime.batch, per_engine))
         else:
             account.leave("runtime.batch", "vLLM's own default suits its scheduler better")

@@ -64,6 +64,7 @@ from parlay.runtime.startup.loading import (
     same_file,
 )
 from parlay.runtime.startup.snapshots import (
+    choose_rows,
     choose_snapshots,
     room_for_prompts,
     wanted_files,
@@ -79,8 +80,8 @@ class _Closable(Protocol):
 Closable = TypeVar("Closable", bound=_Closable)
 T = TypeVar("T")
 
-# A prompt is read in passes of this many tokens: small enough that others are not kept waiting.
-_CHUNK = 128
+# Tokens of a prompt in one pass, so few that others are not kept waiting: on a CPU, on a GPU.
+_CHUNK, _GPU_CHUNK = 128, 512
 _DEEP = 1024  # tokens, where a band of lengths begins
 
 
@@ -132,14 +133,17 @@ class Engine:
     def _load_target(self) -> None:
         settings = self.settings
         n_snapshots = choose_snapshots(settings)  # while the memory of the weights is still free
+        self._n_rows = choose_rows(settings, n_snapshots)
         room = room_for_prompts(settings)
         own_head = any(same_file(Path(name), settings.target) for name in settings.draft)
         self.model = self._keep(Model(settings.target, replace(settings.model, own_head=own_head)))
         # Beside one sequence that drafts, all others may be at the end of their prompts.
         n_outputs = max(settings.most_rows, MAX_EXACT_ROWS) + settings.context.n_sequences - 1
-        given = settings.context  # a GPU computes one prompt while the next is made ready
+        given = replace(settings.context, n_batch=self._n_rows)
+        if self.model.on_gpu:  # it computes one prompt while the next is made ready
+            given = given.with_passes(max(1, PROMPTS_A_ROUND * self._chunk // self._n_rows))
         context = replace(
-            given.with_passes(PROMPTS_A_ROUND) if self.model.on_gpu else given,
+            given,
             n_outputs=n_outputs,
             n_snapshots=n_snapshots,
             prompt_cache_bytes=room,
@@ -167,8 +171,8 @@ class Engine:
     def _chunk(self) -> int:
         """Tokens of a prompt in one pass."""
         n_batch = self.settings.context.n_batch
-        default = n_batch if self.model.on_gpu else min(_CHUNK, n_batch)
-        return self.settings.prompt_chunk or default
+        default = _GPU_CHUNK if self.model.on_gpu else _CHUNK
+        return self.settings.prompt_chunk or min(default, n_batch)
 
     def _make_bets(self, controller: Controller, proposers: Mapping[str, Proposer]) -> Bets:
         size = self.target.context_size
@@ -201,7 +205,7 @@ class Engine:
             mode=self.mode,
             ends=self.model.vocabulary.ends,
             chunk=chunk,
-            n_batch=context.n_batch,
+            n_batch=self._n_rows,
             n_call=self.target.settings.n_batch,
             before_pass=self.crews.ready,
         )
@@ -251,7 +255,7 @@ class Engine:
     def cutting(self) -> Cutting:
         """How the target's passes over several sequences are cut."""
         recurrent = self.target.rollback is not Rollback.PARTIAL
-        context = self.settings.context
+        context = self.target.settings
         return Cutting(context.unified, recurrent, n_most=context.rows_at_once)
 
     def _check_budget(self, budget_gb: float) -> None:

@@ -83,7 +83,9 @@ class Padding:
 
 
 def _reading_s(prompt: Curve, parts: Sequence[PassPart]) -> float:
-    return sum(prompt.of(min(part.n_rows, MAX_ROWS), False) for part in parts)
+    """Beyond what a table holds, as many times the most that it does."""
+    rows = [part.n_rows for part in parts]
+    return sum(max(1.0, n / MAX_ROWS) * prompt.of(min(n, MAX_ROWS), False) for n in rows)
 
 
 def _longer(span: Span, n: int) -> Span:

@@ -33,7 +33,9 @@ class Prompts:
             return []
         oldest, n_each = reading[0], self.chunk if n_decoding or exact else self.n_batch
         waited_for = min(PROMPTS_A_ROUND, max(1, len(reading) // max(1, n_decoding)))
-        n_most = PROMPTS_A_ROUND if self.on_gpu else waited_for
+        n_most = waited_for
+        if self.on_gpu:  # of several in a pass fewer passes: as many tokens come between two rounds
+            n_most = max(1, PROMPTS_A_ROUND * self.chunk // (self.chunk if exact else self.n_batch))
         ending = self._ending([seq for seq in reading if seq.n_pending <= n_each], exact)
         if oldest.n_pending <= n_each:
             return self._joined(ending[:n_most], exact)

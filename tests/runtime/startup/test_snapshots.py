@@ -1,4 +1,4 @@
-"""How many snapshots an engine asks for, and how much RAM it gives to earlier prompts."""
+"""Snapshots and rows of a pass that an engine asks for, and what it gives to earlier prompts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parlay.planning import limits
 from parlay.planning.devices import MemoryPool
 from parlay.runtime.startup import snapshots
 from parlay.runtime.startup.engine_settings import EngineSettings
-from parlay.runtime.startup.snapshots import choose_snapshots, room_for_prompts
+from parlay.runtime.startup.snapshots import choose_rows, choose_snapshots, room_for_prompts
 from tests import tiny_models
 
 pytestmark = pytest.mark.usefixtures("own_cache_folder")
@@ -53,6 +53,20 @@ def test_on_a_gpu_few_for_what_is_found_in_the_text_and_many_for_a_draft_model(
     assert snapshots.useful_snapshots(wanted(hybrid)) == 1
     assert snapshots.useful_snapshots(wanted(hybrid, draft=("suffix", str(drafter)))) == 7
     assert snapshots.useful_snapshots(wanted(hybrid, window=5)) == 5
+
+
+@pytest.mark.parametrize(("free", "n_rows"), [(1 << 34, 1024), (1 << 20, 512)])
+def test_on_a_gpu_with_room_passes_are_wide_where_nobody_said_how_wide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, n_rows: int
+) -> None:
+    target = tiny_models.write_llama(tmp_path / "target.gguf")
+    assert choose_rows(wanted(target, widens=True), 0) == 512
+    gpu = SimpleNamespace(kind="gpu", name="CUDA0", description="", free_bytes=free)
+    monkeypatch.setattr(library, "devices", lambda: [gpu])
+    pools = [MemoryPool("GPU", "gpu", free, free), MemoryPool("RAM", "ram", 1 << 36, 1 << 36)]
+    monkeypatch.setattr(limits, "usable_pools", lambda: pools)
+    assert choose_rows(wanted(target, widens=True), 0) == n_rows
+    assert choose_rows(wanted(target), 0) == 512
 
 
 def test_prompts_get_what_was_asked_for_or_half_of_what_is_left(

@@ -38,7 +38,8 @@ class EngineSettings:
     drafter_cache_type_k: str = "auto"
     drafter_cache_type_v: str = "auto"
     # Tokens of a prompt in one pass while others decode: so long they wait for their next token.
-    prompt_chunk: int | None = None  # None: the batch on a GPU, 128 on a CPU
+    prompt_chunk: int | None = None  # None: 512 on a GPU, 128 on a CPU, and not more than the batch
+    widens: bool = False  # passes over prompts have more rows than the batch, where a GPU has room
     vram_budget_gb: float | None = None  # refuse to load beyond this
     translate: bool = False  # let a drafter of another vocabulary draft through text
     remember_tokens: int = 0  # of finished answers and their prompts, for suffix drafts of others

@@ -33,7 +33,7 @@ from parlay.runtime.startup.fitting import fit_engine
 from parlay.timing.measuring import Progress, quietly
 
 P = ParamSpec("P")
-_CONTEXT = 4096
+_CONTEXT, _BATCH = 4096, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class LoadSettings:
     mmap: bool = True
     mlock: bool = False
     large_pages: bool = True
-    batch: int = 512
+    batch: int = 0
     ubatch: int = 0
     prompt_chunk: int = 0
     unified_cache: bool = False
@@ -113,6 +113,7 @@ class LoadSettings:
             drafter_cache_type_k=self.drafter_cache_type_k,
             drafter_cache_type_v=self.drafter_cache_type_v,
             prompt_chunk=self.prompt_chunk or None,
+            widens=not self.batch and not self.ubatch,
             vram_budget_gb=self.vram_budget_gb,
             translate=self.translate,
             remember_tokens=self.remember_tokens,
@@ -146,7 +147,7 @@ class LoadSettings:
         return ContextSettings(
             _CONTEXT if self.context_size == "auto" else self.context_size,
             self.slots,
-            n_batch=self.batch,
+            n_batch=self.batch or _BATCH,
             threads=self.threads,
             flash_attention=self.flash_attention,
             cache_type_k=self.cache_type_k,

@@ -1,4 +1,4 @@
-"""Room for states: snapshots of the target's, by who drafts and where, and earlier prompts.
+"""What memory is left for: snapshots of the target's state, wide passes, and earlier prompts.
 
 Knows files and settings; runs before anything is loaded.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from parlay.errors import ParlayError
@@ -16,6 +18,7 @@ from parlay.planning.needs import Load
 from parlay.planning.plan import Plan
 from parlay.planning.shape import read_shape
 from parlay.planning.snapshot_needs import with_snapshots
+from parlay.planning.wide_passes import with_wide_passes
 from parlay.runtime.startup.engine_settings import EngineSettings
 from parlay.runtime.startup.loading import drafter_files
 
@@ -40,6 +43,18 @@ def choose_snapshots(settings: EngineSettings) -> int:
 
     chosen = with_snapshots(load_list(*wanted_files(settings)), most, plan)[0].context.n_snapshots
     log.info("%d snapshots of the recurrent state: so many tokens can be taken back", chosen)
+    return chosen
+
+
+def choose_rows(settings: EngineSettings, n_snapshots: int) -> int:
+    """Of a pass: as many as the batch, or as let a GPU read several prompts at once."""
+    if not settings.widens or not _on_gpu(settings):
+        return settings.context.n_batch
+    kept = replace(settings.context, n_snapshots=n_snapshots)
+    loads = load_list(*wanted_files(replace(settings, context=kept)))
+    plan = partial(plan_here, budget_gb=settings.vram_budget_gb)
+    chosen = with_wide_passes(loads, plan)[0].context.n_batch
+    log.info("passes of %d rows over prompts", chosen)
     return chosen
 
 

@@ -35,10 +35,10 @@ _REMEMBERED = 1 << 16  # tokens: some 4 MB
 
 def engine_settings(deployment: Deployment) -> EngineSettings:
     """How the engine opens: the target at once, a draft model afterwards."""
-    runtime = deployment.runtime
-    widest = max(1, (runtime.ubatch or runtime.batch) // runtime.slots - 1)
+    runtime, given = deployment.runtime, load_settings(deployment)
+    widest = max(1, given.context.rows_at_once // runtime.slots - 1)
     window = None if runtime.adaptive else min(runtime.fixed_window, widest)
-    return replace(load_settings(deployment), window=window).unfitted(
+    return replace(given, window=window).unfitted(
         resolve_model(deployment.model.target),
         named_draft(deployment.model.drafter),
         max_window=min(max(runtime.speculative_window or 0, MAX_WINDOW), widest),

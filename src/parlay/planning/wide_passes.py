@@ -1,0 +1,31 @@
+"""How many rows a pass has where nobody said: more on a GPU, so that prompts share passes.
+
+Knows what they take and what is free; knows nothing of prompts or of what passes cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from parlay.planning.needs import Load
+from parlay.planning.plan import Plan
+
+# Rows at which a GPU is at its best over prompts; more of them only take memory (docs/results.md).
+WIDE_ROWS = 1024
+# Of what is left beside weights, caches and buffers: others may want some of it.
+_SHARE = 0.5
+
+
+def with_wide_passes(
+    loads: Sequence[Load], plan: Callable[[Sequence[Load]], Plan]
+) -> Sequence[Load]:
+    """The same loads, the first one with wide passes if all of it is on a GPU that has room."""
+    target, *others = loads
+    usual = plan(loads)
+    narrow = target.context.rows_at_once < WIDE_ROWS
+    if not (usual.has_gpu and narrow and target.model.all_on_gpu(target.shape.n_layers)):
+        return loads
+    wide = [replace(target, context=replace(target.context, n_batch=WIDE_ROWS)), *others]
+    made = plan(wide)
+    return wide if made.verdict == "fits" and made.left >= _SHARE * usual.left else loads
