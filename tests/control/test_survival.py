@@ -77,6 +77,22 @@ def test_rates_converge_to_what_happens() -> None:
     assert abs(position_rate(known, 0, Difficulty()) - 0.4) < 0.08
 
 
+def test_a_model_that_is_right_where_it_was_unsure_is_soon_believed() -> None:
+    known, slow = Acceptance(), Acceptance()
+    for _ in range(50):
+        known.observe_confidence((0.65,) * 4, 4, Difficulty(), even=True)
+        slow.observe_confidence((0.65,) * 4, 4, Difficulty())
+    assert rate(known, 0.65, Difficulty()) > 0.97 > 0.94 > rate(slow, 0.65, Difficulty())
+
+
+def test_a_model_s_rates_converge_to_what_happens() -> None:
+    rng, known, found = random.Random(1), Acceptance(), list[float]()
+    for _ in range(6000):
+        known.observe_confidence((0.65,), int(rng.random() < 0.95), Difficulty(), even=True)
+        found.append(rate(known, 0.65, Difficulty()))
+    assert abs(sum(found[1000:]) / 5000 - 0.95) < 0.01
+
+
 def test_a_switch_of_the_text_is_followed_within_30_rounds() -> None:
     known, difficulty = Acceptance(), Difficulty()
     for _ in range(100):

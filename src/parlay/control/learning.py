@@ -160,7 +160,9 @@ class Learner:
         if r.n_drafted:
             proposer = request.asked
             known = self.survival.of(proposer, view.greedy, view.thinking)
-            known.observe_confidence(r.confidence, r.n_accepted, request.difficulty(proposer))
+            known.observe_confidence(
+                r.confidence, r.n_accepted, request.difficulty(proposer), even=True
+            )
             known.observe_position(r.n_drafted, r.n_accepted, request.difficulty(proposer, True))
 
     def _saw(self, request: FollowedRequest, look: Look) -> None:
@@ -169,7 +171,7 @@ class Learner:
         request.looking = False
         self._looks.setdefault(name, Looks()).saw(look.n_right)
         known, n = self.survival.of(name, view.greedy, view.thinking), len(look.confidence)
-        known.observe_confidence(look.confidence, look.n_right, request.difficulty(name))
+        known.observe_confidence(look.confidence, look.n_right, request.difficulty(name), even=True)
         known.observe_position(n, look.n_right, request.difficulty(name, True))
         plain_s = self.costs.curve(view.n_context, 1).steady[1]
         self.account.vouch(name, _VOUCHED * max(0, look.n_right - 1) * plain_s)

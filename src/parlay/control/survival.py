@@ -69,8 +69,13 @@ class Rates:
         self.n_tried = [0] * len(rates)
         self._ordered = ordered
 
-    def observe(self, cells: Sequence[int], n_accepted: int, difficulty: Difficulty) -> None:
-        """The cells of the tokens that were tried, of which the first so many were accepted."""
+    def observe(
+        self, cells: Sequence[int], n_accepted: int, difficulty: Difficulty, *, even: bool = False
+    ) -> None:
+        """The cells of the tokens that were tried, of which the first so many were accepted.
+
+        `even`: by the spread of each outcome; else a cell moves the less, the likelier its tokens.
+        """
         factor, drift = difficulty.factor, difficulty.drift
         all_odds, n_tried, ordered = self.odds, self.n_tried, self._ordered
         expected, excess, seen, moved = 0.0, 0.0, 0.0, 1.0
@@ -80,7 +85,8 @@ class Rates:
             expected += drifted / (1.0 + drifted)
             likely = risk / (1.0 + risk)
             excess -= likely
-            step = 1.0 - (_RATES[n] if n < _N_RATES else _FLOOR) * likely
+            told = likely**0.5 if even else likely
+            step = 1.0 - (_RATES[n] if n < _N_RATES else _FLOOR) * told
             odds *= step
             moved *= step
             all_odds[cell] = odds if odds > _LEAST_ODDS else _LEAST_ODDS
@@ -88,7 +94,7 @@ class Rates:
             if ordered and odds < all_odds[cell + 1]:
                 self._keep_order(cell, 1)
         if n_accepted < len(cells):
-            drifted, held, step = self._reject(cells[n_accepted], factor, drift)
+            drifted, held, step = self._reject(cells[n_accepted], factor, drift, even)
             expected, excess, seen = expected + drifted, excess + held, 1.0
             moved *= step
         if not self._ordered:
@@ -107,12 +113,15 @@ class Rates:
             moved = [min(most, max(least, odds)) for odds in moved]
         self.odds[:-1] = moved
 
-    def _reject(self, cell: int, factor: float, drift: float) -> tuple[float, float, float]:
+    def _reject(
+        self, cell: int, factor: float, drift: float, even: bool
+    ) -> tuple[float, float, float]:
         """A token was rejected: how likely that was, the drift known; how likely it was not; and
         what that makes of its odds."""
         odds, n = self.odds[cell], self.n_tried[cell]
         held = 1.0 / (1.0 + odds * factor)
-        step = 1.0 + (_RATES[n] if n < _N_RATES else _FLOOR) * held
+        told = held / (1.0 - held) ** 0.5 if even else held
+        step = 1.0 + (_RATES[n] if n < _N_RATES else _FLOOR) * told
         self.odds[cell] = min(_MOST_ODDS, odds * step)
         self.n_tried[cell] = n + 1
         if self._ordered and cell and self.odds[cell] > self.odds[cell - 1]:
@@ -160,12 +169,18 @@ class Acceptance:
         self.by_position = Rates([_MODEL_RATE] * MAX_POSITIONS)
 
     def observe_confidence(
-        self, confidence: Sequence[float], n_accepted: int, difficulty: Difficulty
+        self,
+        confidence: Sequence[float],
+        n_accepted: int,
+        difficulty: Difficulty,
+        *,
+        even: bool = False,
     ) -> None:
-        """A draft with these confidences, and how many of its tokens were accepted."""
+        """A draft with these confidences, and how many of its tokens were accepted; `even`: made by
+        a model. It is seen only where it drafts, and has to be learned from fewer tokens."""
         tried = confidence[: n_accepted + 1]
         cells = [CELL_OF[int(sure * STEPS)] for sure in tried]
-        self.by_confidence.observe(cells, min(n_accepted, len(cells)), difficulty)
+        self.by_confidence.observe(cells, min(n_accepted, len(cells)), difficulty, even=even)
 
     def observe_position(self, n_drafted: int, n_accepted: int, difficulty: Difficulty) -> None:
         """The same for a draft whose confidences are not looked at."""
