@@ -144,6 +144,7 @@ class Rows(ScriptedModel):
         self._out = np.empty((1024, n_vocab), np.float32)
         self._states = np.ones((1024, WIDTH), np.float32)
         self.cpu_s = 0.0  # of the script itself
+        self._until = 0.0  # a pass that was only started takes so long
         self.follower: Follower | None = None  # is told the states of every pass
         self.told: Callable[[float, float], None] = lambda _began, _ended: None  # of every pass
 
@@ -159,6 +160,18 @@ class Rows(ScriptedModel):
         if self.follower is not None:
             self.follower.follow(spans, [self._states[: len(s.tokens)].copy() for s in spans])
         return found
+
+    def start(self, spans: Sequence[Span]) -> None:
+        """As a GPU does: it takes its time from here on, whatever else is done."""
+        began, cpu = max(self._clock(), self._until), time.thread_time()
+        self._started = self._rows(spans)
+        self.cpu_s += time.thread_time() - cpu
+        self._until = began + self._price(len(spans), sum(len(span.tokens) for span in spans))
+        self.told(began, self._until)
+
+    def fetch(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        self._clock.spend(max(0.0, self._until - self._clock()))
+        return super().fetch(spans)
 
     def _rows(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         found, at = [], 0
@@ -320,8 +333,8 @@ class Begun:
     scheduler: Scheduler
     answers: list[Answer]
     clock: Clock
-    models: Sequence[Rows]  # whose passes the rounds' thread makes
-    between: Between  # for the passes of another thread
+    models: Sequence[Rows]  # whose passes the rounds' thread makes, the target first
+    between: Between  # the draft model's passes
 
 
 def begin(kind: str, mode: Mode, n: int, script: Script) -> Begun:
@@ -347,22 +360,23 @@ def begin(kind: str, mode: Mode, n: int, script: Script) -> Begun:
     while any(answer.n_generated < 2 for answer in answers):
         scheduler.step()
     between = Between()
-    if ahead:
-        _watch(between, target, drafter, proposers["model"])
+    target.told, drafter.told = between.verified, between.drafted
+    if "model" in proposers:
+        _watch(between, proposers["model"])
     return Begun(scheduler, answers, clock, (target,) if ahead else (target, drafter), between)
 
 
-def _watch(between: Between, target: Rows, drafter: Rows, model: Proposer) -> None:
-    """Whoever drafts ahead does so on a thread of its own, and is waited for where it is asked."""
-    assert isinstance(model, DraftAhead)
-    target.told, drafter.told = between.verified, between.drafted
-    propose = model.drafter.propose
+def _watch(between: Between, model: Proposer) -> None:
+    """A round waits for a draft model that makes passes for it; one that drafts ahead makes none
+    for what is ready."""
+    asked = model.drafter if isinstance(model, DraftAhead) else model
+    propose = asked.propose
 
     def waited(asks: Sequence[Ask]) -> list[Draft]:
         between.wait()
         return propose(asks)
 
-    model.drafter.propose = waited  # type: ignore[method-assign]
+    asked.propose = waited  # type: ignore[method-assign]
 
 
 def _proposers(kind: str, target: Rows, drafter: Rows) -> dict[str, Proposer]:
@@ -391,12 +405,12 @@ class Step:
 
 def _timed(begun: Begun) -> Step:
     clock, models = begun.clock, begun.models
-    began, busy = clock(), sum(model.busy_s for model in models)
+    began, busy = clock(), models[0].busy_s
     cpu, script = time.thread_time(), sum(model.cpu_s for model in models)
     begun.scheduler.step()
     cpu_s = time.thread_time() - cpu - (sum(model.cpu_s for model in models) - script)
-    all_s, inside_s = clock() - began, sum(model.busy_s for model in models) - busy
-    return Step(all_s, all_s - inside_s - begun.between.inside_s, cpu_s)
+    all_s, inside_s = clock() - began, models[0].busy_s - busy + begun.between.inside_s
+    return Step(all_s, all_s - inside_s, cpu_s)
 
 
 def _cost(

@@ -127,10 +127,17 @@ class Meter:
         scheduler = parlay.engine._scheduler
         self._between = Between()
         self._step, self._decode = scheduler.step, self._target.decode
-        self._draft = self._passes.decode
+        self._draft, self._start, self._fetch = (
+            drafter.passes.decode,
+            drafter.passes.start,
+            drafter.passes.fetch,
+        )
+        self._draft_s, self._begun = 0.0, list[float]()  # the last pass's time; when others began
         scheduler.step = self.step  # type: ignore[method-assign]
         self._target.decode = self.decode  # type: ignore[method-assign]
         self._passes.decode = self.draft  # type: ignore[method-assign]
+        self._passes.start = self.start  # type: ignore[method-assign]
+        self._passes.fetch = self.fetch  # type: ignore[method-assign]
 
     def step(self) -> None:
         self._waited_s, self._rows_s, self._spans = 0.0, 0.0, []
@@ -170,10 +177,22 @@ class Meter:
 
     def draft(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         """A pass of the draft model; what Python does before it is none of llama.cpp's."""
-        busy = self._passes.busy_s
+        busy, self._begun = self._passes.busy_s, []
         found = self._draft(spans)
-        ended = time.perf_counter()
-        self._between.drafted(ended - (self._passes.busy_s - busy), ended)
+        ended, self._draft_s = time.perf_counter(), self._passes.busy_s - busy
+        self._between.drafted(ended - self._draft_s, ended)
+        return found
+
+    def start(self, spans: Sequence[Span]) -> None:
+        self._begun.append(time.perf_counter())
+        self._start(spans)
+
+    def fetch(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        """When a pass ended that was only started is not seen: it takes as long as the last one."""
+        found, ended = self._fetch(spans), time.perf_counter()
+        first_s, n = self._begun[0], len(self._begun)
+        self._between.drafted(first_s, min(ended, first_s + n * self._draft_s))
+        self._begun = []
         return found
 
     def watch(self, drafter: DraftModel | DraftAhead) -> None:

@@ -65,11 +65,13 @@ class ScriptedModel:
         self.fail_next = 0  # so many passes will fail
         self.closed = False
         self.meanwhile: Callable[[], None] = nothing
+        self._started: list[NDArray[np.float32]] = []
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         if self.fail_next:
             self.fail_next -= 1
             raise DecodeError("scripted failure", code=-3)
+        self._started = []
         self.shapes.append(tuple(len(span.tokens) for span in spans))
         return [self._read(span) for span in spans]
 
@@ -84,7 +86,11 @@ class ScriptedModel:
         return np.array(rows[span.read], np.float32)
 
     def start(self, spans: Sequence[Span]) -> None:
-        self.decode(spans)
+        self._started = self.decode(spans)
+
+    def fetch(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        assert len(spans) == len(self._started), "another pass was made since"
+        return self._started
 
     def settle(self) -> None:
         """Nothing runs on."""

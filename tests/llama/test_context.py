@@ -169,6 +169,15 @@ def test_one_cache_for_all_says_what_caches_apart_say(open_context: Open) -> Non
     assert np.allclose(found[1], cold(context, TEXTS[1][:9]), atol=NEAR)
 
 
+def test_the_rows_of_a_pass_that_was_started_are_fetched_later(open_context: Open) -> None:
+    context, other = open_context(), open_context()
+    spans = [Span(0, 0, TEXTS[0][:8], 1), Span(1, 0, TEXTS[1][:8], 2)]
+    expected = other.decode(spans)
+    context.start(spans)
+    fetched = context.fetch(spans)
+    assert [rows.tolist() for rows in fetched] == [rows.tolist() for rows in expected]
+
+
 def test_a_pass_that_is_only_started_is_done_once_it_settles(open_context: Open) -> None:
     context = open_context()
     context.start([Span(0, 0, TEXTS[0][:8], 0)])

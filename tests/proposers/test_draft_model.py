@@ -81,10 +81,13 @@ STEPS = st.tuples(st.integers(0, 1), EVENTS, st.sampled_from([0, 1, 3, 6]))
 
 @settings(max_examples=100)
 @given(
-    steps=st.lists(STEPS, min_size=4, max_size=20), steady=st.booleans(), seed=st.integers(0, 1000)
+    steps=st.lists(STEPS, min_size=4, max_size=20),
+    steady=st.booleans(),
+    eager=st.booleans(),
+    seed=st.integers(0, 1000),
 )
 def test_whatever_happens_the_cache_is_a_prefix_of_the_text_and_nothing_is_decoded_twice(
-    steps: list[tuple[int, tuple[str, int], int]], steady: bool, seed: int
+    steps: list[tuple[int, tuple[str, int], int]], steady: bool, eager: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     model = (Steady if steady else ScriptedModel)(LOGITS, N_VOCAB, context_size=400)
@@ -93,19 +96,30 @@ def test_whatever_happens_the_cache_is_a_prefix_of_the_text_and_nothing_is_decod
     for seq_id, (event, n), window in steps:
         happen(proposer, seq_id, texts[seq_id], event, n, rng)
         if window:  # else the proposer hears nothing of what was said
-            check_draft(model, proposer, seq_id, texts[seq_id], window)
+            check_draft(model, proposer, seq_id, texts[seq_id], window, eager=eager)
+        elif eager:  # or it sets out, and something else was chosen
+            proposer.set_out(Ask(seq_id, texts[seq_id].tokens, 1))
+            happen(proposer, seq_id, texts[seq_id], "pause", 1, rng)
     for seq_id, text in texts.items():  # and after all of it the next draft is right
         check_draft(model, proposer, seq_id, text, 3)
 
 
 def check_draft(
-    model: ScriptedModel, proposer: DraftModel, seq_id: int, text: Text, window: int
+    model: ScriptedModel,
+    proposer: DraftModel,
+    seq_id: int,
+    text: Text,
+    window: int,
+    *,
+    eager: bool = False,
 ) -> None:
     known = common(model.cache.get(seq_id, []), text.tokens[:-1])
     n_ready = proposer.ready(
         seq_id, text.tokens
     ).n_tokens  # drafted before, and the text went that way
     model.shapes.clear()
+    if eager:
+        proposer.set_out(Ask(seq_id, text.tokens, window))
     (draft,) = proposer.propose([Ask(seq_id, text.tokens, window)])
     drafted = greedy(LOGITS, text.tokens, max(window, n_ready))
     assert draft.tokens == drafted[:window]
@@ -158,6 +172,62 @@ def test_a_fully_accepted_draft_costs_the_bonus_and_its_last_token_only() -> Non
 
 def test_a_rejected_draft_costs_the_recovered_token_only() -> None:
     assert next_shapes(lambda draft: [draft[0], (draft[1] + 1) % N_VOCAB]) == [(1,)] * 4
+
+
+# -- setting out -------------------------------------------------------------------------------
+
+
+def set_out(model: ScriptedModel, n_new: int) -> tuple[DraftModel, list[int]]:
+    """A drafter whose draft did not hold, after it has set out on the next one."""
+    proposer, tokens = drafter(model), [1, 2, 3]
+    (draft,) = proposer.propose([Ask(0, tokens, 4)])
+    tokens += [(draft.tokens[0] + 1) % N_VOCAB] * n_new
+    model.shapes.clear()
+    proposer.set_out(Ask(0, tokens, 4))
+    return proposer, tokens
+
+
+@pytest.mark.parametrize("n_new", [1, 2, 4])
+def test_what_was_begun_before_anybody_asked_is_not_read_again(n_new: int) -> None:
+    model = Steady(LOGITS, N_VOCAB)
+    proposer, tokens = set_out(model, n_new)
+    assert model.shapes == [(1,)] * n_new
+    (draft,) = proposer.propose([Ask(0, tokens, 4)])
+    assert draft.tokens == greedy(LOGITS, tokens, 4)
+    assert model.shapes == [(1,)] * (n_new + 3)
+
+
+def test_nothing_is_begun_that_takes_another_shape_or_no_time_of_a_device() -> None:
+    for model, n_new in ((Steady(LOGITS, N_VOCAB), 5), (ScriptedModel(LOGITS, N_VOCAB), 1)):
+        set_out(model, n_new)
+        assert model.shapes == []
+
+
+def test_what_was_begun_is_of_no_use_once_the_text_has_gone_on() -> None:
+    proposer, tokens = set_out(Steady(LOGITS, N_VOCAB), 1)
+    tokens.append(tokens[-1])  # the same word once more
+    (draft,) = proposer.propose([Ask(0, tokens, 4)])
+    assert draft.tokens == greedy(LOGITS, tokens, 4)
+
+
+def test_nothing_is_begun_where_a_draft_is_there() -> None:
+    model = Steady(LOGITS, N_VOCAB)
+    proposer = drafter(model)
+    (draft,) = proposer.propose([Ask(0, [1, 2, 3], 4)])
+    model.shapes.clear()
+    proposer.set_out(Ask(0, [1, 2, 3, *draft.tokens[:2]], 2))
+    assert model.shapes == []
+
+
+def test_a_drafter_that_fails_while_it_sets_out_knows_nothing_of_its_cache_any_more() -> None:
+    model = Steady(LOGITS, N_VOCAB)
+    proposer, tokens = set_out(model, 1)
+    model.fail_next = 1
+    with pytest.raises(DecodeError):
+        proposer.set_out(Ask(0, [*tokens, 5], 4))
+    assert model.cache == {}
+    (draft,) = proposer.propose([Ask(0, tokens, 4)])
+    assert draft.tokens == greedy(LOGITS, tokens, 4)
 
 
 # -- shapes ------------------------------------------------------------------------------------

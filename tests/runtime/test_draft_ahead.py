@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from parlay import Parlay
+from parlay.control.controller import Choice, View
 from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
-from parlay.proposers.ahead import THREAD, DraftAhead
+from parlay.proposers.ahead import THREAD, DraftAhead, _Walk
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.proposer import Ask
@@ -194,6 +195,35 @@ def test_a_drafter_that_fails_ahead_costs_a_draft_and_not_a_word(
     made.rig.finish()
     assert made.rig.text(seq) == plain(REQUEST)
     assert seq.counts.fallbacks[Fallback.DRAFT_ERROR] == 1
+
+
+def test_a_drafter_with_nothing_to_do_begins_before_the_bets_are_weighed(
+    beside: Callable[..., Beside], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = beside(2)  # whose drafts never hold
+    made.meanwhile = lambda: made.wait(100)  # until it has gone as far as it shall
+    weighed: list[int] = []
+    choose = made.rig.controller.choose
+
+    def counted(views: Sequence[View]) -> list[Choice]:
+        weighed.append(made.drafter.length(views[0].seq_id) - views[0].n_context)
+        return choose(views)
+
+    monkeypatch.setattr(made.rig.controller, "choose", counted)
+    (seq,) = made.rig.run(REQUEST)
+    assert made.rig.text(seq) == plain(REQUEST)
+    assert weighed[1:-1] == [1] * len(weighed[1:-1])  # it has read the last token, too
+
+
+def test_a_round_does_not_wait_for_a_drafter_that_is_busy(beside: Callable[..., Beside]) -> None:
+    made = beside()
+    seq = made.begun(REQUEST)
+    n_passes, made.ahead._walk = len(made.drafter.shapes), _Walk(())  # that has not ended
+    made.ahead.set_out(Ask(seq.seq_id, [*seq.tokens, 1], WINDOW))
+    assert len(made.drafter.shapes) == n_passes
+    made.ahead._walk.ended = True
+    made.rig.finish()
+    assert made.rig.text(seq) == plain(REQUEST)
 
 
 def test_a_drafter_may_be_taken_away_between_two_rounds(beside: Callable[..., Beside]) -> None:

@@ -43,7 +43,7 @@ def calls(kind: str, window: int) -> float:
         for _ in range(N_ROUNDS):
             scheduler.step()
 
-    _, n_calls = python_calls(rounds, outside=Rows.decode)
+    _, n_calls = python_calls(rounds, Rows.decode, Rows.start, Rows.fetch)
     assert [r.n_drafted for r in answer.rounds][-N_ROUNDS + 1 :] == [window] * (N_ROUNDS - 1)
     return n_calls / N_ROUNDS
 

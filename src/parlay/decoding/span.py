@@ -120,6 +120,12 @@ class Loaded(Cached, Protocol):
 class LoadedPasses(Passes, Loaded, Protocol):
     """A model with a cache of several sequences, whose texts are kept and put away."""
 
+    def start(self, spans: Sequence[Span]) -> None:
+        """One pass, maybe still running when this comes back."""
+
+    def fetch(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        """The rows of the pass that was started last; waits for it."""
+
     def save(self, seq_id: int) -> Saved:
         """A copy of a sequence in RAM; what stays of it may be shorter."""
 
@@ -135,9 +141,6 @@ class Target(LoadedPasses, Protocol):
     """The model whose text is made. What its passes read of prompts need not be waited for."""
 
     meanwhile: Callable[[], None]  # called while a device computes a pass, before it is waited for
-
-    def start(self, spans: Sequence[Span]) -> None:
-        """One pass without logits, maybe still running when this comes back."""
 
     def settle(self) -> None:
         """Wait until nothing runs."""

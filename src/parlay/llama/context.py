@@ -82,19 +82,19 @@ class Context:
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         """One pass over all spans. Returns, per span, its last `n_logits` rows as a view."""
-        rows = self.decode_rows(spans)
-        if len(spans) == 1:
-            return [rows]
-        found, at = [], 0
-        for span in spans:
-            found.append(rows[at : at + span.n_logits])
-            at += span.n_logits
-        return found
+        return _apart(self.decode_rows(spans), spans)
 
     def start(self, spans: Sequence[Span]) -> None:
-        """One pass without logits. A GPU still works on it when this comes back."""
+        """One pass. A GPU still works on it when this comes back."""
         self._launch(spans)
         self._tell(spans)
+
+    def fetch(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        """The rows of the pass that was started last. Waits for a GPU to finish."""
+        started = time.perf_counter()
+        rows = self._logits(sum([span.n_logits for span in spans]))
+        self.busy_s += time.perf_counter() - started
+        return _apart(rows, spans)
 
     def settle(self) -> None:
         """Wait for passes that were only started: their time must not be taken for the next's."""
@@ -359,6 +359,17 @@ class Context:
     def _open_handle(self) -> int:
         assert self._handle is not None, "a closed context runs no passes"
         return self._handle
+
+
+def _apart(rows: NDArray[np.float32], spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+    """The rows of each span."""
+    if len(spans) == 1:
+        return [rows]
+    found, at = [], 0
+    for span in spans:
+        found.append(rows[at : at + span.n_logits])
+        at += span.n_logits
+    return found
 
 
 class Batch:

@@ -114,6 +114,16 @@ class DraftAhead:
             raise failure
         return self.drafter.propose(asks)
 
+    def set_out(self, ask: Ask) -> None:
+        """Begin a draft that is likely to be asked for, if the thread has nothing else to do: what
+        it is in the middle of is waited for later, while the round goes on."""
+        busy = not self._walk.ended or any(not r.called_back for r in self._readings.values())
+        if not busy and self._failure is None:
+            try:
+                self._call(partial(self.drafter.set_out, ask))
+            except Exception as error:  # told to whoever asks next
+                self._failure = error
+
     def ahead(self, further: Sequence[Further]) -> None:
         """Draft on for these sequences, until asked for something else. Comes back at once."""
         ways = [way for each in further if (way := self._way(each)) is not None]

@@ -35,6 +35,19 @@ class _Cached:
     n_checked: int = 0  # so many tokens are known to equal the sequence's
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """The pass that a draft begins with, started before anybody asked for the draft."""
+
+    span: Span
+    n_tokens: int  # of the text
+
+    def is_for(self, drafting: Drafting) -> bool:
+        ask = drafting.ask
+        same = ask.seq_id == self.span.seq_id and len(ask.tokens) == self.n_tokens
+        return same and not drafting.tokens and ask.tokens[-1] == self.span.tokens[0]
+
+
 class DraftModel:
     """A drafter with a cache of its own, one row per sequence and pass."""
 
@@ -47,6 +60,7 @@ class DraftModel:
         self._limits = limits
         self._cached: dict[int, _Cached] = {}
         self._chains: dict[int, Drafting] = {}  # the latest draft of every sequence
+        self._begun: _Begun | None = None  # what a device may be reading now
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         try:
@@ -54,6 +68,31 @@ class DraftModel:
         except Exception:
             self._reset()  # what the cache holds now is unknown
             raise
+
+    def set_out(self, ask: Ask) -> None:
+        """A draft for this text is likely to be asked for: let a GPU read what is new of it while
+        that is weighed. Nothing is begun where something is drafted already."""
+        if not self._model.steady or not self._has_room(ask) or self._leads_on(ask):
+            return
+        try:
+            lacking = self._lacking(ask.seq_id, ask.tokens)
+            if len(lacking) > _STEADY_CATCH_UP:
+                return
+            cached = self._cached[ask.seq_id].tokens
+            for token in lacking:
+                span = Span(ask.seq_id, len(cached), [token], 1)
+                self._model.start([span])
+                cached.append(token)
+            self._begun = _Begun(span, len(ask.tokens))
+        except Exception:
+            self._reset()
+            raise
+
+    def _leads_on(self, ask: Ask) -> bool:
+        """Whether there is a draft for a text already."""
+        chain = self._chains.get(ask.seq_id)
+        n = None if chain is None else chain.n_agreed(ask.tokens)
+        return chain is not None and n is not None and n < len(chain.tokens)
 
     def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
         drafting = [self._drafting(ask) for ask in asks]
@@ -143,6 +182,7 @@ class DraftModel:
         # The cache may share a prefix with what comes next: keep it, trust none of it.
         self._slot(seq_id).n_checked = 0
         self._chains.pop(seq_id, None)
+        self._begun = None
 
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
         """Nothing to learn; the cache stays for the next turn."""
@@ -150,6 +190,7 @@ class DraftModel:
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
         slot = self._slot(seq_id)
         self._chains.pop(seq_id, None)
+        self._begun = None
         # Move what the target moved; a cache that cannot, or ends before that, is cut.
         if slot.n_checked >= keep + discard and self._model.can_shift:
             self._model.shift(seq_id, keep, discard)
@@ -168,6 +209,7 @@ class DraftModel:
             self._model.clear(seq_id)
         self._cached.clear()
         self._chains.clear()
+        self._begun = None
 
     def _has_room(self, ask: Ask) -> bool:
         return ask.window > 0 and len(ask.tokens) + ask.window <= self._model.context_size
@@ -204,6 +246,11 @@ class DraftModel:
 
     def _catch_up(self, going: Sequence[Drafting]) -> list[Rows]:
         """Feed every sequence's missing tokens; return their rows, those of the last ones last."""
+        begun, self._begun = self._begun, None
+        if begun is not None and len(going) == 1 and begun.is_for(going[0]):
+            rows = self._model.fetch([begun.span])
+            self._mark(going)
+            return rows
         missing = {d.ask.seq_id: self._missing(d) for d in going}
         share = self._limits.n_batch // max(1, len(missing))
         largest = 1 if self._model.steady else share  # the longest span that may carry logits
@@ -215,10 +262,14 @@ class DraftModel:
             self._decode(fed, n_logits=int(all(len(tokens) == 1 for tokens in fed.values())))
             missing = {s: rest[len(fed.get(s, ())) :] for s, rest in missing.items()}
         rows = self._decode(missing, n_logits=1)
-        for d in going:
-            if not d.tokens:  # where a cache that cannot be cut comes back to, if the draft fails
-                self._model.mark(d.ask.seq_id)
+        self._mark(going)
         return rows
+
+    def _mark(self, going: Sequence[Drafting]) -> None:
+        """Where a cache that cannot be cut comes back to, if the draft fails."""
+        for d in going:
+            if not d.tokens:
+                self._model.mark(d.ask.seq_id)
 
     def _bite(self, n_missing: int, share: int) -> int:
         """How much to feed at once before the last pass."""
@@ -229,6 +280,7 @@ class DraftModel:
     def _decode(self, fed: dict[int, list[int]], n_logits: int) -> list[Rows]:
         if not fed:
             return []
+        self._begun = None
         cached, spans = self._cached, []
         for seq_id, tokens in fed.items():  # each was looked up before: what it lacks is known
             spans.append(Span(seq_id, len(cached[seq_id].tokens), tokens, n_logits))
@@ -253,6 +305,7 @@ class DraftModel:
         """Every draft's last token, one row each: the shape stays the same from pass to pass."""
         if not going:
             return []
+        self._begun = None
         spans = []
         for d in going:
             cached = self._cached[d.ask.seq_id].tokens

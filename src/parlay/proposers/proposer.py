@@ -85,6 +85,14 @@ class Foresighted(Protocol):
 
 
 @runtime_checkable
+class Eager(Protocol):
+    """A proposer that can set out on a draft before it is asked for it."""
+
+    def set_out(self, ask: Ask) -> None:
+        """A draft for this text is likely to be asked for. Comes back as soon as it is begun."""
+
+
+@runtime_checkable
 class Preparing(Protocol):
     """A proposer that can do now what the next draft would take longer for."""
 
@@ -177,6 +185,11 @@ def looks_ahead(proposer: object) -> TypeGuard[Foresighted]:
 def provides(proposer: object) -> TypeGuard[Provident]:
     """Whether it may have drafted something already."""
     return _follows(proposer, Provident)
+
+
+def sets_out(proposer: object) -> TypeGuard[Eager]:
+    """Whether it can begin before it is asked."""
+    return _follows(proposer, Eager)
 
 
 def indexes(proposer: object) -> TypeGuard[Indexing]:

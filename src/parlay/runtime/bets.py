@@ -30,8 +30,10 @@ from parlay.proposers.proposer import (
     provides,
     reads,
     reads_along,
+    sets_out,
 )
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
+from parlay.runtime.asks import free_ask, model_ask
 from parlay.runtime.exact.composition import ANY_SHAPE, Frame
 from parlay.runtime.faults import Faults
 from parlay.runtime.placed_bet import FAILED, Bet, bet_on
@@ -86,6 +88,7 @@ class Bets:
         self.learn_last: Callable[[], None] = nothing  # what the last pass showed, if not yet done
         self._quiet: _Quiet | None = None  # the last one that was plain whatever came before it
         self._staked = False  # whether anything was drafted for the last round
+        self._modelled: tuple[Sequence, Choice] | None = None  # it was alone, by a draft model
         self._glances = Glances()
         self._looks: dict[int, tuple[int, Draft]] = {}  # by sequence: its tokens then, the draft
         self._faults = Faults()
@@ -138,6 +141,7 @@ class Bets:
         if not sequences:
             return []
         if self._staked or not self._rests_on(sequences, frame):
+            self._set_out(sequences)
             self.learn_last()
             if not self._rests_on(sequences, frame):
                 return self._weigh(sequences, frame)
@@ -145,6 +149,20 @@ class Bets:
         self._staked = False
         self.controller.due(len(sequences))  # a plain round like an earlier one: no second thought
         return self._quiet.placed
+
+    def _set_out(self, sequences: Seq[Sequence]) -> None:
+        """Whoever drafted for the last round is likely to be asked again: a draft model that can
+        begins with what is new of the text, while that is learned from and the bets are weighed."""
+        modelled, self._modelled = self._modelled, None
+        if modelled is None or len(sequences) > 1 or modelled[0] is not sequences[0]:
+            return
+        seq, choice = modelled
+        proposer = self.proposers.get(choice.proposer)
+        if proposer is not None and sets_out(proposer) and seq.n_remaining > 1:
+            try:
+                proposer.set_out(model_ask(seq, choice))
+            except Exception as error:
+                self._faults.tell(f"the proposer {choice.proposer} failed to set out", error)
 
     def _rests_on(self, sequences: Seq[Sequence], frame: Frame) -> bool:
         """Whether the coming round is plain as an earlier one was."""
@@ -175,6 +193,8 @@ class Bets:
             for choice, draft, view in zip(choices, drafts, views, strict=True)
         ]
         self._staked = any(bet.draft.tokens or bet.n_dropped for bet in placed)
+        if n == 1 and self._staked and choices[0].proposer not in self._free:
+            self._modelled = None if sequences[0].constraint else (sequences[0], choices[0])
         if quiet:
             again = [Bet(bet.choice, NO_DRAFT) for bet in placed]
             self._quiet = _Quiet(list(sequences), frame, tuple(self.proposers), again)
@@ -210,7 +230,7 @@ class Bets:
         if seq.constraint is None or seq.request.plain or not seq.n_generated:
             return False
         skeleton = self.proposers.get(SKELETON)
-        return isinstance(skeleton, SkeletonProposer) and skeleton.at_mark(_free_ask(seq, 0))
+        return isinstance(skeleton, SkeletonProposer) and skeleton.at_mark(free_ask(seq, 0))
 
     def glance(self, sequences: Seq[Sequence]) -> None:
         """A device computes, and nothing was searched for: see whether texts repeat themselves
@@ -230,7 +250,7 @@ class Bets:
         """The longest draft of the free proposers that look into texts."""
         allowed = self.proposers if seq.request.proposers is None else seq.request.proposers
         names = [n for n in allowed if n in self._free and n != SKELETON and n in self.proposers]
-        ask = replace(_free_ask(seq, WINDOW), constraint=None)
+        ask = replace(free_ask(seq, WINDOW), constraint=None)
         found = [self._propose(name, (ask,))[0] for name in names]
         return max(found, key=lambda draft: len(draft.tokens), default=NO_DRAFT)
 
@@ -363,7 +383,7 @@ class Bets:
         """What each free proposer would draft, as far as a grammar lets it."""
         if not names:
             return _NO_OFFERS
-        ask = _free_ask(seq, window)
+        ask = free_ask(seq, window)
         offers = {name: self._propose(name, (ask,))[0] for name in names}
         forced = offers.get(SKELETON, NO_DRAFT)
         if forced.tokens and len(forced.tokens) < window:
@@ -400,7 +420,7 @@ class Bets:
             # What the grammar forces needs no model: it drafts on from there.
             ahead = [self._forced(name, sequences[i], views[i], choices[i]) for i in at]
             asks = [
-                self._until_forced(behind(_model_ask(sequences[i], choices[i]), forced), views[i])
+                self._until_forced(behind(model_ask(sequences[i], choices[i]), forced), views[i])
                 for i, forced in zip(at, ahead, strict=True)
             ]
             found = self._propose(name, asks)
@@ -454,7 +474,7 @@ def _begin(proposer: Proposer, seq: Sequence) -> None:
 
 def _prepare(proposer: Proposer, seq: Sequence, draft: Seq[int]) -> None:
     if prepares(proposer):
-        proposer.prepare(_free_ask(seq, 0))
+        proposer.prepare(free_ask(seq, 0))
     if draft and expects(proposer):
         proposer.expect(seq.seq_id, seq.tokens, draft)
 
@@ -468,7 +488,7 @@ def _read_along(proposer: Proposer, seq: Sequence) -> None:
     request = seq.request
     allowed = request.proposers is None or proposer.name in request.proposers
     if allowed and not request.plain and reads_along(proposer):
-        proposer.read_along(_model_ask(seq, _UNSET))
+        proposer.read_along(model_ask(seq, _UNSET))
 
 
 def _can_say(name: str, seq: Sequence) -> bool:
@@ -476,32 +496,3 @@ def _can_say(name: str, seq: Sequence) -> bool:
     if name == PREDICTION:
         return bool(seq.request.expected)
     return name != SKELETON or seq.constraint is not None
-
-
-def _model_ask(seq: Sequence, choice: Choice) -> Ask:
-    request = seq.request
-    return Ask(
-        seq.seq_id,
-        seq.tokens,
-        choice.window,
-        sampling=request.sampling,
-        position=seq.n_generated,
-        rejection=request.verification == "rejection" and not request.sampling.greedy,
-        keep_going=choice.keep_going,
-        n_prompt=len(request.prompt),
-        constraint=seq.constraint,
-        owner=request.memory,
-    )
-
-
-def _free_ask(seq: Sequence, window: int) -> Ask:
-    request = seq.request
-    return Ask(
-        seq.seq_id,
-        seq.tokens,
-        window,
-        n_prompt=len(request.prompt),
-        expected=request.expected,
-        constraint=seq.constraint,
-        owner=request.memory,
-    )
