@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from parlay.control.looks import Looks
 
 
@@ -30,3 +32,20 @@ def test_more_than_eight_tokens_that_came_vouch_for_a_drafter_and_a_bad_look_tak
         looks.saw(n_right)
         vouched.append(looks.vouch)
     assert vouched == [False, True, False]
+
+
+def test_looks_beside_passes_go_on_every_few_rounds_whatever_they_show() -> None:
+    looks, at = Looks(cheap=True), []
+    for i in range(600):
+        if looks.due():
+            at.append(i)
+            looks.asked()
+            looks.saw(0)
+    assert max(b - a for a, b in pairwise(at)) == 32
+
+
+def test_rounds_that_nobody_weighed_count_as_waited_for() -> None:
+    looks = Looks()
+    looks.saw(0)
+    assert not looks.due()
+    assert looks.due(n_rounds=3)

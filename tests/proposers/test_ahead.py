@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
 from parlay.errors import DecodeError
@@ -495,3 +496,83 @@ def test_an_answer_it_had_no_part_in_says_nothing(model: Gated, ahead: DraftAhea
     ahead.read_along(Ask(0, PROMPT, 0))
     ahead._submit(lambda: None).result()
     assert len(model.shapes) == N_READS + N_FIRST
+
+
+def look_at(ahead: DraftAhead, model: Gated, text: list[int], window: int = 4) -> None:
+    """The drafter makes a draft beside passes: its first one has begun and waits."""
+    model.gated = True
+    ahead.look(Ask(0, text, window, keep_going=lambda _sure: True))
+    model.wait_for_pass()
+
+
+def seen(ahead: DraftAhead, seq_id: int = 0) -> Draft:
+    """What a look has made, as soon as it has ended."""
+    ahead._submit(lambda: None).result(timeout=PATIENCE_S)
+    draft = ahead.looked(seq_id)
+    assert draft is not None
+    return draft
+
+
+def test_a_look_is_made_beside_the_target_and_told_once_it_is_made(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    text = [1, 2, 3]
+    look_at(ahead, model, text)
+    assert ahead.looked(0) is None
+    model.open_gate()
+    draft = seen(ahead)
+    assert list(draft.tokens) == greedy(text, 4)
+    assert len(draft.confidence) == 4
+
+
+def test_a_look_that_is_behind_the_text_is_made_to_its_end_as_long_as_it_agrees(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    text = [1, 2, 3]
+    look_at(ahead, model, text)
+    expected = greedy(text, 4)
+    text += expected[:2]  # the target was faster than the drafter read
+    model.open_gate()
+    assert list(seen(ahead).tokens) == expected
+
+
+def test_a_look_ends_where_the_text_says_something_else(model: Gated, ahead: DraftAhead) -> None:
+    text = [1, 2, 3]
+    look_at(ahead, model, text)
+    expected = greedy(text, 4)
+    text.append(other(expected[0]))
+    model.open_gate()
+    assert list(seen(ahead).tokens) == expected[:1]
+
+
+def test_whoever_asks_for_a_draft_waits_for_one_pass_of_a_look_at_most(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    text = [1, 2, 3]
+    look_at(ahead, model, text, window=32)
+    reading = ahead._readings[0]
+    caller = threading.Thread(target=lambda: ahead.propose([Ask(0, text, 2)]))
+    caller.start()
+    while not reading.called_back:  # it has asked; the pass is still under way
+        assert caller.is_alive()
+    model.open_gate()
+    caller.join(PATIENCE_S)
+    assert not caller.is_alive()
+    assert len(model.shapes) <= 1 + 3  # the look's, what is missing, two tokens
+
+
+def test_a_look_at_drafts_that_are_bound_to_their_ask_shows_nothing(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    ahead.look(Ask(0, [1, 2, 3], 4, rejection=True))
+    assert ahead.looked(0) == NO_DRAFT
+    assert not model.threads
+
+
+def test_what_was_read_for_a_look_is_not_missing_from_the_next_draft(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    text = [1, 2, 3, 4, 5]
+    ahead.look(Ask(0, text, 4, keep_going=lambda _sure: True))
+    seen(ahead)
+    assert ahead.n_unread(0, text) <= 1

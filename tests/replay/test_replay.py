@@ -465,3 +465,44 @@ def test_a_prompt_that_is_read_beside_the_target_is_not_caught_up_with() -> None
     assert costs.drafter is not None
     each_s = costs.drafter.catch_up_s(texts[0].n_prompt + 1) - costs.drafter.catch_up_s(1)
     assert seconds(along=False) - seconds(along=True) == pytest.approx(len(texts) * each_s)
+
+
+def with_shipped_drafter() -> CostTable:
+    """Prices of an 8B beside the shipped draft model, as a start on an H200 measured them."""
+    record = next(c for c in shipped_tables() if c.name == "gpu-8b-q5_0-streams").to_dict()
+    record["drafter"] = {
+        "steady_ms": {"1": 0.66, "2": 2.25, "8": 2.51, "32": 3.71, "256": 10.76},
+        "changed_ms": {"1": 1.88, "2": 2.25, "8": 2.51, "32": 3.71, "256": 10.76},
+        "settling_ms": 0.74,
+        "single_steps": True,
+        "both": {"slowdown": {"2": 1.047, "17": 1.063}, "ms": {"2": 0.495, "17": 0.36}},
+    }
+    return CostTable.from_dict(record)
+
+
+def drafted_by(name: str) -> list[Recording]:
+    """Recorded answers of 128 tokens with one of the recorded draft models only."""
+    answers = [each.first(128) for each in mixed_workload()]
+    return [replace(each, offers={"model": each.offers[name]}) for each in answers]
+
+
+def test_a_draft_model_nothing_is_known_of_is_bet_on_once_looks_have_shown_it_right() -> None:
+    """Its first bet is dear: it has to read the text, and the shape changes there and back."""
+    answers, costs = drafted_by("pruned"), with_shipped_drafter()
+    replay = Replay(answers, ("model",))
+    fixed = min(total(replay.run(FixedWindow(k), costs)).seconds for k in (2, 3, 5))
+    found = total(replay.run(ProfitController(costs.copy()), costs)).seconds
+    plain_s = sum(plain_seconds(each, costs) for each in answers)
+    assert fixed < plain_s / 1.2
+    assert found < fixed / 0.9
+
+
+def test_looks_at_a_draft_model_that_is_always_wrong_cost_less_than_one_percent() -> None:
+    wrong = [
+        replace(each, offers={"model": tuple(RecordedOffer(0, (0.95,) * 16) for _ in offers)})
+        for each in drafted_by("pruned")
+        for offers in each.offers.values()
+    ]
+    costs = with_shipped_drafter()
+    found = total(Replay(wrong, ("model",)).run(ProfitController(costs.copy()), costs)).seconds
+    assert found < sum(plain_seconds(each, costs) for each in wrong) / 0.99

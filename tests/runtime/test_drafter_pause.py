@@ -185,8 +185,8 @@ class Looking(NeverRests):
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         (view,) = views
-        if view.look is not None:
-            self.seen.append(view.look)
+        if view.looks is not None:
+            self.seen += view.looks
             self._pending = False
         if self._pending or view.max_window < 3:
             return [plain(Fallback.UNPROFITABLE)]

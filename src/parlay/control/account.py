@@ -56,6 +56,7 @@ class Account:
         self._spent: dict[int, float] = {}  # on searching and indexing, bet or not
         self._waited: dict[int, float] = {}  # in its own time: lost, if negative
         self._regained: dict[int, float] = {}  # by refused drafts that were right
+        self._shown: dict[int, float] = {}  # by drafts that were only looked at
         self._share: dict[int, float] = {}  # seconds that each request may lose by its length
         self._left = 0.0  # what requests that have ended left of theirs
         self._before: dict[int, dict[str, float]] = {}  # the record when each request began
@@ -66,7 +67,7 @@ class Account:
         lost = min(0.0, self._balance.get(seq_id, 0.0) - self._spent.get(seq_id, 0.0))
         self._left = max(0.0, self._left + self._share.pop(seq_id, 0.0) + lost)
         self._balance[seq_id] = self._spent[seq_id] = self._regained[seq_id] = 0.0
-        self._booked[seq_id], self._waited[seq_id] = set(), 0.0
+        self._booked[seq_id], self._waited[seq_id], self._shown[seq_id] = set(), 0.0, 0.0
         for proposer, won in self._record.items():  # one that lost gets another chance, one day
             if won < 0:
                 self._record[proposer] = _FORGIVEN * won
@@ -90,6 +91,10 @@ class Account:
     def regain(self, seq_id: int, seconds: float) -> None:
         """A refused draft would have won so much, or lost it."""
         self._regained[seq_id] = max(0.0, self._regained[seq_id] + seconds)
+
+    def show(self, seq_id: int, seconds: float) -> None:
+        """A draft that was only looked at would have won so much, or lost it."""
+        self._shown[seq_id] = max(0.0, self._shown[seq_id] + seconds)
 
     def allowance(
         self, seq_id: int, proposer: str, n_generated: int, plain_s: float, limit_s: float
@@ -143,9 +148,12 @@ class Account:
         if lost < 0:
             self._record[proposer] = min(0.0, lost + seconds)
 
-    def vouched(self, proposer: str, limit_s: float) -> float:
-        """Seconds that one may stake which this text has shown to be right, less what it lost."""
-        return max(0.0, limit_s + min(0.0, self._record.get(proposer, 0.0)))
+    def vouched(self, seq_id: int, proposer: str, limit_s: float) -> float:
+        """Seconds that one may stake which this text has shown to be right, less what it lost; and
+        what was lost in the text, as far as drafts that were only looked at make up for it."""
+        lost = -min(0.0, self._balance[seq_id] - self._spent[seq_id])
+        staked = max(0.0, limit_s + min(0.0, self._record.get(proposer, 0.0)))
+        return staked + min(lost, self._shown[seq_id])
 
     def first_stake(
         self, seq_id: int, proposer: str, n_generated: int, plain_s: float, n_remaining: int

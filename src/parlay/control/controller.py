@@ -36,7 +36,8 @@ class View:
     crowded: bool = False  # others wait for a slot, and gain by whoever ends sooner
     floor: int = 1  # rows of each sequence that the pass is padded to at least
     pads: bool = False  # whether its pass may be padded to any shape
-    look: Look | None = None  # what came of the last one that was asked for, told once
+    # What came of those that were asked for last, told once; None: nothing is known yet.
+    looks: Sequence[Look] | None = None
     shown: Sequence[Shown] = ()  # by the text in rounds without a search, told once
     # By draft model that reads without being asked: tokens it lacks before it can draft.
     unread: Mapping[str, int] = field(default_factory=dict)
@@ -66,7 +67,9 @@ class Choice:
     reason: str = ""
     ahead: bool = True  # whether its drafter, if it can, goes on while the target verifies
     n_ahead: int | None = None  # tokens of the next draft to make then; None: as many as now
-    look: bool = False  # the draft is kept out of the pass, and compared with the text as it comes
+    # The draft is kept out of the pass, and compared with the text as it comes. With a window of 0
+    # it is made beside passes, of as many tokens as may be made ahead, and another after it.
+    look: bool = False
     widths: Sequence[int] = ()  # by its rows, those to pad the pass to; none: as it is
 
     @property

@@ -24,13 +24,14 @@ from parlay.decoding.draft import Look
 from parlay.decoding.round import WAITS, Round
 
 # Reasons of choices that are learned from in another way.
-LOOKS, NOT_SEARCHED = "look", "not_searched"
+LOOKS, LOOKS_BESIDE, NOT_SEARCHED = "look", "look_beside", "not_searched"
 # The rate decoded at is averaged over about ten passes.
 _RATE_KEPT = 0.9
 # One pass is not believed to have taken more than so many times what it should have.
 _LARGEST_EXCESS = 2.0
 # A token that was only looked at and came makes up for so much of a pass that bets lost before.
-_VOUCHED = 0.25
+# In this text it makes up for twice as much, and one that did not come takes as much back.
+_VOUCHED, _SHOWN = 0.25, 0.5
 # Of the neighbours of a request, so many end before it does.
 _ENDS_SOONER = 0.5
 _NOTHING_S = 1e-9
@@ -150,7 +151,7 @@ class Learner:
             self._regain(r, request)
             if r.reason == LOOKS:  # it had nothing to say: that is all there will be to see
                 self._looks[request.asked].saw(0)
-                request.looking = False
+                request.looking = ""
         if not n_made or request.asked in view.offers:
             return
         # It never read its own last token; if any was rejected, only the target's is new to it.
@@ -168,13 +169,13 @@ class Learner:
     def _saw(self, request: FollowedRequest, look: Look) -> None:
         """What was drafted without a bet, and how much of it came."""
         view, name = request.view, look.proposer
-        request.looking = False
         self._looks.setdefault(name, Looks()).saw(look.n_right)
         known, n = self.survival.of(name, view.greedy, view.thinking), len(look.confidence)
         known.observe_confidence(look.confidence, look.n_right, request.difficulty(name), even=True)
         known.observe_position(n, look.n_right, request.difficulty(name, True))
         plain_s = self.costs.curve(view.n_context, 1).steady[1]
         self.account.vouch(name, _VOUCHED * max(0, look.n_right - 1) * plain_s)
+        self.account.show(view.seq_id, _SHOWN * (look.n_right - 1) * plain_s)
 
     def _regain(self, r: Round, request: FollowedRequest) -> None:
         """What was refused and right is worth another try, whatever was lost in this text."""
@@ -248,9 +249,10 @@ class Learner:
         """Prices of the draft model that was at work beside the pass of these rounds."""
         if not rounds[0].beside:
             return None
-        requests = (self._requests.get(r.seq_id) for r in rounds if r.n_drafted + r.n_dropped)
-        asked = (r.asked for r in requests if r is not None and r.asked not in r.view.offers)
-        cost = next((self.costs.cost_of(name) for name in asked), None)
+        betting = (self._requests.get(r.seq_id) for r in rounds if r.n_drafted + r.n_dropped)
+        asked = (r.asked for r in betting if r is not None and r.asked not in r.view.offers)
+        looking = (self._requests[r.seq_id].looking for r in rounds if r.seq_id in self._requests)
+        cost = next((self.costs.cost_of(name) for name in (*asked, *looking) if name), None)
         return None if cost is None else cost.both
 
     def _observe_undoing(

@@ -18,8 +18,8 @@ from parlay.control.betting.offers import Offer, best_offer
 from parlay.control.betting.sharing import share_rows
 from parlay.control.betting.stopping import Stopping
 from parlay.control.controller import Choice, View, given, no_room, plain
-from parlay.control.learning import LOOKS, NOT_SEARCHED, Learner
-from parlay.control.looks import Looks
+from parlay.control.learning import LOOKS, LOOKS_BESIDE, NOT_SEARCHED, Learner
+from parlay.control.looks import IN_A_ROW, Looks
 from parlay.control.prices.cost import MAX_ROWS, Curve, DrafterCost
 from parlay.control.prices.shapes import faster_widths
 from parlay.control.probing import Probing
@@ -31,7 +31,9 @@ _MARGIN, _UNSTABLE_MARGIN = 0.02, 0.10
 _N_WITHOUT_PLAIN = 512
 _WIDTHS = (0, 1, 3, 7, 15, 31)  # rows more than without a draft, as far as prices have steps
 
-_LOOK = 0.5  # plain passes that one look may take
+# Plain passes that one look may take; the tokens of a draft model's.
+_LOOK, _LOOKED, _HALF = 0.5, 8, 4
+_BESIDE = 0.005  # of the plain time of an answer that looks beside its passes may take in any case
 _NOT_SEARCHED = replace(plain(Fallback.UNPROFITABLE), reason=NOT_SEARCHED)
 
 _Offers = dict[int, Offer]  # by sequence
@@ -84,8 +86,10 @@ class ProfitController(Learner):
                 if view.n_generated:  # by the pass that read the prompt
                     self._shapes.begin()
         request.view = view
-        if view.look is not None:
-            self._saw(request, view.look)
+        if view.looks is not None:
+            request.looking = ""
+            for look in view.looks:
+                self._saw(request, look)
         for shown in view.shown:
             request.evidence(shown.proposer).observe(shown.n_right, shown.wrong)
         if view.ready.read_s:
@@ -223,19 +227,22 @@ class ProfitController(Learner):
         return choices
 
     def _look(self, request: FollowedRequest, market: Market) -> Choice | None:
-        """Nothing pays: a block may be filled in all the same, to see whether the text follows."""
+        """Nothing pays: a block may be filled in all the same, or a draft be made beside passes,
+        to see whether the text follows."""
         if market.n_sequences > 1 or request.view.max_window <= 1 or request.looking:
             return None
         for proposer in _models_of(market):
             cost = self.costs.cost_of(proposer)
-            if cost is None or cost.block is None:
+            if cost is None or (cost.block is None and cost.both is None):
                 continue
-            looks = self._looks.setdefault(proposer, Looks())
-            if looks.due() and self._may_look(proposer, request, cost, market.plain_s):
+            looks = self._looks.setdefault(proposer, Looks(cheap=cost.block is None))
+            due = looks.due(request.n_since())
+            if due and self._may_look(proposer, request, cost, market.plain_s):
                 looks.asked()
-                request.asked, request.looking = proposer, True
-                window = min(request.view.max_window, cost.longest or request.view.max_window)
-                return _looking(proposer, window)
+                request.asked = request.looking = proposer
+                window = min(request.view.max_window, cost.longest or _LOOKED)
+                looking = _looking if cost.block is not None else _looking_beside
+                return looking(proposer, window)
         return None
 
     def _may_look(
@@ -243,9 +250,20 @@ class ProfitController(Learner):
     ) -> bool:
         """It is lost time, and comes out of what may be lost."""
         view, limit_s = request.view, _LOOK * plain_s
-        seconds = cost.draft_s(cost.longest or view.max_window, request.n_missing(proposer))
+        n_missing = request.n_missing(proposer)
+        if cost.block is None and cost.both is not None:  # passes take so much longer
+            each_s = cost.catch_up_s(_HALF) + _HALF * cost.both.token_s[1]
+            seconds = cost.catch_up_s(n_missing) + IN_A_ROW * each_s
+            seconds *= cost.both.slowdown[1] - 1.0
+        else:
+            seconds = cost.draft_s(cost.longest or view.max_window, n_missing)
         allowed = self.account.allowance(view.seq_id, proposer, view.n_generated, plain_s, limit_s)
-        return seconds <= min(limit_s, max(allowed, self.account.savings(proposer, limit_s)))
+        if cost.block is None:  # a text that has lost may still be looked at, for so much
+            own_s = _BESIDE * view.n_generated * plain_s
+            allowed = max(allowed, own_s - request.looked_s)
+        may = seconds <= min(limit_s, max(allowed, self.account.savings(proposer, limit_s)))
+        request.looked_s += may * seconds
+        return may
 
     def _free_bets(self, market: Market) -> tuple[_Offers, float]:
         """The free offers worth taking, and the seconds they save."""
@@ -381,6 +399,20 @@ def _looking(proposer: str, window: int) -> Choice:
         keep_going=lambda _drafted: True,
         reason=LOOKS,
         ahead=False,
+        look=True,
+    )
+
+
+def _looking_beside(proposer: str, window: int) -> Choice:
+    """Drafts that are made while the target goes on without them, one after the other."""
+    choice = plain(Fallback.UNPROFITABLE)
+    return replace(
+        choice,
+        proposer=proposer,
+        keep_going=lambda _drafted: True,
+        ahead=False,
+        n_ahead=window,
+        reason=LOOKS_BESIDE,
         look=True,
     )
 

@@ -20,7 +20,7 @@ from threading import Lock
 from time import perf_counter
 from typing import TypeVar
 
-from parlay.decoding.draft import Draft, Ready
+from parlay.decoding.draft import NO_DRAFT, Draft, Ready
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import Drafting
 from parlay.proposers.proposer import Ask, Further
@@ -76,6 +76,13 @@ class _Reading:
     seconds: float = 0.0  # so far; only the thread adds to it
     told_s: float = 0.0  # of them, those that were told
     called_back: bool = False
+    ended: bool = False
+    looks: bool = False  # nobody wants the draft, only to know whether it comes
+    draft: Draft | None = None  # of a look, once it is made
+
+    @property
+    def under_way(self) -> bool:
+        return not (self.called_back or self.ended)
 
     def tell(self) -> float:
         """Seconds since the last time."""
@@ -117,7 +124,7 @@ class DraftAhead:
     def set_out(self, ask: Ask) -> None:
         """Begin a draft that is likely to be asked for, if the thread has nothing else to do: what
         it is in the middle of is waited for later, while the round goes on."""
-        busy = not self._walk.ended or any(not r.called_back for r in self._readings.values())
+        busy = not self._walk.ended or any(r.under_way for r in self._readings.values())
         if not busy and self._failure is None:
             try:
                 self._call(partial(self.drafter.set_out, ask))
@@ -139,13 +146,35 @@ class DraftAhead:
     def read_along(self, ask: Ask) -> None:
         """The target reads this prompt now, and so does the drafter, if it is likely to be asked.
         Comes back at once; told again, it goes on where it was called back."""
-        last, text = self._readings.get(ask.seq_id), ask.tokens
+        last = self._readings.get(ask.seq_id)
         under_way = last is not None and not last.called_back
-        if self._pays and not under_way and self._failure is None and self._has_room(text):
-            asked = replace(ask, tokens=list(text), window=self._window)
-            made = _Reading(asked, text, 0 if last is None else last.n_read)
-            self._readings[ask.seq_id] = made
-            self._submit(partial(self._read, made))
+        if self._pays and not under_way and self._failure is None and self._has_room(ask.tokens):
+            self._begin_reading(replace(ask, window=self._window), looks=False)
+
+    def look(self, ask: Ask) -> None:
+        """Draft for this text while the target goes on, only to be compared with what comes. Comes
+        back at once."""
+        last = self._readings.get(ask.seq_id)
+        if last is not None:
+            last.called_back = True
+        if ask.bound or self._failure is not None or not self._has_room(ask.tokens):
+            n_read = 0 if last is None else last.n_read  # there is nothing to see
+            nothing = _Reading(ask, ask.tokens, n_read, called_back=True, draft=NO_DRAFT)
+            self._readings[ask.seq_id] = nothing
+        else:
+            self._begin_reading(ask, looks=True)
+
+    def looked(self, seq_id: int) -> Draft | None:
+        """What was drafted for the last look; None: it is still being made."""
+        reading = self._readings.get(seq_id)
+        return NO_DRAFT if reading is None else reading.draft
+
+    def _begin_reading(self, ask: Ask, *, looks: bool) -> None:
+        last = self._readings.get(ask.seq_id)
+        n_read = 0 if last is None else last.n_read
+        made = _Reading(replace(ask, tokens=list(ask.tokens)), ask.tokens, n_read, looks=looks)
+        self._readings[ask.seq_id] = made
+        self._submit(partial(self._read, made))
 
     def _has_room(self, tokens: Sequence[int]) -> bool:
         return len(tokens) < self.drafter.passes.context_size
@@ -222,6 +251,11 @@ class DraftAhead:
         except Exception as error:
             reading.called_back, reading.n_read = True, 0
             self._failure = error
+        if reading.looks:
+            chain = self.drafter.chain(reading.ask.seq_id)
+            own = chain is not None and chain.ask is reading.ask
+            reading.draft = chain.draft(self.name) if chain is not None and own else NO_DRAFT
+        reading.ended = True
 
     def _reading_steps(self, reading: _Reading) -> Iterator[int]:
         """One pass at a step: over the prompt, then for the answer's first draft."""
@@ -230,10 +264,16 @@ class DraftAhead:
         chain = self.drafter.chain(ask.seq_id)
         if chain is None or ask.bound:
             return
-        way = _Way(chain, reading.text, 1 + ask.window)
-        while way.leads_on and self.drafter.can_go_on(chain):
+        way = _Way(chain, reading.text, ask.window if reading.looks else 1 + ask.window)
+        while self._leads_on(way, reading) and self.drafter.can_go_on(chain):
             self.drafter.go_on([chain])
             yield reading.n_read
+
+    def _leads_on(self, way: _Way, reading: _Reading) -> bool:
+        """Whoever only looks may be behind the text, and tells as much."""
+        if not reading.looks:
+            return way.leads_on
+        return len(way.chain.tokens) < way.n_most and not way.chain.contradicts(way.text)
 
     def _call_back(self) -> None:
         self._walk.called_back = True

@@ -76,6 +76,11 @@ class Drafting:
             return None
         return n if not n or self.tokens[:n] == list(tokens[self.begins :]) else None
 
+    def contradicts(self, tokens: Sequence[int]) -> bool:
+        """Whether it says something else than a text, as far as both go."""
+        said = tokens[self.begins : self.begins + len(self.tokens)]
+        return self.tokens[: len(said)] != list(said)
+
     def ready(self, tokens: Sequence[int]) -> Ready:
         """How much of it is a draft for a text, and what was drafted ahead since the last look."""
         n, first = self.n_agreed(tokens), self.n_told

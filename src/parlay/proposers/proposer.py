@@ -125,6 +125,17 @@ class ReadingAlong(Protocol):
         """The target reads the prompt of this ask now. Comes back at once."""
 
 
+@runtime_checkable
+class Watching(Protocol):
+    """A proposer whose model can draft while the target goes on without its drafts."""
+
+    def look(self, ask: Ask) -> None:
+        """Make a draft that is compared with the text as it comes. Comes back at once."""
+
+    def looked(self, seq_id: int) -> Draft | None:
+        """What was drafted for the last look; None: it is still being made."""
+
+
 class Proposer(Protocol):
     """Proposes tokens cheaply."""
 
@@ -210,6 +221,11 @@ def prepares(proposer: object) -> TypeGuard[Preparing]:
 def expects(proposer: object) -> TypeGuard[Expecting]:
     """Whether it can read a draft while a device verifies it."""
     return _follows(proposer, Expecting)
+
+
+def watches(proposer: object) -> TypeGuard[Watching]:
+    """Whether it can draft while the target goes on without its drafts."""
+    return _follows(proposer, Watching)
 
 
 def reads(proposer: object) -> TypeGuard[Reading]:

@@ -20,6 +20,7 @@ from parlay.control.prices.packing import padded
 from parlay.decoding.draft import Draft, Look, Ready, Shown
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.proposers.prediction import PREDICTION
+from parlay.replay.looking import Looking
 from parlay.replay.recording import RecordedOffer, Recording
 from parlay.replay.searching import Place, SearchCost, Searching
 
@@ -64,19 +65,23 @@ class _Sequence:
     n_ahead: int = 0  # tokens drafted beside the last pass, of use or not
     ahead_s: float = 0.0  # what those took
     wait_s: float = 0.0  # until the drafter's pass under way has ended
-    look: Look | None = None  # a draft that is compared with the text,
-    look_ends: int = 0  # and the position at which that is known
+    looking: Looking | None = None  # drafts that are compared with the text
 
     @property
     def n_left(self) -> int:
         return self.recording.n_tokens - self.position
 
-    def seen(self) -> Look | None:
-        """What came of the last look, told once."""
-        if self.look is None or self.position < self.look_ends:
+    def seen(self) -> Sequence[Look] | None:
+        """What came of the last looks, told once."""
+        if self.looking is None or not self.looking.is_over(self.position):
             return None
-        found, self.look = self.look, None
+        found, self.looking = self.looking.found, None
         return found
+
+    @property
+    def is_looked_at(self) -> bool:
+        """Whether a drafter is at it beside passes."""
+        return self.looking is not None and self.looking.left_s > 0.0
 
     @property
     def max_window(self) -> int:
@@ -214,14 +219,17 @@ class _World:
         if (rows_at := self._rows_at) is not None:
             views = [_held(view, seq, rows_at) for view, seq in zip(views, slots, strict=True)]
         choices = controller.choose(views)
-        bets = [_bet(seq, choice) for seq, choice in zip(slots, choices, strict=True)]
+        bets = [
+            _look(seq, choice, self._costs.drafter) if choice.look else _bet(seq, choice)
+            for seq, choice in zip(slots, choices, strict=True)
+        ]
         made = {seq.seq_id: 1 + len(bet.confidence) for seq, bet in zip(slots, bets, strict=True)}
         n_context = max(seq.recording.n_prompt + seq.position for seq in slots)
         laid_out = self._laid_out(made, n_context)
         if len(slots) == 1:
             least = views[0].floor
             laid_out = {id_: max(least, choices[0].width(n)) for id_, n in laid_out.items()}
-        rows, both = sum(laid_out.values()), self._beside(choices, bets)
+        rows, both = sum(laid_out.values()), self._beside(slots, choices, bets)
         draft_s = self._searching.seconds(n_due) + self._draft_s(slots, bets)
         pass_s = self._pass_s(self._cutting.parts(laid_out), n_context)
         slowdown = 1.0 if both is None else both.slowdown[rows]
@@ -235,6 +243,7 @@ class _World:
         for seq, choice, bet, r in zip(slots, choices, bets, rounds, strict=True):
             _look_ahead(seq, choice, bet, r, self._costs.drafter, pass_s)
             _advance(seq, bet, r)
+            self._look_on(controller, seq, bet, pass_s)
         for hears in (controller, *self._listeners):
             hears.observe(rounds)
         return ReplayOutcome(sum(r.n_generated for r in rounds), timing.total_s, 1)
@@ -265,11 +274,28 @@ class _World:
             self._settled, self._last = False, PassPart(0, 0)
         return len(paid) * undoing.seconds
 
-    def _beside(self, choices: Sequence[Choice], bets: Sequence[_Bet]) -> Both | None:
+    def _beside(
+        self, slots: Sequence[_Sequence], choices: Sequence[Choice], bets: Sequence[_Bet]
+    ) -> Both | None:
         """The prices of both at once, if a drafter goes on beside this pass."""
         drafter = self._costs.drafter
         going = any(c.ahead and bet.n_made for c, bet in zip(choices, bets, strict=True))
+        going = going or any(seq.is_looked_at for seq in slots)
         return drafter.both if drafter is not None and going else None
+
+    @staticmethod
+    def _look_on(controller: Controller, seq: _Sequence, bet: _Bet, pass_s: float) -> None:
+        """A drafter that looks beside passes goes on; whoever bets calls it back."""
+        looking = seq.looking
+        if looking is None or not looking.beside:
+            return
+        looking.left_s -= pass_s
+        if bet.n_made:
+            looking.end()
+        elif looking.is_seen(seq.position) and seq.n_left:
+            looking.go_on(seq.recording, seq.position)
+        if looking.is_over(seq.position):
+            controller.notice()
 
     def _draft_s(self, slots: Sequence[_Sequence], bets: Sequence[_Bet]) -> float:
         """The drafter goes on while any sequence does; those that stopped cost no more rows."""
@@ -327,7 +353,7 @@ def _view(
         crowded=crowded,
         ready=Ready(seq.n_ready, seq.n_ahead, seq.ahead_s),
         pads=True,
-        look=seq.seen(),
+        looks=seq.seen(),
         shown=shown,
         unread={name: seq.n_missing for name in proposers if name not in FREE},
     )
@@ -350,6 +376,17 @@ def _first(draft: Draft, n: int) -> Draft:
     return Draft(draft.tokens[:n], draft.proposer, draft.confidence[:n])
 
 
+def _look(seq: _Sequence, choice: Choice, drafter: DrafterCost | None) -> _Bet:
+    """A draft that is compared with the text: none of it goes into the pass."""
+    window = choice.window or choice.next_window
+    seq.looking = Looking(choice.proposer, window, beside=not choice.window, drafter=drafter)
+    drafted = seq.looking.begin(seq.recording, seq.position, seq.n_missing)
+    if not choice.window:
+        seq.n_missing = 0
+        return _Bet("none", (), 0)
+    return _Bet(choice.proposer, (), 0, len(drafted), look=True)
+
+
 def _bet(seq: _Sequence, choice: Choice) -> _Bet:
     """What comes of a choice: a free draft is cut, a model's is made token by token."""
     if choice.window == 0:
@@ -358,11 +395,6 @@ def _bet(seq: _Sequence, choice: Choice) -> _Bet:
     drafted = offer.confidence[: choice.window]
     if choice.proposer in FREE:
         return _Bet(choice.proposer, drafted, min(len(drafted), offer.n_accepted))
-    if choice.look:
-        n_right = min(len(drafted), offer.n_accepted)
-        seq.look = Look(choice.proposer, n_right, drafted)
-        seq.look_ends = seq.position + min(n_right + 1, len(drafted))
-        return _Bet(choice.proposer, (), 0, len(drafted), look=True)
     n_ready = min(seq.n_ready, len(drafted))
     n_made = max(1, n_ready)
     while n_made < len(drafted) and (

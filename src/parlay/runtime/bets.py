@@ -12,9 +12,9 @@ from functools import partial
 from time import perf_counter
 
 from parlay.control.controller import Choice, Controller, Listener, View, plain
-from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Look, Ready
+from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Ready
 from parlay.decoding.round import Fallback, Round
-from parlay.decoding.span import common_prefix, nothing
+from parlay.decoding.span import nothing
 from parlay.proposers.glances import WINDOW, Glances
 from parlay.proposers.joining import UntilForced, behind, joined, obeying
 from parlay.proposers.prediction import PREDICTION
@@ -31,11 +31,13 @@ from parlay.proposers.proposer import (
     reads,
     reads_along,
     sets_out,
+    watches,
 )
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.runtime.asks import free_ask, model_ask
 from parlay.runtime.exact.composition import ANY_SHAPE, Frame
 from parlay.runtime.faults import Faults
+from parlay.runtime.looking import Looking
 from parlay.runtime.placed_bet import FAILED, Bet, bet_on
 from parlay.runtime.sequence import Sequence
 
@@ -90,7 +92,7 @@ class Bets:
         self._staked = False  # whether anything was drafted for the last round
         self._modelled: tuple[Sequence, Choice] | None = None  # it was alone, by a draft model
         self._glances = Glances()
-        self._looks: dict[int, tuple[int, Draft]] = {}  # by sequence: its tokens then, the draft
+        self._looking = Looking()
         self._faults = Faults()
 
     @property
@@ -186,8 +188,7 @@ class Bets:
         ]
         drafts = self._drafts(sequences, views, choices)
         for seq, choice, draft in zip(sequences, choices, drafts, strict=True):
-            if choice.look and draft.tokens:
-                self._looks[seq.seq_id] = len(seq.tokens), draft
+            self._look(seq, choice, draft)
         placed = [
             bet_on(choice, draft, view)
             for choice, draft, view in zip(choices, drafts, views, strict=True)
@@ -203,7 +204,7 @@ class Bets:
     def ahead(self, placed: Seq[tuple[Sequence, Bet]]) -> bool:
         """The target is about to verify these bets: let drafters that can go on meanwhile; whether
         any does."""
-        going = False
+        going = self._looking.under_way([seq for seq, _ in placed])
         for name, proposer in self.proposers.items():
             if looks_ahead(proposer):
                 further = [
@@ -237,6 +238,8 @@ class Bets:
         after all. What the free proposers expect is compared with what came, a round later."""
         if not self.proposers:
             return
+        if self._looking.go_on(sequences):
+            self.controller.notice()
         if not self.controller.rests():
             self._glances.pause()
             return
@@ -263,7 +266,7 @@ class Bets:
         """A sequence has got its slot: those who index texts keep what it shares with the slot's
         last one, the others forget that."""
         started = perf_counter()
-        self._looks.pop(seq.seq_id, None)
+        self._looking.forget(seq.seq_id)
         self._glances.forget(seq.seq_id)
         self._tell_all("begin", lambda proposer: _begin(proposer, seq))
         seq.outside_s += perf_counter() - started
@@ -329,20 +332,25 @@ class Bets:
             crowded=self.crowded,
             floor=frame.floor,
             pads=frame is ANY_SHAPE,
-            look=self._look(seq) if self._looks else None,
+            looks=self._looking.seen(seq),
             shown=self._glances.shown(seq.seq_id) if searched else (),
         )
 
-    def _look(self, seq: Sequence) -> Look | None:
-        """What came of a draft that was only looked at, once the text has left it or reached its
-        end."""
-        at, draft = self._looks.get(seq.seq_id, (0, NO_DRAFT))
-        said = seq.tokens[at : at + len(draft.tokens)]
-        n_right = common_prefix(draft.tokens, said)
-        if not draft.tokens or (n_right == len(said) < len(draft.tokens)):
-            return None
-        del self._looks[seq.seq_id]
-        return Look(draft.proposer, n_right, draft.confidence)
+    def _look(self, seq: Sequence, choice: Choice, draft: Draft) -> None:
+        """A draft that is only to be compared with the text: it is there, or made beside passes."""
+        if not choice.look:
+            if choice.window and choice.proposer not in self._free:
+                self._looking.end(seq.seq_id)
+        elif choice.window == 0:
+            proposer = self.proposers[choice.proposer]
+            self._propose(choice.proposer, ())  # should it have failed beside a pass, it says so
+            if watches(proposer):
+                ask = model_ask(seq, replace(choice, window=choice.next_window))
+                self._looking.begin(seq, proposer, ask)
+            else:
+                self._looking.keep(seq, NO_DRAFT)
+        elif draft.tokens:
+            self._looking.keep(seq, draft)
 
     def _ready(self, names: Seq[str], seq: Sequence) -> Ready:
         """What a draft model has for this text already: of several, the one that has most."""

@@ -286,7 +286,7 @@ def _allowance(
         own = account.first_stake(v.seq_id, proposer, v.n_generated, plain_s, v.n_remaining)
         stake = max(stake, own)
     if vouched:
-        stake = max(stake, account.vouched(proposer, first))
+        stake = max(stake, account.vouched(requests[0].view.seq_id, proposer, first))
     return sum(allowances) + min(stake, max(0.0, first - sum(allowances)))
 
 

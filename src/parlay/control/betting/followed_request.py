@@ -14,7 +14,17 @@ from parlay.control.survival import Difficulty
 class FollowedRequest:
     """One request in a slot, as far as a controller follows it."""
 
-    __slots__ = ("_difficulties", "_evidence", "_n_read", "asked", "looking", "refused", "view")
+    __slots__ = (
+        "_difficulties",
+        "_evidence",
+        "_n_read",
+        "_weighed_at",
+        "asked",
+        "looked_s",
+        "looking",
+        "refused",
+        "view",
+    )
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -23,7 +33,14 @@ class FollowedRequest:
         self.refused: Refusal | None = None
         self._difficulties: dict[tuple[str, bool], Difficulty] = {}
         self._evidence: dict[str, Evidence] = {}
-        self.looking = False  # a draft is being compared with the text
+        self.looked_s = 0.0  # what drafts beside its passes took that were only looked at
+        self.looking = ""  # whose drafts are being compared with the text
+        self._weighed_at = 0
+
+    def n_since(self) -> int:
+        """Tokens since this was last asked."""
+        before, self._weighed_at = self._weighed_at, self.view.n_generated
+        return max(1, self._weighed_at - before)
 
     def n_missing(self, proposer: str) -> int:
         """Tokens that a draft model has not read: since its last draft, or beside passes."""
