@@ -188,7 +188,8 @@ class Bets:
         ]
         drafts = self._drafts(sequences, views, choices)
         for seq, choice, draft in zip(sequences, choices, drafts, strict=True):
-            self._look(seq, choice, draft)
+            if choice.look or self._looking.texts:
+                self._look(seq, choice, draft)
         placed = [
             bet_on(choice, draft, view)
             for choice, draft, view in zip(choices, drafts, views, strict=True)
@@ -204,7 +205,8 @@ class Bets:
     def ahead(self, placed: Seq[tuple[Sequence, Bet]]) -> bool:
         """The target is about to verify these bets: let drafters that can go on meanwhile; whether
         any does."""
-        going = self._looking.under_way([seq for seq, _ in placed])
+        looking = self._looking
+        going = bool(looking.texts) and looking.under_way([seq for seq, _ in placed])
         for name, proposer in self.proposers.items():
             if looks_ahead(proposer):
                 further = [
@@ -238,7 +240,7 @@ class Bets:
         after all. What the free proposers expect is compared with what came, a round later."""
         if not self.proposers:
             return
-        if self._looking.go_on(sequences):
+        if self._looking.texts and self._looking.go_on(sequences):
             self.controller.notice()
         if not self.controller.rests():
             self._glances.pause()
@@ -332,7 +334,7 @@ class Bets:
             crowded=self.crowded,
             floor=frame.floor,
             pads=frame is ANY_SHAPE,
-            looks=self._looking.seen(seq),
+            looks=self._looking.seen(seq) if self._looking.texts else None,
             shown=self._glances.shown(seq.seq_id) if searched else (),
         )
 

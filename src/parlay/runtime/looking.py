@@ -57,34 +57,34 @@ class Looking:
     """The texts that are looked at, by slot."""
 
     def __init__(self) -> None:
-        self._looked: dict[int, _Looked] = {}
+        self.texts: dict[int, _Looked] = {}  # nothing need be asked while there are none
 
     def keep(self, seq: Sequence, draft: Draft) -> None:
         """Compare a draft that is there."""
-        self._looked[seq.seq_id] = _Looked(len(seq.tokens), draft)
+        self.texts[seq.seq_id] = _Looked(len(seq.tokens), draft)
 
     def begin(self, seq: Sequence, proposer: Watching, ask: Ask) -> None:
         """Let a drafter make some beside passes; `ask` has the text as it grows."""
-        self._looked[seq.seq_id] = _Looked(len(seq.tokens), None, _Beside(proposer, ask))
+        self.texts[seq.seq_id] = _Looked(len(seq.tokens), None, _Beside(proposer, ask))
         proposer.look(ask)
 
     def end(self, seq_id: int) -> None:
         """Its drafter has something else to do."""
-        looked = self._looked.get(seq_id)
+        looked = self.texts.get(seq_id)
         if looked is not None and looked.beside is not None:
             looked.over = True
 
     def forget(self, seq_id: int) -> None:
-        self._looked.pop(seq_id, None)
+        self.texts.pop(seq_id, None)
 
     def under_way(self, sequences: Iterable[Sequence]) -> bool:
         """Whether a drafter is at work for one of these."""
-        looked = [self._looked.get(seq.seq_id) for seq in sequences] if self._looked else []
+        looked = [self.texts.get(seq.seq_id) for seq in sequences]
         return any(each is not None and each.draft is None and not each.over for each in looked)
 
     def go_on(self, sequences: Iterable[Sequence]) -> bool:
         """A device computes; whether there is something to tell of now."""
-        looked = [(seq, self._looked.get(seq.seq_id)) for seq in sequences] if self._looked else []
+        looked = [(seq, self.texts.get(seq.seq_id)) for seq in sequences]
         told = False
         for seq, each in looked:
             if each is not None and each.beside is not None and not each.over:
@@ -94,9 +94,9 @@ class Looking:
 
     def seen(self, seq: Sequence) -> list[Look] | None:
         """What came of it, once that is known; told once."""
-        looked = self._looked.get(seq.seq_id)
+        looked = self.texts.get(seq.seq_id)
         if looked is None:
             return None
         if looked.beside is None:
             looked.see(seq)
-        return self._looked.pop(seq.seq_id).found if looked.over else None
+        return self.texts.pop(seq.seq_id).found if looked.over else None
