@@ -134,6 +134,9 @@ def test_drafts_that_were_refused_and_right_make_up_for_part_of_a_loss_on_averag
     assert account.at_risk(0, 0, PLAIN_S, 50) == pytest.approx(-2.5)
     account.regain(0, 10.0)
     assert account.at_risk(0, 0, PLAIN_S, 50) == pytest.approx(-1.0)  # no more than that
+    assert account.at_risk(0, 0, PLAIN_S, 200) == pytest.approx(0.0)  # by what it may become
+    account.book(0, "ngram", -4.0)
+    assert account.at_risk(0, 0, PLAIN_S, 2000) == pytest.approx(-2.0)  # four passes at most
 
 
 def test_a_text_may_risk_early_what_its_whole_length_allows_but_no_more_than_a_pass() -> None:

@@ -121,6 +121,18 @@ def test_a_text_that_repeats_and_then_misleads_costs_little_more() -> None:
             assert plain_seconds(made, costs) / seconds(made, costs) >= 0.97, (costs.name, n_right)
 
 
+def test_a_text_that_lost_its_first_bets_and_holds_from_there_on_is_bet_on_again_at_once() -> None:
+    """It was plain for 60 to 80 rounds: what was refused and right made up for 1.5 passes only."""
+    n, sure = 400, (0.97,) * 16
+    offers = [RecordedOffer(0 if at in (0, 7) else min(16, n - at), sure) for at in range(n)]
+    made = Recording(
+        "lost-first", "made", 100, "length", {"ngram": (_NOTHING,) * n, "suffix": tuple(offers)}
+    )
+    for name in ("gpu-8b-q5_0-streams", "gpu-8b-q5_0", "gpu-27b-q5_0-settling"):
+        (costs,) = (c for c in tables() if c.name == name)
+        assert plain_seconds(made, costs) / seconds(made, costs) >= 4.5, name
+
+
 def test_a_short_answer_from_nothing_loses_little_where_rows_are_dear() -> None:
     """25 tokens; one draft that nothing of came true once cost 7 % of them."""
     (costs,) = (c for c in tables() if c.name == "cpu-q4_1-other")

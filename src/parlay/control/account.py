@@ -37,8 +37,9 @@ _RISK = 1.0  # plain passes that a text which has shown something may lose on av
 # What a draft model may lose in a text that nothing was lost in yet: at most so many plain passes.
 # What it lost in earlier texts counts for half: one that began badly is no bad drafter.
 _FIRST, _BORNE = 2.0, 0.5
-# What refused drafts may make up for: so many plain passes, and never more than the bonus.
-_REGAINED = 1.5
+# What refused drafts may make up for: so many plain passes, and never more than the bonus; where
+# the text has shown something, what its whole length allows, up to so many.
+_REGAINED, _MOST_REGAINED = 1.5, 4.0
 # The bonus is this part of what a proposer has won of late; each request it is bet in forgets
 # three tenths of that.
 _BONUS_SHARE, _KEPT = 0.15, 0.7
@@ -131,10 +132,11 @@ class Account:
         took is not held against what it found, and a loss is made up for by drafts that were
         refused and right.
         """
+        whole = _SHARE * _LIKELY * (n_generated + n_remaining)
         balance = self._balance[seq_id]
         if balance < 0:
-            balance = min(0.0, balance + min(_REGAINED * plain_s, self._regained[seq_id]))
-        whole = _SHARE * _LIKELY * (n_generated + n_remaining)
+            most_s = max(_REGAINED, min(_MOST_REGAINED, whole)) * plain_s
+            balance = min(0.0, balance + min(most_s, self._regained[seq_id]))
         stake = max(_STAKE, min(_RISK, whole)) * plain_s
         return balance + max(stake, self._share[seq_id])
 
