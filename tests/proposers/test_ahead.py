@@ -332,7 +332,7 @@ def test_an_answers_first_draft_is_made_while_its_prompt_is_read(
     drafted_for(ahead)
     text = [*PROMPT]
     ahead.read_along(Ask(0, text, 0))
-    ahead._submit(lambda: None).result()
+    ahead._own().call(lambda: None)
     text += greedy(PROMPT, 1)
     n_before = len(model.shapes)
     (found,) = ahead.propose([Ask(0, text, N_FIRST)])
@@ -346,7 +346,7 @@ def test_a_first_token_that_was_not_guessed_ends_its_draft(model: Gated, ahead: 
     draft_on(model, N_READS)
     text.append(other(greedy(PROMPT, 1)[0]))
     model.open_gate()
-    ahead._submit(lambda: None).result()
+    ahead._own().call(lambda: None)
     assert model.shapes == [(len(PROMPT) - 2,), *[(1,)] * N_READS]
 
 
@@ -356,7 +356,7 @@ def test_a_draft_whose_tokens_are_bound_to_their_ask_is_not_made_before_it(
     drafted_for(ahead)
     model.shapes.clear()
     ahead.read_along(Ask(0, PROMPT, 0, rejection=True))
-    ahead._submit(lambda: None).result()
+    ahead._own().call(lambda: None)
     assert len(model.shapes) == N_READS and ahead.drafter.chain(0) is None
 
 
@@ -366,7 +366,7 @@ def test_a_prompt_that_was_read_leaves_one_token_and_the_shape_of_drafts(
     begin_reading(ahead, model)
     draft_on(model, N_READS - 1)
     model.open_gate()
-    ahead._submit(lambda: None).result()  # the last pass has ended
+    ahead._own().call(lambda: None)  # the last pass has ended
     assert model.shapes == [(len(PROMPT) - 2,), *[(1,)] * (2 + N_FIRST)]
     text = [*PROMPT, other(greedy(PROMPT, 1)[0])]
     assert ahead.n_unread(0, text) == 1
@@ -392,7 +392,7 @@ def test_a_long_prompt_is_read_in_passes_of_the_batch(model: Gated, ahead: Draft
     drafted_for(ahead)
     model.shapes.clear()
     ahead.read_along(Ask(0, LONG, 0))
-    ahead._submit(lambda: None).result()
+    ahead._own().call(lambda: None)
     assert model.shapes == [(32,), (32,), (4,), *[(1,)] * (2 + N_FIRST)]
 
 
@@ -402,7 +402,7 @@ def test_a_prompt_longer_than_the_drafters_context_is_left_alone(
     drafted_for(ahead)
     model.shapes.clear()
     ahead.read_along(Ask(0, [1] * model.context_size, 0))
-    ahead._submit(lambda: None).result()
+    ahead._own().call(lambda: None)
     assert not model.shapes
 
 
@@ -428,7 +428,7 @@ def test_an_answer_that_is_cancelled_is_read_for_no_further(
     begin_reading(ahead, model, LONG)
     ahead.finish(0, LONG)
     model.open_gate()
-    ahead._submit(lambda: None).result()
+    ahead._own().call(lambda: None)
     assert model.shapes == [(32,)]
 
 
@@ -438,10 +438,10 @@ def test_told_of_a_prompt_again_it_goes_on_where_it_was_called_back(
     begin_reading(ahead, model, LONG)
     ahead._stop_reading()  # as by a draft for somebody else
     model.open_gate()
-    ahead._submit(lambda: None).result()
+    ahead._own().call(lambda: None)
     ahead.read_along(Ask(0, LONG, 0))
     ahead.read_along(Ask(0, LONG, 0))  # under way: nothing to add
-    ahead._submit(lambda: None).result()
+    ahead._own().call(lambda: None)
     assert model.shapes == [(32,), (32,), (4,), *[(1,)] * (2 + N_FIRST)]
 
 
@@ -454,7 +454,7 @@ def test_drafting_ahead_comes_before_a_prompt(model: Gated, ahead: DraftAhead) -
     model.wait_for_pass()
     ahead.ahead([Further(1, [1, 2, 3], 2, 2)])
     model.open_gate()
-    ahead._submit(lambda: None).result()
+    ahead._own().call(lambda: None)
     assert model.shapes == [(32,), *[(1,)] * 3]
 
 
@@ -464,9 +464,9 @@ def test_a_pass_over_a_prompt_that_fails_is_told_with_the_next_draft_and_then_fo
     begin_reading(ahead, model)
     model.fail_next = 1
     model.open_gate()
-    ahead._submit(lambda: None).result()
+    ahead._own().call(lambda: None)
     ahead.read_along(Ask(0, PROMPT, 0))  # nobody reads on before it is told
-    ahead._submit(lambda: None).result()
+    ahead._own().call(lambda: None)
     assert not model.shapes
     text = [*PROMPT, 3]
     assert ahead.n_unread(0, text) == len(text)
@@ -485,7 +485,7 @@ def test_after_a_prompt_that_was_read_in_vain_the_next_is_left_alone(
     ahead.forget(0)
     model.shapes.clear()
     ahead.read_along(Ask(0, PROMPT, 0))
-    ahead._submit(lambda: None).result()
+    ahead._own().call(lambda: None)
     assert not model.shapes
 
 
@@ -494,7 +494,7 @@ def test_an_answer_it_had_no_part_in_says_nothing(model: Gated, ahead: DraftAhea
     ahead.finish(1, [1, 2])  # of a request without drafts
     model.shapes.clear()
     ahead.read_along(Ask(0, PROMPT, 0))
-    ahead._submit(lambda: None).result()
+    ahead._own().call(lambda: None)
     assert len(model.shapes) == N_READS + N_FIRST
 
 
@@ -507,7 +507,7 @@ def look_at(ahead: DraftAhead, model: Gated, text: list[int], window: int = 4) -
 
 def seen(ahead: DraftAhead, seq_id: int = 0) -> Draft:
     """What a look has made, as soon as it has ended."""
-    ahead._submit(lambda: None).result(timeout=PATIENCE_S)
+    ahead._own().call(lambda: None)
     draft = ahead.looked(seq_id)
     assert draft is not None
     return draft

@@ -13,7 +13,6 @@ caught up with as ever.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -23,6 +22,7 @@ from typing import TypeVar
 from parlay.decoding.draft import NO_DRAFT, Draft, Ready
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import Drafting
+from parlay.proposers.own_thread import OwnThread
 from parlay.proposers.proposer import Ask, Further
 
 THREAD = "parlay-drafter"
@@ -100,7 +100,7 @@ class DraftAhead:
         self.name = drafter.name
         self.always = always
         self.drafter = drafter
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread: OwnThread | None = None
         self._walk = _Walk((), ended=True)
         self._failure: Exception | None = None
         self._readings: dict[int, _Reading] = {}  # by sequence
@@ -141,7 +141,7 @@ class DraftAhead:
         if ways and not self._walk.turn_to(ways):
             self._stop_reading()  # a prompt can wait, the pass ends soon
             self._walk = _Walk(ways)
-            self._submit(partial(self._go, self._walk))
+            self._own().hand(partial(self._go, self._walk))
 
     def read_along(self, ask: Ask) -> None:
         """The target reads this prompt now, and so does the drafter, if it is likely to be asked.
@@ -174,7 +174,7 @@ class DraftAhead:
         n_read = 0 if last is None else last.n_read
         made = _Reading(replace(ask, tokens=list(ask.tokens)), ask.tokens, n_read, looks=looks)
         self._readings[ask.seq_id] = made
-        self._submit(partial(self._read, made))
+        self._own().hand(partial(self._read, made))
 
     def _has_room(self, tokens: Sequence[int]) -> bool:
         return len(tokens) < self.drafter.passes.context_size
@@ -224,7 +224,7 @@ class DraftAhead:
         """End the thread within one pass, then free the drafter."""
         self._call_back()
         if self._thread is not None:
-            self._thread.shutdown()
+            self._thread.close()
             self._thread = None
         self.drafter.close()
 
@@ -283,14 +283,14 @@ class DraftAhead:
         for reading in self._readings.values():
             reading.called_back = True
 
-    def _submit(self, function: Callable[[], Result]) -> Future[Result]:
+    def _own(self) -> OwnThread:
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix=THREAD)
-        return self._thread.submit(function)
+            self._thread = OwnThread(THREAD)
+        return self._thread
 
     def _call(self, function: Callable[[], Result]) -> Result:
         """Let the owner of the context do it, as soon as its pass has ended."""
         if self._thread is None:
             return function()
         self._call_back()
-        return self._submit(function).result()
+        return self._thread.call(function)
