@@ -51,9 +51,11 @@ def made(
 
 
 def texts(vocabulary: Vocabulary) -> list[Request]:
-    """Beginnings of different texts, so long."""
+    """Beginnings of different texts, so long; one is a chat's, which may have other kernels."""
     prompts = [str(p.messages[-1]["content"]) for p in load_suite("core-60").prompts]
-    whole = [vocabulary.tokenize(" ".join(prompts[i:] + prompts[:i])) for i in range(len(LENGTHS))]
+    heads = ("", "<|im_start|>system\n", "", "")
+    long = [head + " ".join(prompts[i:] + prompts[:i]) for i, head in enumerate(heads)]
+    whole = [vocabulary.tokenize(text) for text in long]
     cut = [text[:n] for text, n in zip(whole, LENGTHS, strict=True)]
     assert list(map(len, cut)) == list(LENGTHS)
     return [Request(tuple(text), max_tokens=N_TOKENS, logprobs=2) for text in cut]

@@ -16,7 +16,7 @@ from parlay.decoding.span import Span
 from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
-from parlay.runtime.caching.prompt_cache import Joints
+from parlay.runtime.caching.joints import Joints
 from parlay.runtime.caching.slots import Slots
 from parlay.runtime.engine import Engine
 from parlay.runtime.exact.composition import Composition
@@ -87,6 +87,7 @@ class Rig:
         most_rows: int = 0,
         wide: ExactClass | None = None,
         target: ScriptedModel | None = None,
+        joints: Joints | None = None,
     ) -> None:
         self.target = target or ScriptedModel(LOGITS, N_VOCAB, context_size)
         self.target.steady = n_call > 0
@@ -94,7 +95,7 @@ class Rig:
             proposers = {"scripted": ScriptedProposer(LOGITS, script)}
         self.controller = controller or FixedWindow(window)
         self.bets = Bets(self.controller, proposers, free, context_size, 16, most_rows)
-        joints = Joints(chunk, self.target.context_size if exact.prompts else 0)
+        joints = joints or Joints(chunk, self.target.context_size if exact.prompts else 0)
         places = Slots(self.target, slots, joints=joints)
         self.scheduler = Scheduler(
             self.target,

@@ -24,6 +24,7 @@ from parlay.runtime.engine import Engine
 from parlay.runtime.exact.class_probe import probe
 from parlay.runtime.exact.exactness import ExactClass, Inexact
 from parlay.runtime.request import Mode, Request
+from parlay.runtime.sequence import Sequence as Answering
 from parlay.server.lifecycle.slot_files import SlotFiles
 from tests import tiny_models
 from tests.runtime.rig import Rig, exact_class, plain, whole_class
@@ -175,6 +176,53 @@ def test_a_second_turn_of_a_text_with_kernels_of_its_own_for_prompts_has_the_bit
         warm = bits(engine, turn)
     with Engine(settings(target, **exact)) as engine:
         assert bits(engine, turn) == warm
+
+
+def test_a_second_turn_of_a_chat_with_kernels_of_its_own_for_messages_has_the_bits_of_a_cold_one(
+    tiny_wide: Path, tmp_path: Path
+) -> None:
+    """What others say is read otherwise than answers are, of which nothing is read again."""
+    target = tiny_models.requantise(tiny_wide, tmp_path / "q8_0.gguf", "q8_0")
+    exact: dict[str, Any] = {"mode": "exact", "context": {"context_size": 2048}}
+    with Engine(settings(target, "suffix", **exact)) as engine:
+        (first,) = run(engine, Request(message(engine, 300, 3), max_tokens=150))
+        (second,) = run(engine, Request(said(engine, first, 200), max_tokens=150))
+        assert second.n_reused >= len(first.tokens) - 1
+        turn = Request(said(engine, second, 50), max_tokens=12, logprobs=2)
+        warm = bits(engine, turn)
+        engine.slots.erase(0)
+        assert bits(engine, turn) == warm
+    with Engine(settings(target, **exact)) as engine:
+        assert bits(engine, turn) == warm
+
+
+def message(engine: Engine, length: int, first: int) -> tuple[int, ...]:
+    """A user's message of so many tokens, as the template writes it."""
+    tokenize = engine.model.vocabulary.tokenize
+    opened, closed = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
+    return (*tokenize(opened), *prompt(length, first), *tokenize(closed))
+
+
+def said(engine: Engine, answer: Answering, length: int) -> tuple[int, ...]:
+    """What was said, and a message after it."""
+    ends = engine.model.vocabulary.ends
+    tokens = answer.tokens[:-1] if answer.tokens[-1] in ends else answer.tokens
+    end = engine.model.vocabulary.tokenize("<|im_end|>\n")
+    return (*tokens, *end, *message(engine, length, 5))
+
+
+def test_what_a_faithful_answer_read_by_other_kernels_is_not_reused(
+    tiny_wide: Path, tmp_path: Path
+) -> None:
+    """Passes agree whatever their rows, but not whatever their kernels."""
+    target = tiny_models.requantise(tiny_wide, tmp_path / "q8_0.gguf", "q8_0")
+    exact: dict[str, Any] = {"mode": "exact", "context": {"context_size": 2048}}
+    with Engine(settings(target, "suffix", **exact)) as engine:
+        assert engine.exact.prompts
+        own = bits(engine, asked(120))
+        engine.slots.erase(0)
+        run(engine, asked(120, mode="faithful"))
+        assert bits(engine, asked(120)) == own
 
 
 def test_what_a_slid_answer_left_in_the_cache_is_not_reused(

@@ -36,8 +36,10 @@ from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
 from parlay.runtime.caching.copying import Copying
-from parlay.runtime.caching.prompt_cache import Joints, PromptCache
+from parlay.runtime.caching.joints import Joints
+from parlay.runtime.caching.prompt_cache import PromptCache
 from parlay.runtime.caching.slots import Slots
+from parlay.runtime.caching.turn_marks import marks_of
 from parlay.runtime.crews import Crews
 from parlay.runtime.drafter_pause import DrafterPause, bits_stay
 from parlay.runtime.exact.class_calibration import MAX_EXACT_ROWS, ClassCalibration
@@ -212,13 +214,17 @@ class Engine:
 
     def _joints(self) -> Joints:
         """Where prompts agree with other passes they may be gone on with anywhere; but deep in a
-        text kernels of their own save more time than a next turn loses by reading a little again.
+        text kernels of their own save more time than a next turn loses by reading a little again,
+        and in what others say they cost it nothing. A recurrent target is cut at few places only.
         """
+        kernels = self.target.kernels is not None
         if not self.chosen.found.prompts:
-            return Joints(self._chunk)
-        if self.target.kernels is None or self._chunk < PROMPT_ROWS:
-            return Joints(self._chunk, self.target.context_size)
-        return Joints(self._chunk, -(-_DEEP // self._chunk) * self._chunk)
+            return Joints(self._chunk, kernels=kernels)
+        if not kernels or self._chunk < PROMPT_ROWS:
+            return Joints(self._chunk, self.target.context_size, kernels=kernels)
+        cuts = self.target.rollback is Rollback.PARTIAL
+        deep = -(-_DEEP // self._chunk) * self._chunk
+        return Joints(self._chunk, deep, marks_of(self.model) if cuts else None, kernels)
 
     def _make_crews(self) -> Crews:
         """What follows other work on these cores; where one thread is the rule, nothing can."""

@@ -88,7 +88,7 @@ class Scheduler:
         self._n_call = n_batch if together else max(n_batch, n_call)
         self._prompts = Prompts(chunk, n_batch, self._n_call, target.steady)
         self._before_pass = before_pass
-        self._firming = Firming(target, slots, chunk, self._is_ready)
+        self._firming = Firming(target, slots, self._is_ready)
         self._unready: Inexact | None = None  # what it said of the last pass
         self._waiting: deque[Sequence] = deque()
         self._active: list[Sequence] = []
@@ -329,9 +329,8 @@ class Scheduler:
         rows = [PassRow.of_round(s, bet) for s, bet in zip(decoding, placed, strict=True)]
         room = (self._n_batch if rows else self._n_call) - sum(len(row.span.tokens) for row in rows)
         for seq in (seq for seq in sequences if seq.n_pending > 1):
-            n = self._n_to_read(seq, exact, room)
+            n, apart = self._to_read(seq, exact, room)
             if n:
-                apart = not exact or self._slots.joints.is_apart(seq.n_cached, n)
                 rows.append(PassRow.of_prompt(seq, n, apart))
                 room -= n
         # llama.cpp batches neighbouring sequences only if their ids come in order.
@@ -365,17 +364,18 @@ class Scheduler:
             rows = [replace(row, span=by_id[row.seq.seq_id]) for row in rows]
         return TargetPass.of(rows, spans)
 
-    def _n_to_read(self, seq: Sequence, exact: bool, room: int) -> int:
-        """Tokens of a prompt for this pass: exact ones end at fixed places, the others are as
-        many as may keep those waiting who decode."""
+    def _to_read(self, seq: Sequence, exact: bool, room: int) -> tuple[int, bool]:
+        """Tokens of a prompt for this pass, and whether it may round otherwise than others: exact
+        ones end at fixed places, the others are as many as may keep those waiting who decode."""
+        joints = self._slots.joints
         if exact:
-            n = min(seq.n_pending, self._chunk - seq.n_cached % self._chunk)
-            return n if n <= room else 0
+            n, apart = joints.next_pass(seq.tokens, seq.n_cached)
+            return n if n <= room else 0, apart
         others = any(each.n_pending == 1 for each in self._active)
         n = min(seq.n_pending, room, self._chunk if others else self._n_batch)
         if n == seq.n_pending > self._chunk and self._padding.cutting.recurrent:
             n -= 1 + (seq.n_cached + n - 1) % self._chunk  # stop where it can be gone on from
-        return n
+        return n, joints.kernels
 
     def _mark(self, row: PassRow) -> None:
         """A prompt is read but for its last pass: asked again it goes on from here. A long one is
@@ -385,7 +385,7 @@ class Scheduler:
             return
         lasting = seq.n_cached // far > row.span.start // far
         exact = self._is_exact([seq])
-        if lasting or self._n_to_read(seq, exact, self._n_batch) == seq.n_pending:
+        if lasting or self._to_read(seq, exact, self._n_batch)[0] == seq.n_pending:
             self.target.mark(seq.seq_id, lasting=lasting)
 
     def _mark_turn(self, seq: Sequence) -> None:
@@ -451,14 +451,15 @@ class Scheduler:
 
     def _firm_up(self, row: PassRow, *, exact: bool) -> None:
         """What the cache holds of a text is firm if it would hold the same whoever had read it:
-        whole chunks of prompts; where chunks agree with the class, everything (up to a length) but
-        what was read in a pass wider than a chunk, which nobody tried."""
-        seq, start, n = row.seq, row.span.start, len(row.span.tokens)
-        whole = not row.decodes and start % self._chunk == 0 and n == self._chunk
-        alike = start + n <= self._slots.joints.anywhere_until
-        agrees = alike and self.composition.found.prompts and n <= self._chunk
-        if exact and seq.n_firm == start and (whole or agrees):
-            seq.n_firm = seq.n_cached
+        whole chunks of prompts; where chunks agree with the class, all that need not be
+        read apart, but for what was read in a pass wider than a chunk, which nobody tried."""
+        seq, span, joints = row.seq, row.span, self._slots.joints
+        start, n = span.start, len(span.tokens)
+        if exact and seq.n_firm == start:
+            if not row.decodes and joints.is_usual(seq.tokens, start, n, apart=span.apart):
+                seq.n_firm = start + n
+            elif self.composition.found.prompts and n <= self._chunk and not span.apart:
+                seq.n_firm = joints.agrees_until(seq.tokens, start, seq.n_cached)
         seq.n_firm = min(seq.n_firm, seq.n_cached)
 
     # -- the edges ------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from parlay.errors import DecodeError
 from parlay.runtime import worker
 from parlay.runtime.caching.firming import Firming
-from parlay.runtime.caching.prompt_cache import Joints
+from parlay.runtime.caching.joints import Joints
 from parlay.runtime.caching.slots import Slots
 from parlay.runtime.engine import Engine
 from parlay.runtime.request import Request
@@ -34,7 +34,7 @@ class Desk:
     def __init__(self, *, goes_on: bool = True, ready: bool = True, exact: bool = True) -> None:
         self.model = ScriptedModel(LOGITS)
         self.slots = Slots(self.model, 1, joints=Joints(CHUNK))
-        self.firming = Firming(self.model, self.slots, CHUNK, lambda _span: ready)
+        self.firming = Firming(self.model, self.slots, lambda _span: ready)
         self.hold(TEXT[:4] if goes_on else [1, 2], 0)
         self.slots.take(TEXT[:10], firm=exact)
         self.hold(TEXT, 8)

@@ -15,13 +15,10 @@ from parlay.runtime.caching.slots import Slot, Slots
 class Firming:
     """For conversations that went on before; of others nobody knows whether they do."""
 
-    def __init__(
-        self, target: Passes, slots: Slots, chunk: int, ready: Callable[[Span], bool]
-    ) -> None:
+    def __init__(self, target: Passes, slots: Slots, ready: Callable[[Span], bool]) -> None:
         """`ready`: whether a pass over a part of a prompt would have the bits it always has."""
         self._target = target
         self._slots = slots
-        self._chunk = chunk
         self._ready = ready
 
     def run(self, called: Callable[[], bool]) -> None:
@@ -31,7 +28,7 @@ class Firming:
                 self._read_again(slot, called)
 
     def _read_again(self, slot: Slot, called: Callable[[], bool]) -> None:
-        text, start = slot.tokens, self._slots.joints.last(slot.n_firm)
+        text, start = slot.tokens, self._slots.firm(slot)
         spans = self._spans(slot.seq_id, text, start)
         if self._target.reusable(slot.seq_id, start) != start:
             return  # it cannot be cut there
@@ -50,9 +47,8 @@ class Firming:
     def _spans(self, seq_id: int, text: list[int], start: int) -> Iterator[Span]:
         """Chunks that end where prompts' do."""
         joints = self._slots.joints
-        end = joints.last(len(text))
+        end = joints.last(text, len(text))
         while start < end:
-            n = min(end - start, self._chunk - start % self._chunk)
-            tokens = text[start : start + n]
-            yield Span(seq_id, start, tokens, 0, apart=joints.is_apart(start, n))
+            n, apart = joints.next_pass(text, start)
+            yield Span(seq_id, start, text[start : start + n], 0, apart=apart)
             start += n

@@ -9,24 +9,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from parlay.decoding.span import Saved, common_prefix
-from parlay.llama.kernels import PROMPT_ROWS
-
-
-@dataclass(frozen=True, slots=True)
-class Joints:
-    """Where a prompt can be gone on with and have the bits of one that was read at once."""
-
-    step: int  # at multiples of it,
-    anywhere_until: int = 0  # and anywhere up to here
-
-    def is_apart(self, start: int, n: int) -> bool:
-        """Whether so many tokens from there on are always read in one pass, which then need not
-        agree with others to the bit; of few nobody knows whether they are read or decoded."""
-        return start >= self.anywhere_until and n >= PROMPT_ROWS
-
-    def last(self, n: int) -> int:
-        """The last one of the first n tokens."""
-        return n if n <= self.anywhere_until else max(self.anywhere_until, n - n % self.step)
+from parlay.runtime.caching.joints import Joints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,19 +25,19 @@ class Kept:
         """How much of a prompt it can stand for; what others said is of no use."""
         if owner != self.owner:
             return 0
-        n = reusable(common_prefix(self.tokens, prompt), len(prompt), self.n_firm, joints)
+        n = reusable(common_prefix(self.tokens, prompt), prompt, self.n_firm, joints)
         kept = self.saved.reusable(n)
-        return 0 if joints is not None and joints.last(kept) != kept else kept
+        return 0 if joints is not None and joints.last(prompt, kept) != kept else kept
 
 
-def reusable(n_shared: int, n_prompt: int, n_firm: int, joints: Joints | None) -> int:
+def reusable(n_shared: int, prompt: Seq[int], n_firm: int, joints: Joints | None) -> int:
     """Of a prompt's shared tokens those that need not be read again; with joints only what is
     firm, up to one of them."""
     # At least the last token must be read again: its logits begin the answer.
-    n = min(n_shared, n_prompt - 1)
+    n = min(n_shared, len(prompt) - 1)
     if joints is None:
         return n
-    return joints.last(min(n, n_firm))
+    return joints.last(prompt, min(n, n_firm))
 
 
 class PromptCache:

@@ -12,7 +12,8 @@ from time import perf_counter
 from parlay.decoding.span import LoadedPasses, Saved, common_prefix
 from parlay.errors import BadRequest, DecodeError
 from parlay.runtime.caching.copying import Copying
-from parlay.runtime.caching.prompt_cache import Joints, Kept, PromptCache, reusable
+from parlay.runtime.caching.joints import Joints
+from parlay.runtime.caching.prompt_cache import Kept, PromptCache, reusable
 
 # Tokens of a prompt that may be read again to spare one idle slot between the busy ones: that is a
 # row of padding in each round, or a pass cut in two.
@@ -93,14 +94,14 @@ class Slots:
         n = self._exchange(best, prompt, owner, shared[best.seq_id], joints)
         best.busy, best.owner, best.copied = True, owner, False
         kept = self.keep(best.seq_id, n)
-        if joints is not None and joints.last(kept) != kept:
+        if joints is not None and joints.last(wanted, kept) != kept:
             kept = self.keep(best.seq_id, 0)
         return best.seq_id, kept, min(best.n_firm, kept)
 
     def _shared(self, slot: Slot, prompt: list[int], firm: bool) -> int:
         """How much of a prompt a slot's cache can stand for."""
         n = common_prefix(slot.tokens, prompt)
-        return reusable(n, len(prompt), slot.n_firm, self.joints if firm else None)
+        return reusable(n, prompt, slot.n_firm, self.joints if firm else None)
 
     def _exchange(
         self, slot: Slot, prompt: Seq[int], owner: str, n: int, joints: Joints | None
@@ -142,10 +143,16 @@ class Slots:
 
     def soft(self) -> list[Slot]:
         """Idle ones whose conversations go on and could be firm further; the last used first."""
-        every = (slot for slot in self._slots if not slot.busy and slot.goes_on)
-        last = self.joints.last
-        found = [slot for slot in every if last(len(slot.tokens)) > last(slot.n_firm)]
+        every = [slot for slot in self._slots if not slot.busy and slot.goes_on]
+        found = [slot for slot in every if self._joint(slot, len(slot.tokens)) > self.firm(slot)]
         return sorted(found, key=lambda slot: slot.last_used, reverse=True)
+
+    def firm(self, slot: Slot) -> int:
+        """Where a next turn would go on from."""
+        return self._joint(slot, slot.n_firm)
+
+    def _joint(self, slot: Slot, n: int) -> int:
+        return self.joints.last(slot.tokens, n)
 
     def shorten(self, slot: Slot, n: int) -> None:
         """Forget all but the first n tokens, where the cache can be cut."""
