@@ -5,7 +5,8 @@
 For each pair of types and length of text: seconds to read the text in chunks, milliseconds of a
 pass over one row and over three after it, and whether the three agree with single ones to the bit.
 With `usual` kernels as llama.cpp chooses them; else answers have the plain one, where that can be
-chosen, and prompts their own, or with `plain` the same. All pairs in turn, so often as `--repeats`
+chosen, and prompts their own, or with `plain` the same, or with `chat` those that an exact engine
+gives a user's message, which the text is. All pairs in turn, so often as `--repeats`
 says; the least time of each counts. The pairs are kept beside each other: 6,000 tokens of the
 default model take ten minutes on two cores.
 """
@@ -27,6 +28,9 @@ from parlay.hub.resolving import resolve_model
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.runtime.caching.joints import Joints
+from parlay.runtime.caching.turn_marks import marks_of
+from parlay.training.frame import Template
 
 PAIRS = ("f16,f16,usual", "f16,f16", "bf16,f16", "q8_0,f16")
 ROWS = (1, 3)
@@ -46,14 +50,30 @@ def text_of(model: Model, n: int) -> list[int]:
     return (tokens * (n // len(tokens) + 1))[:n]
 
 
-def seconds_to_read(
-    context: Context, text: Sequence[int], n: int, chunk: int, *, apart: bool
-) -> float:
-    """The first n tokens, from nothing."""
+def message_of(model: Model, text: Sequence[int], n: int) -> list[int]:
+    """Of a user, so that it takes n tokens with what the template writes around it."""
+    frame = Template(model).frame
+    n_words = n - len(frame.opening) - len(frame.closing)
+    return [*frame.opening, *text[:n_words], *frame.closing]
+
+
+def joints_of(pair: str, context: Context, chunk: int) -> Joints:
+    """In which passes prompts are read."""
+    if pair.endswith(",plain"):
+        return Joints(chunk, context.context_size, kernels=True)
+    if pair.endswith(",chat"):
+        return Joints(chunk, context.context_size, marks_of(context.model), kernels=True)
+    return Joints(chunk, kernels=True)
+
+
+def seconds_to_read(context: Context, text: Sequence[int], joints: Joints) -> float:
+    """From nothing."""
     context.clear(0)
-    started = perf_counter()
-    for start in range(0, n, chunk):
-        context.decode([Span(0, start, text[start : min(n, start + chunk)], 1, apart=apart)])
+    started, at = perf_counter(), 0
+    while at < len(text):
+        n, apart = joints.next_pass(text, at)
+        context.decode([Span(0, at, text[at : at + n], 1, apart=apart)])
+        at += n
     return perf_counter() - started
 
 
@@ -87,8 +107,8 @@ def measured(
     least = {pair: dict.fromkeys(names, float("inf")) for pair in contexts}
     for _ in range(repeats):
         for pair, context in contexts.items():
-            apart = not pair.endswith(",plain")
-            read_s = seconds_to_read(context, text, n, chunk, apart=apart)
+            message = message_of(context.model, text, n)
+            read_s = seconds_to_read(context, message, joints_of(pair, context, chunk))
             times = read_s, *(ms_of_a_pass(context, text, n, rows) for rows in ROWS)
             for name, took in zip(names, times, strict=True):
                 least[pair][name] = min(took, least[pair][name])
@@ -106,7 +126,9 @@ def measured(
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("model", nargs="?", default="default", help="GGUF file")
-    parser.add_argument("--pairs", nargs="+", default=PAIRS, help="f16,f16[,usual or plain] ...")
+    parser.add_argument(
+        "--pairs", nargs="+", default=PAIRS, help="f16,f16[,usual, plain or chat] ..."
+    )
     parser.add_argument("--lengths", nargs="+", type=int, default=[440, 1450])
     parser.add_argument("--chunk", type=int, default=512, help="tokens read in a pass")
     parser.add_argument("--repeats", type=int, default=3)
