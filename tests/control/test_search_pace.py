@@ -260,3 +260,11 @@ def test_a_dear_search_is_given_up_sooner_than_a_cheap_one() -> None:
         n_searched.append(n)
     assert 4 < n_searched[0] <= 8
     assert 1 <= n_searched[1] <= 3
+
+
+def test_what_was_weighed_while_a_device_computed_is_searched_for_in_any_case() -> None:
+    pace = SearchPace()
+    searches(pace, 200, SEARCH)
+    assert pace.rests
+    pace.wake()
+    assert not pace.rests

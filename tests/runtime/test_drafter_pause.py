@@ -176,7 +176,7 @@ def test_a_drafter_is_dropped_while_it_rests(tmp_path: Path) -> None:
         assert isinstance(watch._drafter, Follower)
 
 
-class Looking(NeverRests):
+class LooksOnly(NeverRests):
     """Asks for a look whenever the last one is known, and bets on nothing."""
 
     def __init__(self) -> None:
@@ -200,7 +200,7 @@ class Looking(NeverRests):
 def test_a_block_that_is_only_looked_at_is_compared_with_the_text_that_comes(
     parlay: Parlay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bets, looking = parlay.engine.bets, Looking()
+    bets, looking = parlay.engine.bets, LooksOnly()
     drafter, drafts = bets.proposers["model"], list[tuple[int, ...]]()
     made_by = drafter.propose
 

@@ -79,10 +79,10 @@ def test_a_drafter_makes_a_few_one_after_the_other_and_all_are_told_together() -
     for n in range(IN_A_ROW):
         drafter.draft = draft(3, 4)
         text.tokens += [3, 9]
-        assert looking.go_on([seq]) == (n == IN_A_ROW - 1)
+        assert looking.go_on([seq]) == ([seq] if n == IN_A_ROW - 1 else [])
     assert len(drafter.asked) == IN_A_ROW
     assert not looking.under_way([seq])
-    assert looking.seen(seq) == [Look("model", 1, (0.9, 0.9))] * IN_A_ROW
+    assert looking.told(seq) == [Look("model", 1, (0.9, 0.9))] * IN_A_ROW
 
 
 def test_a_drafter_that_has_nothing_to_say_is_not_asked_again() -> None:

@@ -95,6 +95,10 @@ class Controller(Protocol):
     def notice(self) -> None:
         """A text repeats itself, in rounds that nothing was searched for."""
 
+    def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
+        """While a device computes, so many tokens being there: what came of drafts that were made
+        beside passes. More of the same to make, if any."""
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         """One choice per sequence of the coming pass; the cost is shared, so they come together."""
 
@@ -153,6 +157,10 @@ class NeverRests:
 
     def notice(self) -> None:
         """It never rests."""
+
+    def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
+        """It never looks."""
+        return None
 
     def prices(self) -> CostTable | None:
         return None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from parlay.control.controller import Choice, Controller, View, plain
 from parlay.control.prices.cost import CostTable
+from parlay.decoding.draft import Look
 from parlay.decoding.round import Fallback, Round
 from parlay.errors import BadRequest
 
@@ -83,6 +84,9 @@ class Guarded:
 
     def notice(self) -> None:
         self.controller.notice()
+
+    def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
+        return self.controller.hear(seq_id, looks, n_generated)
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         if self.cooling:

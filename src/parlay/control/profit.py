@@ -23,6 +23,7 @@ from parlay.control.looks import IN_A_ROW, Looks
 from parlay.control.prices.cost import MAX_ROWS, Curve, DrafterCost
 from parlay.control.prices.shapes import faster_widths
 from parlay.control.probing import Probing
+from parlay.decoding.draft import Look
 from parlay.decoding.round import WAITS, Fallback
 
 # A bet must save at least this part of a plain pass; more if the prices are not to be relied on.
@@ -54,6 +55,28 @@ class ProfitController(Learner):
 
     def notice(self) -> None:
         self._search_pace.notice()
+
+    def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
+        """Nobody waits while this is weighed: only if a draft model pays now, a round has to be."""
+        request = self._requests.get(seq_id)
+        if request is None:
+            return None
+        view, request.looking = request.view, ""
+        n_more = max(0, n_generated - view.n_generated)  # since a round was weighed
+        request.view = view = replace(
+            view,
+            n_context=view.n_context + n_more,
+            n_generated=view.n_generated + n_more,
+            n_remaining=max(1, view.n_remaining - n_more),
+        )
+        for look in looks:
+            self._saw(request, look)
+        market = self._market([request], [view], ())
+        plans = [self._plan(name, [request], market) for name in _models_of(market)]
+        if any(plan.window and plan.value > self._margin * market.plain_s for plan in plans):
+            self._search_pace.wake()
+            return None
+        return self._look(request, market)
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         n = len(views)

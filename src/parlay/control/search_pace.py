@@ -86,6 +86,10 @@ class SearchPace:
         """A text seems to repeat itself: worth a search, while there is time to spare."""
         self._noticed = True
 
+    def wake(self) -> None:
+        """Somebody has weighed it already: the next round is worth a search in any case."""
+        self._noticed, self._spare = True, max(self._spare, self.share)
+
     def due(self, n_texts: int = 1) -> int:
         """How many texts to search in the coming round; called once for each round."""
         rests, self._n_texts = self.rests, n_texts

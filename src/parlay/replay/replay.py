@@ -20,8 +20,8 @@ from parlay.control.prices.packing import padded
 from parlay.decoding.draft import Draft, Look, Ready, Shown
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.proposers.prediction import PREDICTION
-from parlay.replay.looking import Looking
 from parlay.replay.recording import RecordedOffer, Recording
+from parlay.replay.replayed_look import ReplayedLook
 from parlay.replay.searching import Place, SearchCost, Searching
 
 MAX_WINDOW = 64
@@ -65,7 +65,7 @@ class _Sequence:
     n_ahead: int = 0  # tokens drafted beside the last pass, of use or not
     ahead_s: float = 0.0  # what those took
     wait_s: float = 0.0  # until the drafter's pass under way has ended
-    looking: Looking | None = None  # drafts that are compared with the text
+    looking: ReplayedLook | None = None  # drafts that are compared with the text
 
     @property
     def n_left(self) -> int:
@@ -207,6 +207,7 @@ class _World:
     ) -> ReplayOutcome:
         """One round of every sequence, in one pass."""
         if len(slots) == 1 and not slots[0].position:
+            controller.notice()  # as the runtime does where a drafter may be looked at
             self._settled, self._last = False, PassPart(0, 0)  # a prompt was read
         n_due = self._searching.due(controller, len(slots))
         shown = [self._searching.shown(seq.seq_id) for seq in slots[:n_due]]
@@ -243,9 +244,10 @@ class _World:
         for seq, choice, bet, r in zip(slots, choices, bets, rounds, strict=True):
             _look_ahead(seq, choice, bet, r, self._costs.drafter, pass_s)
             _advance(seq, bet, r)
-            self._look_on(controller, seq, bet, pass_s)
         for hears in (controller, *self._listeners):
             hears.observe(rounds)
+        for seq, bet in zip(slots, bets, strict=True):
+            self._look_on(controller, seq, bet, pass_s)
         return ReplayOutcome(sum(r.n_generated for r in rounds), timing.total_s, 1)
 
     def _laid_out(self, rows: Mapping[int, int], n_context: int) -> Mapping[int, int]:
@@ -283,8 +285,7 @@ class _World:
         going = going or any(seq.is_looked_at for seq in slots)
         return drafter.both if drafter is not None and going else None
 
-    @staticmethod
-    def _look_on(controller: Controller, seq: _Sequence, bet: _Bet, pass_s: float) -> None:
+    def _look_on(self, controller: Controller, seq: _Sequence, bet: _Bet, pass_s: float) -> None:
         """A drafter that looks beside passes goes on; whoever bets calls it back."""
         looking = seq.looking
         if looking is None or not looking.beside:
@@ -294,8 +295,11 @@ class _World:
             looking.end()
         elif looking.is_seen(seq.position) and seq.n_left:
             looking.go_on(seq.recording, seq.position)
-        if looking.is_over(seq.position):
-            controller.notice()
+            if looking.is_over(seq.position):
+                seq.looking = None
+                choice = controller.hear(seq.seq_id, looking.found, seq.position)
+                if choice is not None:
+                    _look(seq, choice, self._costs.drafter)
 
     def _draft_s(self, slots: Sequence[_Sequence], bets: Sequence[_Bet]) -> float:
         """The drafter goes on while any sequence does; those that stopped cost no more rows."""
@@ -379,7 +383,7 @@ def _first(draft: Draft, n: int) -> Draft:
 def _look(seq: _Sequence, choice: Choice, drafter: DrafterCost | None) -> _Bet:
     """A draft that is compared with the text: none of it goes into the pass."""
     window = choice.window or choice.next_window
-    seq.looking = Looking(choice.proposer, window, beside=not choice.window, drafter=drafter)
+    seq.looking = ReplayedLook(choice.proposer, window, not choice.window, drafter)
     drafted = seq.looking.begin(seq.recording, seq.position, seq.n_missing)
     if not choice.window:
         seq.n_missing = 0

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from parlay.control.controller import Choice, Controller, FixedWindow, NeverRests, View, plain
 from parlay.control.prices.cost import CostTable
+from parlay.decoding.draft import Look
 from parlay.decoding.round import Fallback, Round
 
 MAX_WINDOW = 16
@@ -170,6 +171,9 @@ class OneProposer:
 
     def notice(self) -> None:
         self._controller.notice()
+
+    def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
+        return self._controller.hear(seq_id, looks, n_generated)
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return self._controller.choose([self._only(view) for view in views])

@@ -240,8 +240,8 @@ class Bets:
         after all. What the free proposers expect is compared with what came, a round later."""
         if not self.proposers:
             return
-        if self._looking.texts and self._looking.go_on(sequences):
-            self.controller.notice()
+        if self._looking.texts:
+            self._look_on(sequences)
         if not self.controller.rests():
             self._glances.pause()
             return
@@ -250,6 +250,14 @@ class Bets:
             self._glances.follow(seq.seq_id, len(seq.tokens), self._glanced(seq))
         if texts and self._glances.repeats(len(texts)):
             self.controller.notice()
+
+    def _look_on(self, sequences: Seq[Sequence]) -> None:
+        """Let the controller hear of drafts that were made beside passes, and make more."""
+        for seq in self._looking.go_on(sequences):
+            looks = self._looking.told(seq)
+            choice = self.controller.hear(seq.seq_id, looks, seq.n_generated)
+            if choice is not None:
+                self._look(seq, choice, NO_DRAFT)
 
     def _glanced(self, seq: Sequence) -> Draft:
         """The longest draft of the free proposers that look into texts."""
@@ -271,6 +279,8 @@ class Bets:
         self._looking.forget(seq.seq_id)
         self._glances.forget(seq.seq_id)
         self._tell_all("begin", lambda proposer: _begin(proposer, seq))
+        if any(watches(proposer) for proposer in self.proposers.values()):
+            self.controller.notice()  # what a draft model has to say is best looked at soon
         seq.outside_s += perf_counter() - started
 
     def read(self, seq: Sequence, *, meanwhile: bool = False) -> None:

@@ -82,15 +82,19 @@ class Looking:
         looked = [self.texts.get(seq.seq_id) for seq in sequences]
         return any(each is not None and each.draft is None and not each.over for each in looked)
 
-    def go_on(self, sequences: Iterable[Sequence]) -> bool:
-        """A device computes; whether there is something to tell of now."""
-        looked = [(seq, self.texts.get(seq.seq_id)) for seq in sequences]
-        told = False
-        for seq, each in looked:
+    def go_on(self, sequences: Iterable[Sequence]) -> list[Sequence]:
+        """A device computes; the texts that there is something to tell of now."""
+        told: list[Sequence] = []
+        for seq in sequences:
+            each = self.texts.get(seq.seq_id)
             if each is not None and each.beside is not None and not each.over:
                 each.see(seq)
-                told = told or each.over
+                told += [seq] if each.over else []
         return told
+
+    def told(self, seq: Sequence) -> list[Look]:
+        """What came of drafts beside passes."""
+        return self.texts.pop(seq.seq_id).found
 
     def seen(self, seq: Sequence) -> list[Look] | None:
         """What came of it, once that is known; told once."""

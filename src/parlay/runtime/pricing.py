@@ -19,6 +19,7 @@ from parlay.control.controller import Choice, View
 from parlay.control.prices.cost import CostTable, Curve
 from parlay.control.profit import ProfitController
 from parlay.control.trials import Trials
+from parlay.decoding.draft import Look
 from parlay.decoding.round import Round
 from parlay.runtime.engine import Engine
 from parlay.runtime.startup.learned import keep_learned, learned_controller
@@ -54,6 +55,9 @@ class Pricing:
 
     def notice(self) -> None:
         self.controller.notice()
+
+    def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
+        return self.controller.hear(seq_id, looks, n_generated)
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         trial = None if self._trials is None else self._trials.next(views)

@@ -14,7 +14,7 @@ from parlay.replay.recording import Recording
 
 
 @dataclass(slots=True)
-class Looking:
+class ReplayedLook:
     """One draft, or several one after the other beside the target's passes."""
 
     proposer: str
