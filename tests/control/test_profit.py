@@ -14,7 +14,7 @@ from parlay.control.controller import Choice, Controller, NeverRests, View
 from parlay.control.prices.cost import CostTable, Curve, DrafterCost
 from parlay.control.prices.cutting import Cutting
 from parlay.control.profit import ProfitController
-from parlay.decoding.draft import NO_DRAFT, Draft
+from parlay.decoding.draft import NO_DRAFT, Draft, Look
 from parlay.decoding.round import WAITS, Fallback, Round, Timing
 from parlay.replay.hindsight import plain_seconds
 from parlay.replay.recording import RecordedOffer, Recording, mixed_workload
@@ -674,3 +674,12 @@ def test_what_a_drafter_took_that_had_nothing_to_say_is_not_the_price_of_a_searc
         made = replace(finished("model", fallback=Fallback.NO_DRAFT), window=8)
         controller.observe([replace(made, timing=Timing(draft_s=0.5, verify_s=1.0))])
     assert not controller.rests() and controller.due(1) == 1
+
+
+def test_a_text_that_is_heard_of_between_two_choices_is_not_taken_for_a_new_one() -> None:
+    controller = ProfitController(table(slope=0.5))
+    controller.choose([view(n_generated=5)])
+    followed = controller._requests[0]
+    assert controller.hear(0, [Look("model", 2, (0.9, 0.9, 0.9))], 9) is None
+    controller.choose([view(n_generated=10)])
+    assert controller._requests[0] is followed

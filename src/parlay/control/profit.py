@@ -72,7 +72,8 @@ class ProfitController(Learner):
         for look in looks:
             self._saw(request, look)
         market = self._market([request], [view], ())
-        plans = [self._plan(name, [request], market) for name in _models_of(market)]
+        priced = [name for name in _models_of(market) if self.costs.cost_of(name) is not None]
+        plans = [self._plan(name, [request], market) for name in priced]
         if any(plan.window and plan.value > self._margin * market.plain_s for plan in plans):
             self._search_pace.wake()
             return None

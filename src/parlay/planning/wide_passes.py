@@ -11,7 +11,7 @@ from dataclasses import replace
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan
 
-# Rows at which a GPU is at its best over prompts; more of them only take memory (docs/results.md).
+# Enough for two usual prompts. 2,048 read many at once somewhat faster, and take twice the buffers.
 WIDE_ROWS = 1024
 # Of what is left beside weights, caches and buffers: others may want some of it.
 _SHARE = 0.5
