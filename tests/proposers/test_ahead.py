@@ -406,19 +406,24 @@ def test_a_prompt_longer_than_the_drafters_context_is_left_alone(
     assert not model.shapes
 
 
-@pytest.mark.parametrize("call", ["forget", "shift", "close", "propose"])
-def test_whoever_asks_something_of_it_waits_for_one_pass_over_a_prompt_at_most(
-    model: Gated, ahead: DraftAhead, call: str
-) -> None:
-    begin_reading(ahead, model, LONG)
+def call_meanwhile(ahead: DraftAhead, model: Gated, call: Callable[[], object]) -> None:
+    """While a pass over a text is under way, which ends once it was called back."""
     reading = ahead._readings[0]
-    caller = threading.Thread(target=asking(ahead, call, 1))
+    caller = threading.Thread(target=call)
     caller.start()
     while not reading.called_back:  # it has asked; the pass is still under way
         assert caller.is_alive()
     model.open_gate()
     caller.join(PATIENCE_S)
     assert not caller.is_alive()
+
+
+@pytest.mark.parametrize("call", ["forget", "shift", "close", "propose"])
+def test_whoever_asks_something_of_it_waits_for_one_pass_over_a_prompt_at_most(
+    model: Gated, ahead: DraftAhead, call: str
+) -> None:
+    begin_reading(ahead, model, LONG)
+    call_meanwhile(ahead, model, asking(ahead, call, 1))
     assert model.shapes[:1] == [(32,)] and (32,) not in model.shapes[1:]
 
 
@@ -550,14 +555,7 @@ def test_whoever_asks_for_a_draft_waits_for_one_pass_of_a_look_at_most(
 ) -> None:
     text = [1, 2, 3]
     look_at(ahead, model, text, window=32)
-    reading = ahead._readings[0]
-    caller = threading.Thread(target=lambda: ahead.propose([Ask(0, text, 2)]))
-    caller.start()
-    while not reading.called_back:  # it has asked; the pass is still under way
-        assert caller.is_alive()
-    model.open_gate()
-    caller.join(PATIENCE_S)
-    assert not caller.is_alive()
+    call_meanwhile(ahead, model, lambda: ahead.propose([Ask(0, text, 2)]))
     assert len(model.shapes) <= 1 + 3  # the look's, what is missing, two tokens
 
 

@@ -67,10 +67,10 @@ def test_a_draft_is_told_of_as_soon_as_the_text_has_left_it() -> None:
 
 
 def test_while_a_drafter_is_at_it_nothing_is_told() -> None:
-    looking, _, text, seq = begun()
+    looking, drafter, text, seq = begun()
     text.tokens += [3, 4, 5, 6]
     assert looking.under_way([seq])
-    assert not looking.go_on([seq])
+    assert not looking.go_on([seq], [drafter])
     assert looking.seen(seq) is None
 
 
@@ -79,7 +79,7 @@ def test_a_drafter_makes_a_few_one_after_the_other_and_all_are_told_together() -
     for n in range(IN_A_ROW):
         drafter.draft = draft(3, 4)
         text.tokens += [3, 9]
-        assert looking.go_on([seq]) == ([seq] if n == IN_A_ROW - 1 else [])
+        assert looking.go_on([seq], [drafter]) == ([seq] if n == IN_A_ROW - 1 else [])
     assert len(drafter.asked) == IN_A_ROW
     assert not looking.under_way([seq])
     assert looking.told(seq) == [Look("model", 1, (0.9, 0.9))] * IN_A_ROW
@@ -88,7 +88,7 @@ def test_a_drafter_makes_a_few_one_after_the_other_and_all_are_told_together() -
 def test_a_drafter_that_has_nothing_to_say_is_not_asked_again() -> None:
     looking, drafter, _, seq = begun()
     drafter.draft = NO_DRAFT
-    assert looking.go_on([seq])
+    assert looking.go_on([seq], [drafter])
     assert looking.seen(seq) == []
     assert len(drafter.asked) == 1
 
@@ -98,7 +98,7 @@ def test_a_drafter_that_has_something_else_to_do_is_not_asked_again() -> None:
     drafter.draft = draft(3, 4)
     text.tokens += [3, 4]
     looking.end(0)
-    assert not looking.go_on([seq])
+    assert not looking.go_on([seq], [drafter])
     assert not looking.under_way([seq])
     assert looking.seen(seq) == []
     assert len(drafter.asked) == 1
@@ -109,5 +109,14 @@ def test_another_text_in_the_slot_is_not_compared_with_drafts_of_the_last_one() 
     drafter.draft = draft(3, 4)
     looking.forget(0)
     text.tokens += [3, 4]
-    assert not looking.go_on([seq])
+    assert not looking.go_on([seq], [drafter])
     assert looking.seen(seq) is None
+
+
+def test_of_a_drafter_that_is_not_there_any_more_nothing_is_asked() -> None:
+    looking, drafter, text, seq = begun()
+    drafter.draft = draft(3, 4)
+    text.tokens += [3, 4]
+    assert looking.go_on([seq], []) == [seq]
+    assert looking.told(seq) == []
+    assert len(drafter.asked) == 1

@@ -210,15 +210,7 @@ class _World:
             controller.notice()  # as the runtime does where a drafter may be looked at
             self._settled, self._last = False, PassPart(0, 0)  # a prompt was read
         n_due = self._searching.due(controller, len(slots))
-        shown = [self._searching.shown(seq.seq_id) for seq in slots[:n_due]]
-        views = [
-            _view(seq, proposers, i < n_due, crowded, shown[i] if i < n_due else ())
-            for i, seq in enumerate(slots)
-        ]
-        if n_due:  # whoever is not asked has nothing to say in this round
-            views[n_due:] = [view.silenced(FREE) for view in views[n_due:]]
-        if (rows_at := self._rows_at) is not None:
-            views = [_held(view, seq, rows_at) for view, seq in zip(views, slots, strict=True)]
+        views = self._views(slots, proposers, crowded, n_due)
         choices = controller.choose(views)
         bets = [
             _look(seq, choice, self._costs.drafter) if choice.look else _bet(seq, choice)
@@ -249,6 +241,21 @@ class _World:
         for seq, bet in zip(slots, bets, strict=True):
             self._look_on(controller, seq, bet, pass_s)
         return ReplayOutcome(sum(r.n_generated for r in rounds), timing.total_s, 1)
+
+    def _views(
+        self, slots: Sequence[_Sequence], proposers: tuple[str, ...], crowded: bool, n_due: int
+    ) -> list[View]:
+        """As the controller sees them; so many of them are searched."""
+        shown = [self._searching.shown(seq.seq_id) for seq in slots[:n_due]]
+        views = [
+            _view(seq, proposers, i < n_due, crowded, shown[i] if i < n_due else ())
+            for i, seq in enumerate(slots)
+        ]
+        if n_due:  # whoever is not asked has nothing to say in this round
+            views[n_due:] = [view.silenced(FREE) for view in views[n_due:]]
+        if (rows_at := self._rows_at) is not None:
+            views = [_held(view, seq, rows_at) for view, seq in zip(views, slots, strict=True)]
+        return views
 
     def _laid_out(self, rows: Mapping[int, int], n_context: int) -> Mapping[int, int]:
         """Rows by sequence, with the padding that the runtime would add."""

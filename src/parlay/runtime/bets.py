@@ -253,11 +253,14 @@ class Bets:
 
     def _look_on(self, sequences: Seq[Sequence]) -> None:
         """Let the controller hear of drafts that were made beside passes, and make more."""
-        for seq in self._looking.go_on(sequences):
-            looks = self._looking.told(seq)
-            choice = self.controller.hear(seq.seq_id, looks, seq.n_generated)
-            if choice is not None:
-                self._look(seq, choice, NO_DRAFT)
+        try:
+            for seq in self._looking.go_on(sequences, self.proposers.values()):
+                looks = self._looking.told(seq)
+                choice = self.controller.hear(seq.seq_id, looks, seq.n_generated)
+                if choice is not None and choice.proposer in self.proposers:
+                    self._look(seq, choice, NO_DRAFT)
+        except Exception as error:  # a pass is under way, which must not fail for it
+            self._faults.tell("looking at drafts failed", error)
 
     def _glanced(self, seq: Sequence) -> Draft:
         """The longest draft of the free proposers that look into texts."""

@@ -7,7 +7,7 @@ while the target goes on without them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from parlay.control.looks import IN_A_ROW
@@ -82,13 +82,17 @@ class Looking:
         looked = [self.texts.get(seq.seq_id) for seq in sequences]
         return any(each is not None and each.draft is None and not each.over for each in looked)
 
-    def go_on(self, sequences: Iterable[Sequence]) -> list[Sequence]:
-        """A device computes; the texts that there is something to tell of now."""
+    def go_on(self, sequences: Iterable[Sequence], proposers: Collection[object]) -> list[Sequence]:
+        """A device computes; the texts that there is something to tell of now. Of `proposers` that
+        are not there any more nothing is asked."""
         told: list[Sequence] = []
         for seq in sequences:
             each = self.texts.get(seq.seq_id)
             if each is not None and each.beside is not None and not each.over:
-                each.see(seq)
+                if each.beside.proposer in proposers:
+                    each.see(seq)
+                else:
+                    each.over = True
                 told += [seq] if each.over else []
         return told
 
