@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from benchmarks.proofs.ahead import Arm, resolve_drafter
 from benchmarks.shared.arguments import parsed, parser_of
-from benchmarks.shared.between import Between
+from benchmarks.shared.between import Between, Gaps
 from benchmarks.shared.record import keep
 from benchmarks.shared.stages import Stages
 from parlay import Parlay
@@ -108,6 +108,7 @@ class Step:
     ms: float  # all of it
     n_drafted: int
     stages: Mapping[str, float]  # seconds
+    gaps: Gaps | None  # where it waited for the draft model
 
 
 class Meter:
@@ -154,7 +155,8 @@ class Meter:
                 for inside_s in (self._between.inside_s, self._waited_s)
             )
             n_drafted = len(self._spans[0].tokens) - self._spans[0].n_padding - 1
-            self.steps.append(Step(us, own_us, 1e6 * self._rows_s, 1e3 * all_s, n_drafted, stages))
+            rows_us, ms, gaps = 1e6 * self._rows_s, 1e3 * all_s, self._between.gaps
+            self.steps.append(Step(us, own_us, rows_us, ms, n_drafted, stages, gaps))
 
     def _reading(self, look: Callable[..., T]) -> Callable[..., T]:
         """The same, timed where a round waits for it: a thread that drafts ahead does not count."""
@@ -228,6 +230,7 @@ class Outside:
     n_rounds: int
     drafted_per_round: float
     stages_us: Mapping[str, float] = field(default_factory=dict)  # means, where they were watched
+    gaps_us: Mapping[str, float] = field(default_factory=dict)  # of rounds that waited for drafts
 
 
 def found_of(kind: str, steps: Sequence[Step]) -> list[Outside]:
@@ -243,11 +246,25 @@ def found_of(kind: str, steps: Sequence[Step]) -> list[Outside]:
             mean_us = statistics.fmean(step.us for step in own)
             drafted = statistics.fmean(step.n_drafted for step in own)
             stages = {name: _mean_us(name, own) for name in ORDER}
-            n = len(own)
+            n, gaps = len(own), _gaps_us([step.gaps for step in own if step.gaps is not None])
             found.append(
-                Outside(kind, drafts, us, own_us, rows_us, ms, mean_us, n, drafted, stages)
+                Outside(kind, drafts, us, own_us, rows_us, ms, mean_us, n, drafted, stages, gaps)
             )
     return found
+
+
+def _gaps_us(gaps: Sequence[Gaps]) -> dict[str, float]:
+    """Medians; what is between two passes of the draft model, for each of its tokens."""
+    if not gaps:
+        return {}
+    amid = [gap.amid_s / (gap.n_passes - 1) for gap in gaps if gap.n_passes > 1]
+    return {
+        "before": 1e6 * statistics.median(gap.before_s for gap in gaps),
+        "amid, each": 1e6 * statistics.median(amid) if amid else 0.0,
+        "after": 1e6 * statistics.median(gap.after_s for gap in gaps),
+        "passes": statistics.fmean(gap.n_passes for gap in gaps),
+        "rounds": len(gaps),
+    }
 
 
 def _mean_us(stage: str, steps: Sequence[Step]) -> float:
@@ -310,6 +327,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         found = measure(parlay, args, stages)
     for each in found:
         print(told(each))
+        if each.gaps_us:
+            print(" ", ", ".join(f"{name} {us:.0f}" for name, us in each.gaps_us.items()))
         if args.stages:
             print(*staged(each), sep="\n")
     keep(args.json, found)

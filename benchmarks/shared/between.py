@@ -6,12 +6,25 @@ done meanwhile takes no time of the round, if the pass is waited for anyway.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Seconds in which neither model computed, where the next pass waited for a draft model."""
+
+    before_s: float  # until the draft model's first pass
+    amid_s: float  # between its passes
+    after_s: float  # from its last one to the target's
+    n_passes: int  # of the draft model
+
 
 class Between:
     """From the end of one pass of the target to the next one."""
 
     def __init__(self) -> None:
         self.inside_s = 0.0  # before the last pass of the target
+        self.gaps: Gaps | None = None  # None: nothing was waited for
         self._since = 0.0
         self._passes: list[tuple[float, float]] = []  # of the draft model, one after the other
         self._awaited = False
@@ -27,6 +40,14 @@ class Between:
 
     def verified(self, began: float, ended: float) -> None:
         """A pass of the target."""
-        parts = [min(end, began) - max(begin, self._since) for begin, end in self._passes]
-        self.inside_s = sum(part for part in parts if part > 0.0) if self._awaited else 0.0
+        cut = [(max(begin, self._since), min(end, began)) for begin, end in self._passes]
+        waited = [(begin, end) for begin, end in cut if end > begin] if self._awaited else []
+        self.inside_s = sum(end - begin for begin, end in waited)
+        self.gaps = _gaps(self._since, waited, began) if waited and self._since else None
         self._since, self._passes, self._awaited = ended, [], False
+
+
+def _gaps(since: float, passes: list[tuple[float, float]], until: float) -> Gaps:
+    first, last = passes[0][0], passes[-1][1]
+    amid_s = last - first - sum(end - begin for begin, end in passes)
+    return Gaps(first - since, amid_s, until - last, len(passes))

@@ -111,17 +111,20 @@ def test_until_it_drafts_ahead_there_is_no_thread(model: Gated, ahead: DraftAhea
     assert model.threads == {threading.current_thread().name}
 
 
-def test_from_then_on_only_its_own_thread_calls_the_drafter(
+def test_while_it_drafts_ahead_nobody_else_calls_the_drafter(
     model: Gated, ahead: DraftAhead
 ) -> None:
     text = [1, 2, 3]
     begin(ahead, model, text)
+    assert {name.startswith(THREAD) for name in model.threads} == {True, False}
     model.threads.clear()
+    asked = threading.Thread(target=lambda: ahead.propose([Ask(0, [*text, 5, 6], 3)]))
+    asked.start()
+    asked.join(0.05)
+    assert asked.is_alive() and not model.threads  # it waits for the pass that has begun
     model.open_gate()
-    text += [5, 6]
-    ahead.propose([Ask(0, text, 3)])
-    ahead.shift(0, 1, 1)
-    assert all(name.startswith(THREAD) for name in model.threads)
+    asked.join(PATIENCE_S)
+    assert model.threads == {asked.name}  # and makes its own then
 
 
 @pytest.mark.parametrize("n_ready", [0, 1, 2, 3, 4, 5])
@@ -253,6 +256,35 @@ def test_several_sequences_go_on_in_one_pass(model: Gated, ahead: DraftAhead) ->
     assert [list(d.tokens) for d in found] == [greedy(text, 2) for text in texts.values()]
     assert found[1].n_ahead == 0
     assert (1, 1) in model.shapes
+
+
+def test_after_a_miss_it_sets_out_anew_as_soon_as_its_pass_has_ended_and_nobody_waits(
+    model: Gated, ahead: DraftAhead
+) -> None:
+    text = [1, 2, 3]
+    draft = begin(ahead, model, text)
+    text += [*draft[:1], other(draft[1])]
+    model.shapes.clear()
+    ahead.set_out(Ask(0, text, 3))
+    model.let_pass()  # what it was in the middle of is of no use
+    model.wait_for_pass()  # and what is new of the text is read, before anybody asks
+    model.open_gate()
+    (found,) = ahead.propose([Ask(0, text, 3)])
+    assert list(found.tokens) == greedy(text, 3)
+    assert len(model.shapes) == 1 + 3  # no pass was made twice
+
+
+@pytest.mark.parametrize("n_passes", [0, 2])
+def test_after_a_hit_it_goes_on_whoever_sets_out(
+    model: Gated, ahead: DraftAhead, n_passes: int
+) -> None:
+    text = accepted(ahead, model, n_passes)
+    ahead.set_out(Ask(0, text, 3))
+    model.shapes.clear()
+    model.open_gate()
+    (found,) = ahead.propose([Ask(0, text, 3)])
+    assert list(found.tokens) == greedy(text, 3)
+    assert len(model.shapes) <= 4 - n_passes  # the rest of the guess and of the draft
 
 
 def test_drawn_text_is_guessed_with_the_noise_of_its_place(model: Gated, ahead: DraftAhead) -> None:

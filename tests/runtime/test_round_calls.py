@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from benchmarks.measurements.round_cost import Begun, Clock, Rows, Script, begin
+from parlay.control.profit import ProfitController
 from parlay.proposers.occurrences import Occurrences
 from parlay.runtime import scheduler as scheduling
 from tests.calls import python_calls
@@ -52,7 +54,7 @@ def test_a_round_without_a_draft_takes_few_calls_of_python() -> None:
     assert calls("plain", 0) <= 110
 
 
-@pytest.mark.parametrize(("kind", "most", "most_each"), [("model", 425, 8), ("suffix", 345, 3)])
+@pytest.mark.parametrize(("kind", "most", "most_each"), [("model", 425, 8), ("suffix", 190, 3)])
 def test_a_round_with_a_draft_takes_a_bounded_number_of_calls_and_few_for_each_token(
     kind: str, most: int, most_each: int
 ) -> None:
@@ -73,3 +75,27 @@ def test_a_draft_is_indexed_while_a_device_verifies_it(monkeypatch: pytest.Monke
     for _ in range(N_ROUNDS):
         begun.scheduler.step()
     assert fed == [1, 15] * N_ROUNDS  # the target's own token before a pass, the draft beside it
+
+
+def test_a_bet_that_held_is_made_again_and_learned_from_while_a_device_computes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, told = settled("suffix", 15), list[str]()
+    learn, choose, decode = ProfitController.observe, ProfitController.choose, Rows._rows
+
+    def written(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any) -> Any:
+            told.append(name)
+            return function(*given)
+
+        return noted
+
+    monkeypatch.setattr(ProfitController, "observe", written("learn", learn))
+    monkeypatch.setattr(ProfitController, "choose", written("weigh", choose))
+    monkeypatch.setattr(Rows, "_rows", written("pass", decode))
+    for _ in range(3 * N_ROUNDS):
+        begun.scheduler.step()
+    rounds = " ".join(told)
+    assert "pass learn pass learn pass learn" in rounds
+    assert "learn weigh pass" in rounds  # now and then it is weighed, by what was learned
+    assert 3 * N_ROUNDS / 10 <= rounds.count("weigh") <= 3 * N_ROUNDS / 7

@@ -99,6 +99,10 @@ class Controller(Protocol):
         """While a device computes, so many tokens being there: what came of drafts that were made
         beside passes. More of the same to make, if any."""
 
+    def again(self, view: View) -> Choice | None:
+        """The last bet once more, for one sequence alone; None: it has to be weighed. The last
+        round may be observed before this or after it."""
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         """One choice per sequence of the coming pass; the cost is shared, so they come together."""
 
@@ -160,6 +164,10 @@ class NeverRests:
 
     def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
         """It never looks."""
+        return None
+
+    def again(self, view: View) -> Choice | None:
+        """To choose takes it no time."""
         return None
 
     def prices(self) -> CostTable | None:

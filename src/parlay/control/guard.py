@@ -88,6 +88,9 @@ class Guarded:
     def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
         return self.controller.hear(seq_id, looks, n_generated)
 
+    def again(self, view: View) -> Choice | None:
+        return None if self.cooling else self.controller.again(self._narrow(view))
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         if self.cooling:
             return [plain(view.fallback or Fallback.LOW_ACCEPTANCE) for view in views]

@@ -95,6 +95,7 @@ class Learner:
             request = self._requests.get(r.seq_id)
             if request is not None:
                 self._learn(r, request)
+                request.observed()
         self._observe_shape(rounds, betting)
         if self._n_undone(rounds):  # what held was read again, in a shape of its own
             self._shapes.leave()

@@ -17,6 +17,7 @@ from parlay.control.betting.market import Market
 from parlay.control.betting.offers import Offer, best_offer
 from parlay.control.betting.sharing import share_rows
 from parlay.control.betting.stopping import Stopping
+from parlay.control.betting.streak import Streak
 from parlay.control.controller import Choice, View, given, no_room, plain
 from parlay.control.learning import LOOKS, LOOKS_BESIDE, NOT_SEARCHED, Learner
 from parlay.control.looks import IN_A_ROW, Looks
@@ -42,6 +43,9 @@ _Offers = dict[int, Offer]  # by sequence
 
 class ProfitController(Learner):
     """The default controller."""
+
+    _streak: Streak | None = None  # the last round was such a bet on one text,
+    _last_streak: Streak | None = None  # and so was the one before it
 
     @property
     def _margin(self) -> float:
@@ -79,7 +83,14 @@ class ProfitController(Learner):
             return None
         return self._look(request, market)
 
+    def again(self, view: View) -> Choice | None:
+        if self._streak is None or not self._streak.goes_on(view):
+            return None
+        self._requests[view.seq_id].bet_again(view)
+        return self._streak.make_again(view)
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
+        self._streak, self._last_streak = None, self._streak
         n = len(views)
         requests = [self._follow(view, n) for view in views]
         imposed = [self._imposed(request, n) for request in requests]
@@ -109,7 +120,7 @@ class ProfitController(Learner):
                 self._tokens = self._seconds = 0.0
                 if view.n_generated:  # by the pass that read the prompt
                     self._shapes.begin()
-        request.view = view
+        request.weigh(view)
         if view.looks is not None:
             request.looking = ""
             for look in view.looks:
@@ -118,7 +129,6 @@ class ProfitController(Learner):
             request.evidence(shown.proposer).observe(shown.n_right, shown.wrong)
         if view.ready.read_s:
             self._spend_reading(view)
-        request.asked, request.refused = "none", None
         return request
 
     def _imposed(self, request: FollowedRequest, n_sequences: int) -> Choice | None:
@@ -244,7 +254,9 @@ class ProfitController(Learner):
                 choices[seq_id] = self._draft(request, plan, drafted)
                 continue
             if seq_id in offers:
-                choices[seq_id] = _take(request, offers[seq_id], padded)
+                choices[seq_id] = taken = _take(request, offers[seq_id], padded)
+                if market.n_sequences == 1:
+                    self._streak = Streak(request.view, taken, self._last_streak)
             else:
                 choice = self._look(request, market) or _decline(request.view)
                 choices[seq_id] = _shaped(choice, padded.widths)

@@ -386,6 +386,7 @@ class Batch:
         base = self._seq_ids.ctypes.data
         self._seq_id_pointers = (base + 4 * np.arange(capacity)).astype(np.uintp)
         self._counting = np.arange(capacity, dtype=np.int32)
+        self._alone: tuple[int, int, slice] | None = None  # the last pass, if it was of one span
         self.struct = C.llama_batch()
         for name, array in (
             ("token", self._tokens),
@@ -400,6 +401,10 @@ class Batch:
     def fill(self, spans: Sequence[Span]) -> int:
         """Write the spans; returns how many rows of logits they ask for."""
         at, n_outputs = 0, 0
+        alone, self._alone = self._alone, None
+        if len(spans) == 1 and (n := len(spans[0].tokens)) > 1 and n <= self.capacity:
+            self._fill_alone(spans[0], n, alone)
+            return spans[0].n_logits
         for span in spans:
             n = len(span.tokens)
             end = at + n
@@ -416,10 +421,19 @@ class Batch:
         self.struct.n_tokens = at
         return n_outputs
 
+    def _fill_alone(self, span: Span, n: int, last: tuple[int, int, slice] | None) -> None:
+        """A round's draft has the shape of the last one's as a rule: only its tokens are new."""
+        self._alone = now = span.seq_id, n, span.read
+        if now == last:
+            self._tokens[:n] = span.tokens
+            np.add(self._counting[:n], span.start, out=self._positions[:n])
+        else:
+            self._fill_run(0, n, span)
+            self.struct.n_tokens = n
+
     def _fill_run(self, at: int, end: int, span: Span) -> None:
         self._tokens[at:end] = span.tokens
-        self._positions[at:end] = self._counting[: end - at]
-        self._positions[at:end] += span.start
+        np.add(self._counting[: end - at], span.start, out=self._positions[at:end])
         self._seq_ids[at:end] = span.seq_id
         self._wanted[at:end] = 0
         self._wanted[at:end][span.read] = 1

@@ -1,8 +1,9 @@
 """Draft ahead: a draft model on a thread of its own goes on while the target verifies its draft.
 
 Knows the draft model, not the target. The drafter takes its own next token for the target's, and
-drafts on from there. Nobody tells it what was accepted: it looks at the text. From the first time
-on, only its thread calls the drafter's context; before that there is no thread.
+drafts on from there. Nobody tells it what was accepted: it looks at the text. The drafter's context
+has one owner at a time: the thread while it drafts, or whoever waits for what it is asked for.
+Before the first time there is no thread.
 
 Where the last answer was drafted ahead for, the next prompt is read while the target reads it, and
 the answer's first draft is made: the drafter takes its own first token for the target's. Whatever
@@ -122,14 +123,23 @@ class DraftAhead:
         return self.drafter.propose(asks)
 
     def set_out(self, ask: Ask) -> None:
-        """Begin a draft that is likely to be asked for, if the thread has nothing else to do: what
-        it is in the middle of is waited for later, while the round goes on."""
-        busy = not self._walk.ended or any(r.under_way for r in self._readings.values())
-        if not busy and self._failure is None:
-            try:
-                self._call(partial(self.drafter.set_out, ask))
-            except Exception as error:  # told to whoever asks next
-                self._failure = error
+        """Begin a draft that is likely to be asked for. Nobody waits for what the thread is in the
+        middle of: if that is of use it goes on, else it begins as soon as its pass has ended."""
+        reads = any(reading.under_way for reading in self._readings.values())
+        chain = self.drafter.chain(ask.seq_id)
+        if reads or self._failure is not None:
+            return
+        if self._walk.ended:
+            self._call(partial(self._set_out, ask))
+        elif chain is None or chain.n_agreed(ask.tokens) is None:
+            self._walk.called_back = True
+            self._own().hand(partial(self._set_out, ask))
+
+    def _set_out(self, ask: Ask) -> None:
+        try:
+            self.drafter.set_out(ask)
+        except Exception as error:  # told to whoever asks next
+            self._failure = error
 
     def ahead(self, further: Sequence[Further]) -> None:
         """Draft on for these sequences, until asked for something else. Comes back at once."""
@@ -289,7 +299,7 @@ class DraftAhead:
         return self._thread
 
     def _call(self, function: Callable[[], Result]) -> Result:
-        """Let the owner of the context do it, as soon as its pass has ended."""
+        """Call the thread back, and do it as soon as its pass has ended."""
         if self._thread is None:
             return function()
         self._call_back()

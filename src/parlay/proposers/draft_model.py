@@ -72,7 +72,10 @@ class DraftModel:
     def set_out(self, ask: Ask) -> None:
         """A draft for this text is likely to be asked for: let a GPU read what is new of it while
         that is weighed. Nothing is begun where something is drafted already."""
-        if not self._model.steady or not self._has_room(ask) or self._leads_on(ask):
+        if not self._model.steady or not self._has_room(ask):
+            return
+        chain = self._chains.get(ask.seq_id)
+        if chain is not None and chain.n_agreed(ask.tokens) not in (None, len(chain.tokens)):
             return
         try:
             lacking = self._lacking(ask.seq_id, ask.tokens)
@@ -87,12 +90,6 @@ class DraftModel:
         except Exception:
             self._reset()
             raise
-
-    def _leads_on(self, ask: Ask) -> bool:
-        """Whether there is a draft for a text already."""
-        chain = self._chains.get(ask.seq_id)
-        n = None if chain is None else chain.n_agreed(ask.tokens)
-        return chain is not None and n is not None and n < len(chain.tokens)
 
     def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
         drafting = [self._drafting(ask) for ask in asks]

@@ -211,7 +211,8 @@ class _World:
             self._settled, self._last = False, PassPart(0, 0)  # a prompt was read
         n_due = self._searching.due(controller, len(slots))
         views = self._views(slots, proposers, crowded, n_due)
-        choices = controller.choose(views)
+        again = controller.again(views[0]) if n_due == len(slots) == 1 else None
+        choices = controller.choose(views) if again is None else [again]
         bets = [
             _look(seq, choice, self._costs.drafter) if choice.look else _bet(seq, choice)
             for seq, choice in zip(slots, choices, strict=True)

@@ -175,6 +175,9 @@ class OneProposer:
     def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
         return self._controller.hear(seq_id, looks, n_generated)
 
+    def again(self, view: View) -> Choice | None:
+        return self._controller.again(self._only(view))
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         return self._controller.choose([self._only(view) for view in views])
 

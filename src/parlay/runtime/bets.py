@@ -91,6 +91,7 @@ class Bets:
         self._quiet: _Quiet | None = None  # the last one that was plain whatever came before it
         self._staked = False  # whether anything was drafted for the last round
         self._modelled: tuple[Sequence, Choice] | None = None  # it was alone, by a draft model
+        self._hoped: tuple[Sequence, int] | None = None  # and its tokens if a free draft holds
         self._glances = Glances()
         self._looking = Looking()
         self._faults = Faults()
@@ -143,14 +144,40 @@ class Bets:
         if not sequences:
             return []
         if self._staked or not self._rests_on(sequences, frame):
+            view = self._copied(sequences, frame)
+            if view is not None and (again := self._again(sequences[0], view)) is not None:
+                return [again]
             self._set_out(sequences)
             self.learn_last()
-            if not self._rests_on(sequences, frame):
-                return self._weigh(sequences, frame)
+            if view is not None or not self._rests_on(sequences, frame):
+                return self._weigh(sequences, frame, view)
         assert self._quiet is not None
         self._staked = False
         self.controller.due(len(sequences))  # a plain round like an earlier one: no second thought
         return self._quiet.placed
+
+    def _copied(self, sequences: Seq[Sequence], frame: Frame) -> View | None:
+        """One text, all of whose last free draft came, as the controller sees it now."""
+        hoped, self._hoped = self._hoped, None
+        seq = sequences[0]
+        if len(sequences) > 1 or hoped != (seq, seq.n_generated) or seq.n_remaining <= 1:
+            return None
+        return self._view(seq, 1, frame, True)
+
+    def _again(self, seq: Sequence, view: View) -> Bet | None:
+        """The last bet once more: what the last pass showed is learned while a device computes."""
+        choice = self.controller.again(view)
+        if choice is None:
+            return None
+        self.controller.due(1)
+        bet = bet_on(choice, view.offers[choice.proposer].first(choice.window), view)
+        self._hope_for(seq, bet)
+        return bet
+
+    def _hope_for(self, seq: Sequence, bet: Bet) -> None:
+        """A free draft, for one text alone: if all of it comes, the same bet may be made again."""
+        if bet.draft.tokens and bet.choice.proposer in self._free and seq.constraint is None:
+            self._hoped = seq, seq.n_generated + len(bet.draft.tokens) + 1
 
     def _set_out(self, sequences: Seq[Sequence]) -> None:
         """Whoever drafted for the last round is likely to be asked again: a draft model that can
@@ -173,11 +200,11 @@ class Bets:
             return False
         return kept.is_for(sequences, frame)
 
-    def _weigh(self, sequences: Seq[Sequence], frame: Frame) -> list[Bet]:
-        """Let proposers and controller say what they would."""
+    def _weigh(self, sequences: Seq[Sequence], frame: Frame, seen: View | None) -> list[Bet]:
+        """Let proposers and controller say what they would; `seen`: of one text they have."""
         n, quiet = len(sequences), self._is_quiet(sequences)
         n_due = self.controller.due(n)
-        views = [self._view(seq, n, frame, i < n_due) for i, seq in enumerate(sequences)]
+        views = [seen or self._view(seq, n, frame, i < n_due) for i, seq in enumerate(sequences)]
         if 0 < n_due < n:  # whoever is not asked has nothing to say in this round
             views[n_due:] = [view.silenced(self._free) for view in views[n_due:]]
         choices = [
@@ -197,6 +224,8 @@ class Bets:
         self._staked = any(bet.draft.tokens or bet.n_dropped for bet in placed)
         if n == 1 and self._staked and choices[0].proposer not in self._free:
             self._modelled = None if sequences[0].constraint else (sequences[0], choices[0])
+        if n == 1:
+            self._hope_for(sequences[0], placed[0])
         if quiet:
             again = [Bet(bet.choice, NO_DRAFT) for bet in placed]
             self._quiet = _Quiet(list(sequences), frame, tuple(self.proposers), again)

@@ -59,6 +59,9 @@ class Pricing:
     def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
         return self.controller.hear(seq_id, looks, n_generated)
 
+    def again(self, view: View) -> Choice | None:
+        return None if self._trials is not None else self.controller.again(view)
+
     def choose(self, views: Sequence[View]) -> list[Choice]:
         trial = None if self._trials is None else self._trials.next(views)
         if trial is None:

@@ -15,9 +15,11 @@ class FollowedRequest:
     """One request in a slot, as far as a controller follows it."""
 
     __slots__ = (
+        "_awaits",
         "_difficulties",
         "_evidence",
         "_n_read",
+        "_next",
         "_weighed_at",
         "asked",
         "looked_s",
@@ -28,6 +30,8 @@ class FollowedRequest:
 
     def __init__(self, view: View) -> None:
         self.view = view
+        self._next: View | None = None  # of the coming round, while the last one is not observed
+        self._awaits = False  # whether a round was chosen for that is not observed yet
         self._n_read: dict[str, int] = {}  # tokens, by draft model
         self.asked = "none"  # the proposer that was bet on
         self.refused: Refusal | None = None
@@ -36,6 +40,26 @@ class FollowedRequest:
         self.looked_s = 0.0  # what drafts beside its passes took that were only looked at
         self.looking = ""  # whose drafts are being compared with the text
         self._weighed_at = 0
+
+    def weigh(self, view: View) -> None:
+        """Another round is chosen for; nobody is asked yet."""
+        self.view, self._next, self._awaits = view, None, True
+        self.asked, self.refused = "none", None
+
+    def bet_again(self, view: View) -> None:
+        """The next round is as the last one, which is learned from by the view that it was chosen
+        by: before this or after it."""
+        if self._awaits:
+            self._next = view
+        else:
+            self.view, self._awaits = view, True
+
+    def observed(self) -> None:
+        """The last round was learned from."""
+        following, self._next = self._next, None
+        self._awaits = following is not None
+        if following is not None:
+            self.view = following
 
     def n_since(self) -> int:
         """Tokens since this was last asked."""

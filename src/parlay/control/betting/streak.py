@@ -1,0 +1,64 @@
+"""A text that is copied: the same free bet round after round, as long as all of it holds.
+
+Knows views and one choice, neither prices nor rates. What the last round showed can only speak for
+such a bet, so it need not be learned first: a device is given the next pass at once, and the
+learning is done while it computes. Now and then it is weighed all the same, for prices change.
+"""
+
+from __future__ import annotations
+
+from parlay.control.controller import Choice, View
+from parlay.decoding.draft import Draft
+
+_MOST = 8  # rounds in a row that are not weighed
+
+
+class Streak:
+    """A bet that was weighed, and how often it may be made again."""
+
+    __slots__ = ("_n_left", "_sure", "_view", "choice")
+
+    def __init__(self, view: View, choice: Choice, before: Streak | None) -> None:
+        """`before`: the bet that was weighed last. Windows grow with what is won, round by round:
+        only one that was chosen twice is stayed with."""
+        twice = before is not None and before._is_of(choice)
+        self._view = view
+        self.choice = choice
+        self._n_left = _MOST if twice else 0
+        self._sure = _least(view.offers[choice.proposer], choice.window)
+
+    def _is_of(self, choice: Choice) -> bool:
+        own = self.choice
+        return (own.proposer, own.window) == (choice.proposer, choice.window)
+
+    def goes_on(self, view: View) -> bool:
+        """Whether all of the last bet held, and nothing in this view speaks against another."""
+        last, window = self._view, self.choice.window
+        if not self._n_left or view.n_generated != last.n_generated + window + 1:
+            return False
+        same = view.seq_id == last.seq_id and view.thinking == last.thinking
+        same = same and (view.max_window, view.floor) == (last.max_window, last.floor)
+        asked = view.window is None and view.fallback is None and view.proposers == last.proposers
+        if not (same and asked) or view.looks is not None or view.shown:
+            return False
+        return self._is_offered_alike(view)
+
+    def _is_offered_alike(self, view: View) -> bool:
+        """As much, as surely, and by nobody more than before."""
+        before, window = self._view.offers, self.choice.window
+        found = view.offers.get(self.choice.proposer)
+        if found is None or len(found.tokens) < window or _least(found, window) < self._sure:
+            return False
+        return view.offers.keys() == before.keys() and all(
+            len(draft.tokens) <= len(before[name].tokens) for name, draft in view.offers.items()
+        )
+
+    def make_again(self, view: View) -> Choice:
+        """The bet on this view."""
+        self._view, self._n_left = view, self._n_left - 1
+        return self.choice
+
+
+def _least(draft: Draft, n: int) -> float:
+    """The least of its first confidences."""
+    return min(draft.confidence[:n], default=0.0)
