@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import psutil
@@ -78,19 +79,20 @@ def llama(settings: PeerSettings, binary: str | Path | None = None) -> Iterator[
 
 @contextmanager
 def _started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        if not line:
-            sys.exit(f"the server ended with {process.wait()}")
-        yield process, line
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with TemporaryFile("w+") as said:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True)
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            if not line:
+                code = process.wait()
+                said.seek(0)
+                sys.exit(f"the server ended with {code}: {said.read()[-2000:].strip()}")
+            yield process, line
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
 
 
 def wait_idle(served: Served, limit_s: float = 90.0) -> None:

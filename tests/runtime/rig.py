@@ -80,6 +80,7 @@ class Rig:
         exact: ExactClass = ALL_EXACT,
         mode: Mode = "exact",
         chunk: int = 8,
+        widest_chunk: int = 0,
         n_call: int = 0,  # more than the batch: a GPU, which is handed several prompts at once
         unified: bool = False,
         controller: Controller | None = None,
@@ -108,7 +109,9 @@ class Rig:
             chunk=chunk,
             n_batch=64,
             n_call=n_call,
+            widest_chunk=widest_chunk,
         )
+        self.slots = places
         self._ends = ends
         self.passes: list[tuple[int, int]] = []  # where those over one sequence began, their rows
         self._watch()

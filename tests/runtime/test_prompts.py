@@ -14,10 +14,12 @@ GPU = Prompts(chunk=512, n_batch=512, n_call=2048, on_gpu=True)
 WIDE = Prompts(chunk=512, n_batch=1024, n_call=2048, on_gpu=True)
 
 
-def passes(prompts: Prompts, left: list[int], n_decoding: int, *, exact: bool = False) -> Any:
+def passes(
+    prompts: Prompts, left: list[int], n_decoding: int, *, exact: bool = False, n_beside: int = 0
+) -> Any:
     """By the tokens that are left of each."""
     reading: Any = [SimpleNamespace(n_pending=n) for n in left]
-    found = prompts.passes(reading, n_decoding, exact=exact)
+    found = prompts.passes(reading, n_decoding, exact=exact, n_beside=n_beside)
     return [[seq.n_pending for seq in each] for each in found]
 
 
@@ -59,6 +61,13 @@ def test_a_long_prompt_goes_on_beside_those_that_end_and_they_do_not_wait_for_it
     assert passes(GPU, [400, 9000, 400], 0) == [[400, 400]]
     assert passes(GPU, [9000, 9000, 9000], 1) == [[9000]] * 3
     assert passes(GPU, [9000], 1) == [[9000]]
+
+
+def test_wider_parts_of_a_long_prompt_are_no_more_tokens_between_two_rounds() -> None:
+    assert passes(WIDE, [9000] * 3, 1, n_beside=1024) == [[9000]] * 2
+    assert passes(WIDE, [9000] * 2, 2, n_beside=1024) == [[9000]]
+    assert passes(WIDE, [900, 900, 900], 1, n_beside=1024) == [[900] * 2]  # each ends in a pass
+    assert passes(WIDE, [9000] * 3, 1, exact=True, n_beside=1024) == [[9000]] * 3
 
 
 @pytest.mark.parametrize("prompts", [CPU, GPU, WIDE])

@@ -487,6 +487,27 @@ def test_others_wait_no_longer_than_a_chunk_and_alone_a_prompt_is_read_at_once()
     assert rig.target.shapes[2:] == [(1,), (4,)]
 
 
+@pytest.mark.parametrize(
+    ("seconds_each", "widest", "chunk"),
+    [(0.001, 16, 16), (1.0, 16, 4), (None, 16, 4), (0.001, 0, 4)],
+)
+def test_others_wait_for_a_wider_pass_over_a_prompt_only_where_it_is_known_to_be_quick(
+    seconds_each: float | None, widest: int, chunk: int
+) -> None:
+    rig = Rig(window=0, mode="faithful", slots=2, chunk=4, widest_chunk=widest)
+    if seconds_each is not None:
+        rig.slots.copying.saw_reading(100, 100 * seconds_each)
+    first, second = Request(tuple(range(30)), max_tokens=30), Request(tuple(range(1, 25)), 2)
+    answers = [rig.add(first)]
+    rig.scheduler.step()
+    rig.target.shapes.clear()
+    answers.append(rig.add(second))
+    rig.scheduler.step()
+    assert rig.target.shapes == [(1,), (chunk,)]
+    rig.finish()
+    assert [rig.text(seq) for seq in answers] == [plain(first), plain(second)]
+
+
 def test_prompts_of_nearly_equal_length_are_read_in_one_pass() -> None:
     requests = [Request((9, *range(n)), max_tokens=3) for n in (5, 7, 6)]
     rig = Rig(window=0, mode="faithful", slots=3, chunk=16)

@@ -209,6 +209,8 @@ class Engine:
             chunk=chunk,
             n_batch=self._n_rows,
             n_call=self.target.settings.n_batch,
+            # Whoever sets a bound on what others wait for is kept to.
+            widest_chunk=0 if self.settings.prompt_chunk else self._n_rows * self.target.steady,
             before_pass=self.crews.ready,
         )
 

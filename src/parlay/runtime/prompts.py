@@ -18,21 +18,25 @@ PROMPTS_A_ROUND = 4
 class Prompts:
     """Shares a step among those who wait for their first token."""
 
-    chunk: int  # tokens of one prompt in a pass while others decode, and always if it is exact
+    chunk: int  # tokens of one prompt in a pass if it is exact, and as a rule while others decode
     n_batch: int  # rows of a pass
     n_call: int  # rows that are handed over at once; more than those of a pass: several of them
     on_gpu: bool
 
     def passes(
-        self, reading: Seq[Sequence], n_decoding: int, *, exact: bool
+        self, reading: Seq[Sequence], n_decoding: int, *, exact: bool, n_beside: int = 0
     ) -> list[list[Sequence]]:
         """The oldest goes on, and those that end in a pass come with it. Several passes where more
         wait for a first token than for the next one; on a GPU, where a round for few takes as long
-        as one for all, also if each gives somebody the first."""
+        as one for all, also if each gives somebody the first. `n_beside`: tokens of one prompt in a
+        pass while others decode, if they are more than a chunk."""
         if not reading:
             return []
-        oldest, n_each = reading[0], self.chunk if n_decoding or exact else self.n_batch
-        waited_for = min(PROMPTS_A_ROUND, max(1, len(reading) // max(1, n_decoding)))
+        oldest, n_each = reading[0], self.n_batch
+        if n_decoding or exact:
+            n_each = self.chunk if exact else max(self.chunk, n_beside)
+        most = max(1, PROMPTS_A_ROUND * self.chunk // n_each) if n_decoding else PROMPTS_A_ROUND
+        waited_for = min(most, max(1, len(reading) // max(1, n_decoding)))
         n_most = waited_for
         if self.on_gpu:  # of several in a pass fewer passes: as many tokens come between two rounds
             n_most = max(1, PROMPTS_A_ROUND * self.chunk // (self.chunk if exact else self.n_batch))

@@ -38,6 +38,8 @@ from parlay.runtime.request import Mode
 from parlay.runtime.sequence import Sequence
 from parlay.runtime.target_pass import PassOutcome, PassRow, PassTold, TargetPass
 
+# While others decode, a prompt's pass is as wide as passes are if they wait no longer for it.
+_STALL_S = 0.15
 # Of a long prompt every so many chunks' end is kept, beside the last one.
 _CHUNKS_PER_MARK = 8
 _NO_LOGITS: NDArray[np.float32] = np.empty((0, 0), np.float32)
@@ -69,8 +71,10 @@ class Scheduler:
         chunk: int,
         n_batch: int,
         n_call: int = 0,
+        widest_chunk: int = 0,
         before_pass: BeforePass = lambda _spans, _exact: None,
     ) -> None:
+        """`widest_chunk`: tokens of a prompt that may be read beside others where that is quick."""
         self.target = target
         target.meanwhile = self._meanwhile
         self.bets = bets
@@ -83,6 +87,7 @@ class Scheduler:
         self._ends = ends
         self._chunk = chunk
         self._n_batch = n_batch
+        self._widest_chunk = max(chunk, widest_chunk)
         # Several passes over prompts may be one call; in one cache they would be one pass.
         together = padding.cutting.unified or padding.cutting.recurrent
         self._n_call = n_batch if together else max(n_batch, n_call)
@@ -190,7 +195,8 @@ class Scheduler:
         exact = self._is_exact(self._active)
         if self._padding.cutting.unified and not exact:
             return [decoding + reading] if self._active else []
-        prompts = self._prompts.passes(reading, len(decoding), exact=exact)
+        beside = self._n_beside()
+        prompts = self._prompts.passes(reading, len(decoding), exact=exact, n_beside=beside)
         if exact:
             return [*prompts, *self.composition.groups(decoding)]
         # One pass over both would be cut in two, and its rounds would have another shape.
@@ -372,10 +378,16 @@ class Scheduler:
             n, apart = joints.next_pass(seq.tokens, seq.n_cached)
             return n if n <= room else 0, apart
         others = any(each.n_pending == 1 for each in self._active)
-        n = min(seq.n_pending, room, self._chunk if others else self._n_batch)
+        n = min(seq.n_pending, room, self._n_beside() if others else self._n_batch)
         if n == seq.n_pending > self._chunk and self._padding.cutting.recurrent:
             n -= 1 + (seq.n_cached + n - 1) % self._chunk  # stop where it can be gone on from
         return n, joints.kernels
+
+    def _n_beside(self) -> int:
+        """Tokens of one prompt in a pass while others decode, where exactness lets it be any."""
+        wide = self._widest_chunk
+        quick = wide > self._chunk and self._slots.copying.reads_within(wide, _STALL_S)
+        return wide if quick else self._chunk
 
     def _mark(self, row: PassRow) -> None:
         """A prompt is read but for its last pass: asked again it goes on from here. A long one is

@@ -126,6 +126,13 @@ def test_reading_counts_as_fast_as_it_was_ever_seen(seen: float) -> None:
     assert copying.light() == (seen > 1.0)
 
 
+def test_how_long_a_prompt_takes_is_told_once_one_was_read() -> None:
+    copying = Copying()
+    assert not copying.reads_within(10, 100.0)
+    copying.saw_reading(100, 10.0)
+    assert copying.reads_within(10, 1.01) and not copying.reads_within(10, 0.99)
+
+
 def test_times_of_copies_are_observed() -> None:
     class Slow(Copies):
         def save(self, seq_id: int) -> SavedText:

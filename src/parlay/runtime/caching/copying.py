@@ -47,6 +47,10 @@ class Copying:
             return True
         return self._back_s * n_copied < self._read_s * n_spared
 
+    def reads_within(self, n_tokens: int, seconds: float) -> bool:
+        """Whether so many tokens of a prompt take no longer than that, as far as it was seen."""
+        return self._read_s is not None and n_tokens * self._read_s <= seconds
+
     def saw_copy(self, n_tokens: int, seconds: float) -> None:
         """A conversation of so many tokens was copied to RAM."""
         self._away_s = _averaged(self._away_s, seconds / max(1, n_tokens))
