@@ -629,3 +629,30 @@ def test_a_closed_engine_loads_no_drafter(tiny_llama: Path, tiny_drafter: Path) 
     engine.close()
     with pytest.raises(Closed):
         engine.load_drafters([tiny_drafter])
+
+
+# -- many slots --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["exact", "faithful"])
+@pytest.mark.parametrize("ftype", ["q8_0", "q4_k_m"])
+def test_an_engine_of_many_slots_starts_and_answers_in_all_of_them(
+    ftype: str, mode: str, files: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """More rows than any pass has, if each of them drafted as much as one may."""
+    n, target = 40, files(ftype)
+    rng = np.random.default_rng(40)
+    prompts = [tuple(int(t) for t in rng.integers(3, 250, 10)) * 2 for _ in range(n)]
+    windows = [None, 16, 16, 0]
+    requests = [
+        Request(prompt, max_tokens=6, window=windows[i % 4]) for i, prompt in enumerate(prompts)
+    ]
+    context = {"context_size": 128, "n_batch": 1024}
+    made = settings(target, "suffix", slots=n, mode=mode, window=16, context=context)
+    with Engine(made) as engine:
+        answers = run(engine, *requests)
+        assert all(len(seq.tokens) == 26 for seq in answers)
+        if mode == "exact":
+            alone = texts(engine, requests[:2])
+            assert [seq.tokens for seq in answers[:2]] == alone
+    assert "failed" not in caplog.text

@@ -169,7 +169,7 @@ class ProfitController(Learner):
             n_shape = step = self._n_shape([view.seq_id for view in views])
             undrafted = n_shape * (1 + max(windows, default=0))
             most = undrafted + step * max(wants)
-        rows = max(undrafted, n_shape * floor)
+        rows = min(max(undrafted, n_shape * floor), MAX_ROWS)
         most = min(max(most, rows), MAX_ROWS)
         curve = self.costs.curve(n_context, n_shape)
         plain_s = curve.steady[rows]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parlay import store
-from parlay.control.prices.cost import CostTable
+from parlay.control.prices.cost import MAX_ROWS, CostTable
 from parlay.control.survival import Survival
 from parlay.decoding.span import Passes
 from parlay.errors import BadRequest
@@ -327,4 +327,10 @@ def _rate(value: Valuation, found: ExactClass, table: CostTable) -> Rate:
 
 
 def _price_of(table: CostTable) -> Price:
-    return lambda n, rows: table.curve(1, n).steady[rows]
+    """More rows than prices go to are as many passes."""
+
+    def price(n_sequences: int, rows: int) -> float:
+        seconds = table.curve(1, n_sequences).steady[min(rows, MAX_ROWS)]
+        return seconds * max(1.0, rows / MAX_ROWS)
+
+    return price
