@@ -10,8 +10,9 @@ from functools import cache
 
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.errors import BadRequest
+from parlay.proposers.occurrences import Occurrences
 from parlay.proposers.proposer import Ask
-from parlay.proposers.slot_texts import IndexedText, SlotTexts
+from parlay.proposers.slot_texts import IndexedText
 
 
 class NgramProposer(IndexedText):
@@ -26,22 +27,18 @@ class NgramProposer(IndexedText):
     def __init__(self, min_match: int = 2, max_match: int = 4) -> None:
         if not 1 <= min_match <= max_match:
             raise BadRequest(f"need 1 <= min_match <= max_match, got {min_match} and {max_match}")
-        self._texts = SlotTexts(range(min_match, max_match + 1))
+        super().__init__(range(min_match, max_match + 1))
+        self._max_match = max_match
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        """One draft per ask, in order."""
-        return [self._draft(ask) for ask in asks]
-
-    def _draft(self, ask: Ask) -> Draft:
-        if ask.window == 0:
-            return NO_DRAFT  # the index catches up when it is next needed
-        match = self._texts.of(ask.seq_id, ask.tokens).latest()
+    def _look(self, own: Occurrences, ask: Ask, *, ahead: bool) -> Draft:
+        match = own.latest()
         if match is None:
             return NO_DRAFT
         size, end = match
-        return Draft(
-            _continuation(ask.tokens, end, ask.window), self.name, _confidence(size, ask.window)
-        )
+        if ahead:  # one token more makes it longer
+            size = min(size, self._max_match - 1)
+        n_tokens = ask.window + ahead
+        return Draft(_continuation(own.text, end, n_tokens), self.name, _confidence(size, n_tokens))
 
 
 def _continuation(tokens: Sequence[int], end: int, window: int) -> tuple[int, ...]:

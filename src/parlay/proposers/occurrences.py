@@ -25,7 +25,7 @@ _FACTORS: list[int] = (
 ).tolist()
 _SINGLY = 24  # so many tokens are read one by one in the time numpy needs to begin
 _MAX_SEEN = 16  # earlier places looked at, the latest first: the time of a look is bounded
-_MAX_MATCH = 64  # tokens compared: a longer match says no more
+MAX_MATCH = 64  # tokens compared: a longer match says no more
 _MORE = 2048  # tokens: as many as most answers have
 
 
@@ -73,7 +73,7 @@ class Occurrences:
         end = len(self.text)
         if not self._begun(end):
             return 0, []
-        tail = self.text[max(0, end - _MAX_MATCH) :]
+        tail = self.text[max(0, end - MAX_MATCH) :]
         for runs in self._runs:
             if runs.size < end and runs.earlier[end]:
                 found = self._search(runs, runs.earlier[end], tail)

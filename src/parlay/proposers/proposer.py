@@ -104,8 +104,9 @@ class Preparing(Protocol):
 class Expecting(Protocol):
     """A proposer that can take a draft for the text until the target has spoken."""
 
-    def expect(self, seq_id: int, tokens: Sequence[int], draft: Sequence[int]) -> None:
-        """A device verifies this draft of the text: what holds of it need not be read again."""
+    def expect(self, ask: Ask, draft: Sequence[int]) -> None:
+        """A device verifies this draft of the text: what holds of it need not be read again, nor
+        what follows it be looked for, in a window as wide as the ask's."""
 
 
 @runtime_checkable

@@ -1,17 +1,22 @@
 """The indexed text of every slot: kept when an answer ends, for the next turn begins with it.
 
-Knows slots by their number and how much of a text the prompt cache kept; nothing of drafts.
+Knows slots by their number and how much of a text the prompt cache kept. How a draft is found is
+its proposer's affair; when there is time to look for the next one is known here.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.span import common_prefix
 from parlay.proposers.occurrences import Occurrences
+from parlay.proposers.proposer import Ask
 
 # Tokens of ended sequences that all slots together may keep: some 50 MB.
 MAX_KEPT = 1 << 20
@@ -50,11 +55,13 @@ class SlotTexts:
             text.feed(tokens[len(text) :])
         return text
 
-    def expect(self, seq_id: int, tokens: Sequence[int], draft: Sequence[int]) -> None:
+    def expect(self, seq_id: int, tokens: Sequence[int], draft: Sequence[int]) -> Occurrences:
         """Index a text and a draft of it; what does not hold is taken back when it is next used."""
         text = self.of(seq_id, tokens)
-        self._sure[seq_id] = len(text)
-        text.feed(draft)
+        if draft:
+            self._sure[seq_id] = len(text)
+            text.feed(draft)
+        return text
 
     def end(self, seq_id: int) -> None:
         """The sequence ended; its text stays for the next turn while there is room."""
@@ -77,29 +84,85 @@ class SlotTexts:
         self._sure.clear()
 
 
-class IndexedText:
-    """What proposers that look into a sequence's own text do as it goes on."""
+@dataclass(frozen=True, slots=True)
+class _Foreseen:
+    """What was found for a text and a draft of it, before the target had said its own token."""
+
+    n_text: int  # tokens of the text
+    draft: tuple[int, ...]
+    found: Draft  # the target's own token first
+
+    def rest(self, ask: Ask) -> Draft | None:
+        """The draft for a text that went on so; None: it did not, or nothing was found."""
+        tokens, n_held, found = ask.tokens, self.n_text + len(self.draft), self.found
+        if len(tokens) != n_held + 1 or not found.tokens or tokens[-1] != found.tokens[0]:
+            return None
+        if ask.n_ahead or self.draft != tuple(tokens[self.n_text : n_held]):
+            return None
+        last = 1 + ask.window
+        return Draft(found.tokens[1:last], found.proposer, found.confidence[1:last])
+
+
+class IndexedText(ABC):
+    """What proposers that look into a sequence's own text do as it goes on.
+
+    While a device verifies a draft they look what would follow if it held: to look for the next
+    draft takes a round's time only where the text went another way.
+    """
 
     _texts: SlotTexts
 
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._texts = SlotTexts(sizes)
+        self._foreseen: dict[int, _Foreseen] = {}  # by slot
+
+    @abstractmethod
+    def _look(self, own: Occurrences, ask: Ask, *, ahead: bool) -> Draft:
+        """What follows an indexed text; `ahead`: the target's own token, and then the draft that
+        would be found if it said that."""
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        """One draft per ask, in order."""
+        return [self._draft(ask) for ask in asks]
+
+    def _draft(self, ask: Ask) -> Draft:
+        if ask.window == 0:
+            return NO_DRAFT  # the index catches up when it is next needed
+        foreseen = self._foreseen.pop(ask.seq_id, None)
+        known = None if foreseen is None else foreseen.rest(ask)
+        if known is not None:
+            return known
+        own = self._texts.of(ask.seq_id, ask.tokens)
+        try:
+            return self._look(own, ask, ahead=False)
+        finally:
+            own.cut(len(ask.tokens) - ask.n_ahead)  # what another drafted is not the text yet
+
+    def expect(self, ask: Ask, draft: Sequence[int]) -> None:
+        """Index a draft while it is verified, and look what would follow it."""
+        own = self._texts.expect(ask.seq_id, ask.tokens, draft)
+        self._foreseen.pop(ask.seq_id, None)
+        if ask.window:
+            found = self._look(own, ask, ahead=True)
+            self._foreseen[ask.seq_id] = _Foreseen(len(ask.tokens), tuple(draft), found)
+
     def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
         """Keep what the slot's last text shares with this one."""
+        self._foreseen.pop(seq_id, None)
         self._texts.begin(seq_id, tokens, n_kept)
 
     def read(self, seq_id: int, tokens: Sequence[int]) -> None:
         """Index a prompt."""
         self._texts.of(seq_id, tokens)
 
-    def expect(self, seq_id: int, tokens: Sequence[int], draft: Sequence[int]) -> None:
-        """Index a draft while it is verified."""
-        self._texts.expect(seq_id, tokens, draft)
-
     def forget(self, seq_id: int) -> None:
         """The slot starts over."""
+        self._foreseen.pop(seq_id, None)
         self._texts.forget(seq_id)
 
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
         """The sequence ended: the next turn may begin with its text."""
+        self._foreseen.pop(seq_id, None)
         self._texts.end(seq_id)
 
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
@@ -108,6 +171,7 @@ class IndexedText:
 
     def close(self) -> None:
         """Give all memory back."""
+        self._foreseen.clear()
         self._texts.clear()
 
 

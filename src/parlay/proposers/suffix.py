@@ -6,14 +6,15 @@ Knows no model; of other sequences, only the texts `finish` handed it, and those
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.errors import BadRequest
 from parlay.proposers.match import Match
 from parlay.proposers.memory import Memory
-from parlay.proposers.occurrences import Occurrences
+from parlay.proposers.occurrences import MAX_MATCH, Occurrences
 from parlay.proposers.proposer import Ask
-from parlay.proposers.slot_texts import IndexedText, SlotTexts
+from parlay.proposers.slot_texts import IndexedText
 
 # Runs that are looked up, the longest first; of those found, the places that share most are taken.
 _SIZES = (2, 4, 8)
@@ -42,12 +43,8 @@ class SuffixProposer(IndexedText):
         self._factor = factor
         sizes = (min_match, *(size for size in _SIZES if size > min_match))
         self._past = Memory(remember_tokens, sizes) if remember_tokens else None
-        self._texts = SlotTexts(sizes)
+        super().__init__(sizes)
         self._owners: dict[int, str] = {}  # by slot
-
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        """One draft per ask, in order."""
-        return [self._draft(ask) for ask in asks]
 
     @property
     def memory(self) -> Memory | None:
@@ -69,18 +66,14 @@ class SuffixProposer(IndexedText):
         super().close()
         self._past = None
 
-    def _draft(self, ask: Ask) -> Draft:
-        if ask.window == 0:
-            return NO_DRAFT  # the index catches up when it is next needed
-        own = self._texts.of(ask.seq_id, ask.tokens)
-        try:
-            match = self._longest(own, ask.owner)
-            if match is None:
-                return NO_DRAFT
-            n_tokens = min(ask.window, max(1, int(self._factor * match.length)))
-            tokens, confidence = match.follow(n_tokens)
-        finally:
-            own.cut(len(ask.tokens) - ask.n_ahead)  # what another drafted is not the text yet
+    def _look(self, own: Occurrences, ask: Ask, *, ahead: bool) -> Draft:
+        match = self._longest(own, ask.owner)
+        if match is None:
+            return NO_DRAFT
+        if ahead:  # as long as it will be with one token more, which is told, too
+            match = replace(match, length=min(match.length, MAX_MATCH - 1))
+        n_tokens = min(ask.window, max(1, int(self._factor * (match.length + ahead))))
+        tokens, confidence = match.follow(n_tokens + ahead)
         return Draft(tokens, self.name, confidence)
 
     def _longest(self, own: Occurrences, owner: str) -> Match | None:

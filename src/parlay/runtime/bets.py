@@ -299,10 +299,17 @@ class Bets:
         found = [self._propose(name, (ask,))[0] for name in names]
         return max(found, key=lambda draft: len(draft.tokens), default=NO_DRAFT)
 
-    def prepare(self, seq: Sequence, draft: Seq[int]) -> None:
-        """A device computes a round of this sequence: the next one's draft is made ready."""
-        if not seq.request.plain:
-            self._tell_all("prepare", lambda proposer: _prepare(proposer, seq, draft))
+    def prepare(self, seq: Sequence, draft: Seq[int], n_sequences: int) -> None:
+        """A device computes a round of this sequence: the next one's draft is made ready. Where
+        nobody will search for it, or a grammar has a say in it, it is not looked for."""
+        if seq.request.plain:
+            return
+        looks = seq.constraint is None and not self.controller.rests()
+        window = self._widest(n_sequences) if looks else 0
+        self._tell_all("prepare", lambda proposer: _prepare(proposer, seq, draft, window))
+
+    def _widest(self, n_sequences: int) -> int:
+        return max(self._max_window, self._most_rows // n_sequences - 1)
 
     def begin(self, seq: Sequence) -> None:
         """A sequence has got its slot: those who index texts keep what it shares with the slot's
@@ -347,8 +354,7 @@ class Bets:
         allowed = self.proposers if request.proposers is None else request.proposers
         room = self._context_size - seq.n_cached - 1
         # One token of the round is the target's own, so the last one needs no draft.
-        widest = max(self._max_window, self._most_rows // n_sequences - 1)
-        most = max(0, min(widest, room, seq.n_remaining - 1))
+        most = max(0, min(self._widest(n_sequences), room, seq.n_remaining - 1))
         if request.window is not None:
             most = min(most, request.window)
         if frame.window is not None:
@@ -524,11 +530,12 @@ def _begin(proposer: Proposer, seq: Sequence) -> None:
         proposer.forget(seq.seq_id)
 
 
-def _prepare(proposer: Proposer, seq: Sequence, draft: Seq[int]) -> None:
+def _prepare(proposer: Proposer, seq: Sequence, draft: Seq[int], window: int) -> None:
+    allowed = seq.request.proposers is None or proposer.name in seq.request.proposers
     if prepares(proposer):
         proposer.prepare(free_ask(seq, 0))
-    if draft and expects(proposer):
-        proposer.expect(seq.seq_id, seq.tokens, draft)
+    if expects(proposer) and (draft or window):
+        proposer.expect(free_ask(seq, window if allowed else 0), draft)
 
 
 def _read(proposer: Proposer, seq: Sequence) -> None:

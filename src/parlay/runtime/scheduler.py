@@ -255,7 +255,7 @@ class Scheduler:
             if not row.decodes:
                 self.bets.read(row.seq, meanwhile=True)
                 continue
-            self.bets.prepare(row.seq, row.bet.draft.tokens)
+            self.bets.prepare(row.seq, row.bet.draft.tokens, len(rows))
             if row.seq.constraint is not None:
                 prepare(row.seq.constraint, row.bet.draft.tokens, row.seq.request.sampling)
         self.bets.glance([row.seq for row in rows if row.decodes])
