@@ -12,23 +12,23 @@ from parlay.decoding.draft import Draft
 from parlay.proposers.ngram import NgramProposer
 from parlay.proposers.occurrences import Occurrences
 from parlay.proposers.proposer import Ask
-from parlay.proposers.slot_texts import IndexedText
 from parlay.proposers.suffix import SuffixProposer
 
+LooksIntoTexts = SuffixProposer | NgramProposer
 BOTH = pytest.mark.parametrize("make", [SuffixProposer, NgramProposer])
 tokens = st.lists(st.integers(0, 2), max_size=20)
 
 
-def drafted(proposer: IndexedText, text: Sequence[int], window: int) -> Draft:
+def drafted(proposer: LooksIntoTexts, text: Sequence[int], window: int) -> Draft:
     return proposer.propose([Ask(0, list(text), window)])[0]
 
 
-def anew(make: Callable[[], IndexedText], text: Sequence[int], window: int) -> Draft:
+def anew(make: Callable[[], LooksIntoTexts], text: Sequence[int], window: int) -> Draft:
     """By one that has seen nothing of it."""
     return drafted(make(), text, window)
 
 
-def foreseen(proposer: IndexedText, text: Sequence[int], draft: Sequence[int]) -> list[int]:
+def foreseen(proposer: LooksIntoTexts, text: Sequence[int], draft: Sequence[int]) -> list[int]:
     """The target's own token as it is foreseen, if it is."""
     proposer.expect(Ask(0, list(text), 8), draft)
     return list(proposer._foreseen[0].found.tokens[:1])
@@ -65,7 +65,7 @@ TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]
 
 @BOTH
 def test_a_text_that_went_as_foreseen_is_not_searched(
-    make: Callable[[], IndexedText], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], LooksIntoTexts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proposer = make()
     assert foreseen(proposer, TEXT, [4, 5]) == [6]
@@ -78,7 +78,7 @@ def test_a_text_that_went_as_foreseen_is_not_searched(
 @BOTH
 @pytest.mark.parametrize("came", [[4, 5, 1], [4, 6], [5], [4], [4, 5, 6, 7]])
 def test_a_text_that_went_another_way_is_looked_into_anew(
-    make: Callable[[], IndexedText], came: list[int]
+    make: Callable[[], LooksIntoTexts], came: list[int]
 ) -> None:
     proposer = make()
     foreseen(proposer, TEXT, [4, 5])
@@ -86,7 +86,7 @@ def test_a_text_that_went_another_way_is_looked_into_anew(
     assert drafted(proposer, now, 3) == anew(make, now, 3)
 
 
-ENDS: dict[str, Callable[[IndexedText], None]] = {
+ENDS: dict[str, Callable[[LooksIntoTexts], None]] = {
     "forget": lambda p: p.forget(0),
     "finish": lambda p: p.finish(0, TEXT),
     "shift": lambda p: p.shift(0, 1, 1),
@@ -98,7 +98,7 @@ ENDS: dict[str, Callable[[IndexedText], None]] = {
 
 @BOTH
 @pytest.mark.parametrize("end", ENDS)
-def test_what_was_foreseen_ends_with_its_text(make: Callable[[], IndexedText], end: str) -> None:
+def test_what_was_foreseen_ends_with_its_text(make: Callable[[], LooksIntoTexts], end: str) -> None:
     proposer = make()
     foreseen(proposer, TEXT, [4, 5])
     ENDS[end](proposer)

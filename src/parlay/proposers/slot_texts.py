@@ -121,11 +121,8 @@ class IndexedText(ABC):
         """What follows an indexed text; `ahead`: the target's own token, and then the draft that
         would be found if it said that."""
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        """One draft per ask, in order."""
-        return [self._draft(ask) for ask in asks]
-
     def _draft(self, ask: Ask) -> Draft:
+        """What follows a text: as it was foreseen, or looked for now."""
         if ask.window == 0:
             return NO_DRAFT  # the index catches up when it is next needed
         foreseen = self._foreseen.pop(ask.seq_id, None)

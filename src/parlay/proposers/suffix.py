@@ -46,6 +46,10 @@ class SuffixProposer(IndexedText):
         super().__init__(sizes)
         self._owners: dict[int, str] = {}  # by slot
 
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        """One draft per ask, in order."""
+        return [self._draft(ask) for ask in asks]
+
     @property
     def memory(self) -> Memory | None:
         """What earlier answers left; None where nothing is remembered."""

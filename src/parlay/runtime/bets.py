@@ -202,7 +202,7 @@ class Bets:
 
     def _weigh(self, sequences: Seq[Sequence], frame: Frame, seen: View | None) -> list[Bet]:
         """Let proposers and controller say what they would; `seen`: of one text they have."""
-        n, quiet = len(sequences), self._is_quiet(sequences)
+        n, quiet = len(sequences), seen is None and self._is_quiet(sequences)
         n_due = self.controller.due(n)
         views = [seen or self._view(seq, n, frame, i < n_due) for i, seq in enumerate(sequences)]
         if 0 < n_due < n:  # whoever is not asked has nothing to say in this round
