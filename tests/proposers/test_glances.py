@@ -113,3 +113,18 @@ def test_half_of_many_texts_must_go_on_as_drafted_and_for_longer() -> None:
         glances.whose_turn([slot(text, i) for i in range(3)])
         said.append((glances.repeats(6), glances.repeats(7)))
     assert said == [(False, False), (True, False)]
+
+
+def test_how_sure_drafts_were_of_what_came_is_told_as_far_as_it_is_known() -> None:
+    glances = Glances()
+    rated = Draft(draft("bcde").tokens, "suffix", (0.5, 0.6, 0.7, 0.8))
+    glances.follow(0, 1, rated)
+    glances.whose_turn([slot("abc")])
+    assert glances.shown(0) == [Shown("suffix", 2, False, (0.5, 0.6))]
+    glances.whose_turn([slot("abcdx")])
+    assert glances.shown(0) == [Shown("suffix", 1, True, (0.7, 0.8))]
+    glances.follow(0, 5, rated)
+    glances.whose_turn([slot("abcdxbcde")])
+    glances.follow(0, 9, Draft(draft("fg").tokens, "suffix", (0.9, 0.9)))
+    glances.whose_turn([slot("abcdxbcdef")])
+    assert glances.shown(0) == [Shown("suffix", 5, False, (0.9,))]  # the first draft is gone

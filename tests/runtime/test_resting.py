@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from types import FrameType
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.control.controller import Choice, FixedWindow, View, plain
+from parlay.decoding.draft import Draft, Shown
 from parlay.decoding.round import Fallback
 from parlay.decoding.span import Span
 from parlay.proposers.dflash import DFlashProposer
@@ -21,6 +22,7 @@ from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.proposer import Proposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime.request import Request
+from parlay.testing import ScriptedModel
 from tests.proposers.scripted_states import MASK, BlockDrafter, states_of
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig
 
@@ -114,3 +116,52 @@ def test_a_round_that_is_weighed_calls_more_or_this_counts_nothing() -> None:
     plainly = calls_a_round({}, FixedWindow(0))
     weighed = calls_a_round({"suffix": SuffixProposer()}, FixedWindow(4))
     assert weighed > 1.2 * plainly
+
+
+class Considering(Resting):
+    """Rests, and keeps what it is told meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[int, Draft, Seq[Shown], int]] = []
+
+    def consider(
+        self, seq_id: int, offers: Mapping[str, Draft], shown: Seq[Shown], n_generated: int
+    ) -> None:
+        self.told.append((seq_id, offers["suffix"], shown, n_generated))
+
+
+def periodic(history: Seq[int]) -> NDArray[np.float32]:
+    """A text that goes 0, 1, 2, 0, 1, 2 and so on."""
+    row = np.zeros(N_VOCAB, np.float32)
+    row[len(history) % 3] = 1.0
+    return row
+
+
+def considered(n_texts: int) -> Considering:
+    controller = Considering()
+    rig = Rig(
+        proposers={"suffix": SuffixProposer()},
+        free=frozenset({"suffix"}),
+        controller=controller,
+        mode="faithful",
+        slots=n_texts,
+        target=ScriptedModel(periodic, N_VOCAB, 128),
+    )
+    followed(rig, Calls(), None)
+    rig.run(*[Request((9, 8, 7), max_tokens=40)] * n_texts)
+    return controller
+
+
+def test_of_a_text_that_repeats_itself_what_a_search_would_find_is_told_meanwhile() -> None:
+    told = considered(1).told
+    assert told
+    for _, draft, _, n_generated in told:
+        text = [(3 + i) % 3 for i in range(60)]
+        assert list(draft.tokens) == text[n_generated : n_generated + len(draft.tokens)]
+    n_right = sum(each.n_right for _, _, shown, _ in told for each in shown)
+    assert n_right >= 20 and not any(each.wrong for _, _, shown, _ in told for each in shown)
+
+
+def test_of_several_it_is_not() -> None:
+    assert not considered(2).told

@@ -99,6 +99,12 @@ class Controller(Protocol):
         """While a device computes, so many tokens being there: what came of drafts that were made
         beside passes. More of the same to make, if any."""
 
+    def consider(
+        self, seq_id: int, offers: Mapping[str, Draft], shown: Sequence[Shown], n_generated: int
+    ) -> None:
+        """While a device computes a round that nothing was searched for: what a search would find
+        now for a text that is alone, so many tokens being there, and what that has shown."""
+
     def again(self, view: View) -> Choice | None:
         """The last bet once more, for one sequence alone; None: it has to be weighed. The last
         round may be observed before this or after it."""
@@ -165,6 +171,11 @@ class NeverRests:
     def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
         """It never looks."""
         return None
+
+    def consider(
+        self, seq_id: int, offers: Mapping[str, Draft], shown: Sequence[Shown], n_generated: int
+    ) -> None:
+        """It never rests."""
 
     def again(self, view: View) -> Choice | None:
         """To choose takes it no time."""

@@ -8,12 +8,12 @@ operator's to set.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from parlay.control.controller import Choice, Controller, View, plain
 from parlay.control.prices.cost import CostTable
-from parlay.decoding.draft import Look
+from parlay.decoding.draft import Draft, Look, Shown
 from parlay.decoding.round import Fallback, Round
 from parlay.errors import BadRequest
 
@@ -87,6 +87,11 @@ class Guarded:
 
     def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
         return self.controller.hear(seq_id, looks, n_generated)
+
+    def consider(
+        self, seq_id: int, offers: Mapping[str, Draft], shown: Sequence[Shown], n_generated: int
+    ) -> None:
+        self.controller.consider(seq_id, offers, shown, n_generated)
 
     def again(self, view: View) -> Choice | None:
         return None if self.cooling else self.controller.again(self._narrow(view))

@@ -20,7 +20,7 @@ from parlay.control.prices.shapes import Shapes
 from parlay.control.probing import Probing
 from parlay.control.search_pace import SearchPace
 from parlay.control.survival import Survival
-from parlay.decoding.draft import Look
+from parlay.decoding.draft import Look, Shown
 from parlay.decoding.round import WAITS, Round
 
 # Reasons of choices that are learned from in another way.
@@ -166,6 +166,17 @@ class Learner:
                 r.confidence, r.n_accepted, request.difficulty(proposer), even=True
             )
             known.observe_position(r.n_drafted, r.n_accepted, request.difficulty(proposer, True))
+
+    def _heed(self, request: FollowedRequest, shown: Sequence[Shown]) -> None:
+        """What a text has shown of free proposers in rounds that nobody searched."""
+        view = request.view
+        for each in shown:
+            request.evidence(each.proposer).observe(each.n_right, each.wrong)
+            known = self.survival.of(each.proposer, view.greedy, view.thinking)
+            difficulty = request.difficulty(each.proposer)
+            n_right = len(each.confidence) - each.wrong
+            if n_right >= 0:
+                known.observe_confidence(each.confidence, n_right, difficulty)
 
     def _saw(self, request: FollowedRequest, look: Look) -> None:
         """What was drafted without a bet, and how much of it came."""

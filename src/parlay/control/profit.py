@@ -7,7 +7,7 @@ model by its survival, and takes what saves most seconds: often a short window, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from parlay.control.betting.draft_plan import DraftPlan, draft_plan, rates_of
@@ -24,7 +24,7 @@ from parlay.control.looks import IN_A_ROW, Looks
 from parlay.control.prices.cost import MAX_ROWS, Curve, DrafterCost
 from parlay.control.prices.shapes import faster_widths
 from parlay.control.probing import Probing
-from parlay.decoding.draft import Look
+from parlay.decoding.draft import Draft, Look, Shown
 from parlay.decoding.round import WAITS, Fallback
 
 # A bet must save at least this part of a plain pass; more if the prices are not to be relied on.
@@ -65,14 +65,8 @@ class ProfitController(Learner):
         request = self._requests.get(seq_id)
         if request is None:
             return None
-        view, request.looking = request.view, ""
-        n_more = max(0, n_generated - view.n_generated)  # since a round was weighed
-        request.view = view = replace(
-            view,
-            n_context=view.n_context + n_more,
-            n_generated=view.n_generated + n_more,
-            n_remaining=max(1, view.n_remaining - n_more),
-        )
+        request.looking = ""
+        request.view = view = _later(request.view, n_generated)
         for look in looks:
             self._saw(request, look)
         market = self._market([request], [view], ())
@@ -82,6 +76,23 @@ class ProfitController(Learner):
             self._search_pace.wake()
             return None
         return self._look(request, market)
+
+    def consider(
+        self, seq_id: int, offers: Mapping[str, Draft], shown: Sequence[Shown], n_generated: int
+    ) -> None:
+        """Nobody waits while this is weighed: only if a bet pays now, a round is searched."""
+        request = self._requests.get(seq_id)
+        if request is None:
+            return
+        self._heed(request, shown)
+        if request.considers(n_generated) and any(draft.tokens for draft in offers.values()):
+            view = replace(_later(request.view, n_generated), offers=offers)
+            before, request.view = request.view, view
+            worth_it = self._free_bets(self._padded(self._market([request], [view], ())))[0]
+            request.view, request.refused = before, None
+            if worth_it:
+                request.woke(n_generated)
+                self._search_pace.wake()
 
     def again(self, view: View) -> Choice | None:
         if self._streak is None or not self._streak.goes_on(view):
@@ -424,6 +435,17 @@ class ProfitController(Learner):
             n_ahead=plan.n_ahead,
             widths=market.widths,
         )
+
+
+def _later(view: View, n_generated: int) -> View:
+    """The same text, so many tokens being there: since a round was weighed it went on."""
+    n_more = max(0, n_generated - view.n_generated)
+    return replace(
+        view,
+        n_context=view.n_context + n_more,
+        n_generated=view.n_generated + n_more,
+        n_remaining=max(1, view.n_remaining - n_more),
+    )
 
 
 def _looking(proposer: str, window: int) -> Choice:

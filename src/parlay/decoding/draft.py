@@ -74,6 +74,8 @@ class Shown:
     proposer: str
     n_right: int  # tokens in a row
     wrong: bool  # and then it went on in another way
+    # Of the last of those tokens, as many as are known, and of the one that was wrong.
+    confidence: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,9 +102,12 @@ class Glances:
         return False
 
     def _tell(self, seq_id: int, found: _Followed, *, wrong: bool) -> None:
-        shown = Shown(found.draft.proposer, found.run - found.n_told, wrong and not self._paused)
+        n_right, wrong = found.run - found.n_told, wrong and not self._paused
+        first = max(0, found.n_right - n_right)  # those of earlier drafts are gone
+        sure = found.draft.confidence[first : found.n_right + wrong]
         found.n_told = found.run
-        if shown.n_right or shown.wrong:
+        if n_right or wrong:
+            shown = Shown(found.draft.proposer, n_right, wrong, sure)
             self._shown.setdefault(seq_id, []).append(shown)
 
     def follow(self, seq_id: int, n_tokens: int, draft: Draft) -> None:

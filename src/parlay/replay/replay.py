@@ -20,7 +20,7 @@ from parlay.control.prices.packing import padded
 from parlay.decoding.draft import Draft, Look, Ready, Shown
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.proposers.prediction import PREDICTION
-from parlay.replay.recording import RecordedOffer, Recording
+from parlay.replay.recording import Recording
 from parlay.replay.replayed_look import ReplayedLook
 from parlay.replay.searching import Place, SearchCost, Searching
 
@@ -335,12 +335,8 @@ def _n_steps(seq: _Sequence, bet: _Bet) -> int:
 
 
 def _place(seq: _Sequence) -> Place:
-    """As the runtime glances: the longest draft of any."""
     offers = {name: seq.recording.offers[name][seq.position] for name in seq.drafts}
-    name = max(offers, key=lambda each: len(offers[each].confidence), default="")
-    found = offers.get(name, RecordedOffer(0, ()))
-    tokens = range(1, seq.position + 2)
-    return Place(seq.seq_id, tokens, name, found.n_accepted, len(found.confidence))
+    return Place(seq.seq_id, range(1, seq.position + 2), offers)
 
 
 def _view(

@@ -6,13 +6,13 @@ proposer, as there, and decodes plainly where that one has nothing to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from parlay.control.controller import Choice, Controller, FixedWindow, NeverRests, View, plain
 from parlay.control.prices.cost import CostTable
-from parlay.decoding.draft import Look
+from parlay.decoding.draft import Draft, Look, Shown
 from parlay.decoding.round import Fallback, Round
 
 MAX_WINDOW = 16
@@ -174,6 +174,11 @@ class OneProposer:
 
     def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
         return self._controller.hear(seq_id, looks, n_generated)
+
+    def consider(
+        self, seq_id: int, offers: Mapping[str, Draft], shown: Sequence[Shown], n_generated: int
+    ) -> None:
+        self._controller.consider(seq_id, offers, shown, n_generated)
 
     def again(self, view: View) -> Choice | None:
         return self._controller.again(self._only(view))

@@ -6,12 +6,13 @@ it is done in every round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from parlay.control.controller import Controller
-from parlay.decoding.draft import Draft, Shown
+from parlay.decoding.draft import NO_DRAFT, Draft, Shown
 from parlay.proposers.glances import WINDOW, Glances
+from parlay.replay.recording import RecordedOffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +26,28 @@ class SearchCost:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a sequence is, and what would be drafted there. Its text is taken to count from one: a
-    right draft goes on with the next numbers."""
+    """Where a sequence is, and what would be drafted there: how much of it is right, and how sure
+    it is. Its text is taken to count from one: a right draft goes on with the next numbers."""
 
     seq_id: int
     tokens: range
-    proposer: str
-    n_right: int
-    n_drafted: int
+    offers: Mapping[str, RecordedOffer]
+
+    def draft(self, name: str) -> Draft:
+        offer, end = self.offers[name], self.tokens.stop
+        sure = offer.confidence[:WINDOW]
+        right = range(end, end + min(offer.n_accepted, len(sure)))
+        return Draft((*right, *(0,) * (len(sure) - len(right))), name, sure)
 
     @property
-    def draft(self) -> Draft:
-        n, end = min(self.n_drafted, WINDOW), self.tokens.stop
-        right = range(end, end + min(self.n_right, n))
-        return Draft((*right, *(0,) * (n - len(right))), self.proposer)
+    def drafts(self) -> dict[str, Draft]:
+        return {name: self.draft(name) for name in self.offers}
+
+    @property
+    def longest(self) -> Draft:
+        """As the runtime glances: of drafts of one length the surest."""
+        found = self.drafts.values()
+        return max(found, key=lambda d: (len(d.tokens), d.confidence[:1]), default=NO_DRAFT)
 
 
 class Searching:
@@ -65,9 +74,12 @@ class Searching:
             self._glances.pause()
             return
         for at in self._glances.whose_turn(places):
-            self._glances.follow(at.seq_id, len(at.tokens), at.draft)
+            self._glances.follow(at.seq_id, len(at.tokens), at.longest)
         if self._glances.repeats(len(places)):
             controller.notice()
+            if len(places) == 1 and controller.rests():
+                at = places[0]
+                controller.consider(at.seq_id, at.drafts, self.shown(at.seq_id), len(at.tokens))
 
     def shown(self, seq_id: int) -> Sequence[Shown]:
         """What a text has shown in rounds without a search."""

@@ -276,9 +276,20 @@ class Bets:
             return
         texts = [seq for seq in sequences if not seq.request.plain]
         for seq in self._glances.whose_turn(texts):
-            self._glances.follow(seq.seq_id, len(seq.tokens), self._glanced(seq))
+            longest = max(self._glanced(seq), key=_by_length, default=NO_DRAFT)
+            self._glances.follow(seq.seq_id, len(seq.tokens), longest)
         if texts and self._glances.repeats(len(texts)):
             self.controller.notice()
+            if len(sequences) == 1:
+                self._consider(texts[0])
+
+    def _consider(self, seq: Sequence) -> None:
+        """To search for what seems to repeat itself may take more than there is to spare: what it
+        would find is weighed now, and only if that pays it is searched for."""
+        if self.controller.rests() and seq.constraint is None:
+            found = {draft.proposer: draft for draft in self._glanced(seq)}
+            shown = self._glances.shown(seq.seq_id)
+            self.controller.consider(seq.seq_id, found, shown, seq.n_generated)
 
     def _look_on(self, sequences: Seq[Sequence]) -> None:
         """Let the controller hear of drafts that were made beside passes, and make more."""
@@ -291,13 +302,12 @@ class Bets:
         except Exception as error:  # a pass is under way, which must not fail for it
             self._faults.tell("looking at drafts failed", error)
 
-    def _glanced(self, seq: Sequence) -> Draft:
-        """The longest draft of the free proposers that look into texts."""
+    def _glanced(self, seq: Sequence) -> list[Draft]:
+        """What the free proposers that look into texts would draft."""
         allowed = self.proposers if seq.request.proposers is None else seq.request.proposers
         names = [n for n in allowed if n in self._free and n != SKELETON and n in self.proposers]
         ask = replace(free_ask(seq, WINDOW), constraint=None)
-        found = [self._propose(name, (ask,))[0] for name in names]
-        return max(found, key=lambda draft: len(draft.tokens), default=NO_DRAFT)
+        return [self._propose(name, (ask,))[0] for name in names]
 
     def prepare(self, seq: Sequence, draft: Seq[int], n_sequences: int) -> None:
         """A device computes a round of this sequence: the next one's draft is made ready. Where
@@ -521,6 +531,11 @@ class Bets:
         except Exception as error:
             self._faults.tell(f"the proposer {name} failed, decoding plainly", error)
             return [FAILED] * len(asks)
+
+
+def _by_length(draft: Draft) -> tuple[int, tuple[float, ...]]:
+    """Of drafts of one length the surest."""
+    return len(draft.tokens), draft.confidence[:1]
 
 
 def _begin(proposer: Proposer, seq: Sequence) -> None:

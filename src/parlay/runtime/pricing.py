@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from parlay.control.controller import Choice, View
 from parlay.control.prices.cost import CostTable, Curve
 from parlay.control.profit import ProfitController
 from parlay.control.trials import Trials
-from parlay.decoding.draft import Look
+from parlay.decoding.draft import Draft, Look, Shown
 from parlay.decoding.round import Round
 from parlay.runtime.engine import Engine
 from parlay.runtime.startup.learned import keep_learned, learned_controller
@@ -58,6 +58,11 @@ class Pricing:
 
     def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
         return self.controller.hear(seq_id, looks, n_generated)
+
+    def consider(
+        self, seq_id: int, offers: Mapping[str, Draft], shown: Sequence[Shown], n_generated: int
+    ) -> None:
+        self.controller.consider(seq_id, offers, shown, n_generated)
 
     def again(self, view: View) -> Choice | None:
         return None if self._trials is not None else self.controller.again(view)

@@ -39,3 +39,12 @@ def test_who_is_weighed_anew_leaves_nothing_of_a_bet_that_was_to_come() -> None:
     request.weigh(third)
     request.observed()
     assert request.view is third and request.asked == "none"
+
+
+def test_what_a_search_would_find_is_weighed_now_and_then_and_seldom_if_it_is_in_vain() -> None:
+    request = FollowedRequest(view())
+    assert [n for n in range(4, 16) if request.considers(n)] == [4, 8, 12]
+    request.woke(16)
+    assert [n for n in range(17, 40) if request.considers(n)] == [24, 32]
+    request.woke(40)
+    assert [n for n in range(41, 80) if request.considers(n)] == [56, 72]

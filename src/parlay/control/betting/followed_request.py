@@ -10,16 +10,21 @@ from parlay.control.controller import View
 from parlay.control.evidence import Evidence
 from parlay.control.survival import Difficulty
 
+# Tokens from one weighing of what a search would find to the next.
+_WAIT = 4
+
 
 class FollowedRequest:
     """One request in a slot, as far as a controller follows it."""
 
     __slots__ = (
         "_awaits",
+        "_considered_at",
         "_difficulties",
         "_evidence",
         "_n_read",
         "_next",
+        "_wait",
         "_weighed_at",
         "asked",
         "looked_s",
@@ -40,6 +45,7 @@ class FollowedRequest:
         self.looked_s = 0.0  # what drafts beside its passes took that were only looked at
         self.looking = ""  # whose drafts are being compared with the text
         self._weighed_at = 0
+        self._considered_at, self._wait = 0, _WAIT
 
     def weigh(self, view: View) -> None:
         """Another round is chosen for; nobody is asked yet."""
@@ -60,6 +66,17 @@ class FollowedRequest:
         self._awaits = following is not None
         if following is not None:
             self.view = following
+
+    def considers(self, n_generated: int) -> bool:
+        """Whether it is time to weigh what a search would find; not in every round."""
+        due = not 0 <= n_generated - self._considered_at < self._wait
+        if due:
+            self._considered_at = n_generated
+        return due
+
+    def woke(self, n_generated: int) -> None:
+        """A search was asked for: should nothing come of it, the next one is twice as far."""
+        self._considered_at, self._wait = n_generated, 2 * self._wait
 
     def n_since(self) -> int:
         """Tokens since this was last asked."""
