@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from parlay.control.controller import Choice, FixedWindow, View, plain
@@ -138,8 +139,17 @@ def periodic(history: Seq[int]) -> NDArray[np.float32]:
     return row
 
 
-def considered(n_texts: int) -> Considering:
-    controller = Considering()
+class Failing(Considering):
+    """Cannot make anything of it."""
+
+    def consider(
+        self, seq_id: int, offers: Mapping[str, Draft], shown: Seq[Shown], n_generated: int
+    ) -> None:
+        super().consider(seq_id, offers, shown, n_generated)
+        raise ZeroDivisionError
+
+
+def considered(n_texts: int, controller: Considering) -> Rig:
     rig = Rig(
         proposers={"suffix": SuffixProposer()},
         free=frozenset({"suffix"}),
@@ -150,11 +160,12 @@ def considered(n_texts: int) -> Considering:
     )
     followed(rig, Calls(), None)
     rig.run(*[Request((9, 8, 7), max_tokens=40)] * n_texts)
-    return controller
+    return rig
 
 
 def test_of_a_text_that_repeats_itself_what_a_search_would_find_is_told_meanwhile() -> None:
-    told = considered(1).told
+    considered(1, controller := Considering())
+    told = controller.told
     assert told
     for _, draft, _, n_generated in told:
         text = [(3 + i) % 3 for i in range(60)]
@@ -164,4 +175,13 @@ def test_of_a_text_that_repeats_itself_what_a_search_would_find_is_told_meanwhil
 
 
 def test_of_several_it_is_not() -> None:
-    assert not considered(2).told
+    considered(2, controller := Considering())
+    assert not controller.told
+
+
+def test_a_controller_that_fails_at_it_costs_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+    rig = considered(1, controller := Failing())
+    (answer,) = rig.pieces
+    assert controller.told and answer.finish_reason == "length"
+    assert answer.tokens[3:] == [i % 3 for i in range(40)]
+    assert "weighing what a search would find failed" in caplog.text

@@ -286,10 +286,14 @@ class Bets:
     def _consider(self, seq: Sequence) -> None:
         """To search for what seems to repeat itself may take more than there is to spare: what it
         would find is weighed now, and only if that pays it is searched for."""
-        if self.controller.rests() and seq.constraint is None:
-            found = {draft.proposer: draft for draft in self._glanced(seq)}
+        if not self.controller.rests() or seq.constraint is not None:
+            return
+        found = {draft.proposer: draft for draft in self._glanced(seq)}
+        try:
             shown = self._glances.shown(seq.seq_id)
             self.controller.consider(seq.seq_id, found, shown, seq.n_generated)
+        except Exception as error:  # a pass is under way, which must not fail for it
+            self._faults.tell("weighing what a search would find failed", error)
 
     def _look_on(self, sequences: Seq[Sequence]) -> None:
         """Let the controller hear of drafts that were made beside passes, and make more."""

@@ -195,8 +195,10 @@ class Scheduler:
         exact = self._is_exact(self._active)
         if self._padding.cutting.unified and not exact:
             return [decoding + reading] if self._active else []
-        beside = self._n_beside()
-        prompts = self._prompts.passes(reading, len(decoding), exact=exact, n_beside=beside)
+        prompts: list[list[Sequence]] = []
+        if reading:
+            beside = self._n_beside()
+            prompts = self._prompts.passes(reading, len(decoding), exact=exact, n_beside=beside)
         if exact:
             return [*prompts, *self.composition.groups(decoding)]
         # One pass over both would be cut in two, and its rounds would have another shape.
