@@ -95,7 +95,7 @@ class _Foreseen:
     def rest(self, ask: Ask) -> Draft | None:
         """The draft for a text that went on so; None: it did not, or nothing was found."""
         tokens, n_held, found = ask.tokens, self.n_text + len(self.draft), self.found
-        if len(tokens) != n_held + 1 or not found.tokens or tokens[-1] != found.tokens[0]:
+        if len(tokens) != n_held + 1 or len(found.tokens) < 2 or tokens[-1] != found.tokens[0]:
             return None
         if ask.n_ahead or self.draft != tuple(tokens[self.n_text : n_held]):
             return None
