@@ -280,6 +280,7 @@ def test_after_a_hit_it_goes_on_whoever_sets_out(
 ) -> None:
     text = accepted(ahead, model, n_passes)
     ahead.set_out(Ask(0, text, 3))
+    assert not ahead._walk.called_back  # what it drafts now is of use
     model.shapes.clear()
     model.open_gate()
     (found,) = ahead.propose([Ask(0, text, 3)])

@@ -131,7 +131,7 @@ class DraftAhead:
             return
         if self._walk.ended:
             self._call(partial(self._set_out, ask))
-        elif chain is None or chain.n_agreed(ask.tokens) is None:
+        elif chain is None or chain.contradicts(ask.tokens):
             self._walk.called_back = True
             self._own().hand(partial(self._set_out, ask))
 

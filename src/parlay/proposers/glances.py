@@ -7,11 +7,11 @@ takes next to none. That tells when to search again, and how much has been right
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from parlay.decoding.draft import Draft, Shown
+from parlay.decoding.draft import NO_DRAFT, Draft, Shown
 from parlay.decoding.span import common_prefix
 
 # Of many texts a quarter is asked about in a round, two at least: to ask about all sixteen takes a
@@ -53,6 +53,11 @@ class _Followed:
     @property
     def is_over(self) -> bool:
         return self.n_right == len(self.draft.tokens)
+
+
+def longest(drafts: Iterable[Draft]) -> Draft:
+    """Which of several a text is compared with: of drafts of one length the surest."""
+    return max(drafts, key=lambda d: (len(d.tokens), d.confidence[:1]), default=NO_DRAFT)
 
 
 class Glances:

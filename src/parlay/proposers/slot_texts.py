@@ -110,8 +110,6 @@ class IndexedText(ABC):
     draft takes a round's time only where the text went another way.
     """
 
-    _texts: SlotTexts
-
     def __init__(self, sizes: Sequence[int]) -> None:
         self._texts = SlotTexts(sizes)
         self._foreseen: dict[int, _Foreseen] = {}  # by slot

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from parlay.control.controller import Controller
-from parlay.decoding.draft import NO_DRAFT, Draft, Shown
-from parlay.proposers.glances import WINDOW, Glances
+from parlay.decoding.draft import Draft, Shown
+from parlay.proposers.glances import WINDOW, Glances, longest
 from parlay.replay.recording import RecordedOffer
 
 
@@ -43,12 +43,6 @@ class Place:
     def drafts(self) -> dict[str, Draft]:
         return {name: self.draft(name) for name in self.offers}
 
-    @property
-    def longest(self) -> Draft:
-        """As the runtime glances: of drafts of one length the surest."""
-        found = self.drafts.values()
-        return max(found, key=lambda d: (len(d.tokens), d.confidence[:1]), default=NO_DRAFT)
-
 
 class Searching:
     """Of one replay."""
@@ -74,7 +68,7 @@ class Searching:
             self._glances.pause()
             return
         for at in self._glances.whose_turn(places):
-            self._glances.follow(at.seq_id, len(at.tokens), at.longest)
+            self._glances.follow(at.seq_id, len(at.tokens), longest(at.drafts.values()))
         if self._glances.repeats(len(places)):
             controller.notice()
             if len(places) == 1 and controller.rests():

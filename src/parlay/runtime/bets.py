@@ -15,7 +15,7 @@ from parlay.control.controller import Choice, Controller, Listener, View, plain
 from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Ready
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.span import nothing
-from parlay.proposers.glances import WINDOW, Glances
+from parlay.proposers.glances import WINDOW, Glances, longest
 from parlay.proposers.joining import UntilForced, behind, joined, obeying
 from parlay.proposers.prediction import PREDICTION
 from parlay.proposers.proposer import (
@@ -276,8 +276,7 @@ class Bets:
             return
         texts = [seq for seq in sequences if not seq.request.plain]
         for seq in self._glances.whose_turn(texts):
-            longest = max(self._glanced(seq), key=_by_length, default=NO_DRAFT)
-            self._glances.follow(seq.seq_id, len(seq.tokens), longest)
+            self._glances.follow(seq.seq_id, len(seq.tokens), longest(self._glanced(seq)))
         if texts and self._glances.repeats(len(texts)):
             self.controller.notice()
             if len(sequences) == 1:
@@ -535,11 +534,6 @@ class Bets:
         except Exception as error:
             self._faults.tell(f"the proposer {name} failed, decoding plainly", error)
             return [FAILED] * len(asks)
-
-
-def _by_length(draft: Draft) -> tuple[int, tuple[float, ...]]:
-    """Of drafts of one length the surest."""
-    return len(draft.tokens), draft.confidence[:1]
 
 
 def _begin(proposer: Proposer, seq: Sequence) -> None:

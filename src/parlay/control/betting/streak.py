@@ -16,24 +16,24 @@ _MOST = 8  # rounds in a row that are not weighed
 class Streak:
     """A bet that was weighed, and how often it may be made again."""
 
-    __slots__ = ("_n_left", "_sure", "_view", "choice")
+    __slots__ = ("_choice", "_n_left", "_sure", "_view")
 
     def __init__(self, view: View, choice: Choice, before: Streak | None) -> None:
         """`before`: the bet that was weighed last. Windows grow with what is won, round by round:
         only one that was chosen twice is stayed with."""
         twice = before is not None and before._is_of(choice)
         self._view = view
-        self.choice = choice
+        self._choice = choice
         self._n_left = _MOST if twice else 0
         self._sure = _least(view.offers[choice.proposer], choice.window)
 
     def _is_of(self, choice: Choice) -> bool:
-        own = self.choice
+        own = self._choice
         return (own.proposer, own.window) == (choice.proposer, choice.window)
 
     def goes_on(self, view: View) -> bool:
         """Whether all of the last bet held, and nothing in this view speaks against another."""
-        last, window = self._view, self.choice.window
+        last, window = self._view, self._choice.window
         if not self._n_left or view.n_generated != last.n_generated + window + 1:
             return False
         same = view.seq_id == last.seq_id and view.thinking == last.thinking
@@ -45,8 +45,8 @@ class Streak:
 
     def _is_offered_alike(self, view: View) -> bool:
         """As much, as surely, and by nobody more than before."""
-        before, window = self._view.offers, self.choice.window
-        found = view.offers.get(self.choice.proposer)
+        before, window = self._view.offers, self._choice.window
+        found = view.offers.get(self._choice.proposer)
         if found is None or len(found.tokens) < window or _least(found, window) < self._sure:
             return False
         return view.offers.keys() == before.keys() and all(
@@ -56,7 +56,7 @@ class Streak:
     def make_again(self, view: View) -> Choice:
         """The bet on this view."""
         self._view, self._n_left = view, self._n_left - 1
-        return self.choice
+        return self._choice
 
 
 def _least(draft: Draft, n: int) -> float:
