@@ -68,6 +68,7 @@ class Supervisor:
         self._child: subprocess.Popen[bytes] | None = None
         self._open: dict[int, _Open] = {}
         self._held: list[Held] = []
+        self._handing: Thread | None = None  # gives those held to the server that came
         self._clients: dict[int, socket.socket] = {}  # every connection of the server
         self._unread: dict[int, bytes] = {}  # what came over them since the last whole request
         self._stopping = False
@@ -116,6 +117,9 @@ class Supervisor:
                 self._child.terminate()
             was_ready = self._watch(ours)
         status = self._child.wait()
+        if self._handing is not None:  # whom it could not hand over is held again
+            self._handing.join()
+            self._handing = None
         self._child = None
         if status != 0:
             self._settle()
@@ -143,10 +147,8 @@ class Supervisor:
                         return was_ready
                     elif note.kind == "ready":
                         self._ready = True
-                        selector.unregister(self._listener)
-                        held, self._held = self._held, []
-                        # Apart: the server may speak of the first before it has heard of the last.
-                        Thread(target=self._hand_over, args=(channel, held), daemon=True).start()
+                        self._let_go(channel, selector)
+                        break  # what else was seen is the server's by now
                     else:
                         self._take(note)
 
@@ -169,8 +171,18 @@ class Supervisor:
         for key in [k for k, entry in self._open.items() if entry.connection == connection]:
             self._open.pop(key).client.close()
 
+    def _let_go(self, channel: socket.socket, selector: selectors.BaseSelector) -> None:
+        """The server is there: nobody but it hears those who come, and those who waited."""
+        for key in list(selector.get_map().values()):
+            if key.fileobj is not channel:
+                selector.unregister(key.fileobj)
+        held, self._held = self._held, []
+        # Apart: the server may speak of the first before it has heard of the last.
+        self._handing = Thread(target=self._hand_over, args=(channel, held), daemon=True)
+        self._handing.start()
+
     def _hand_over(self, channel: socket.socket, held: list[Held]) -> None:
-        """The server is there: it gets everyone who waited; should it die again, the rest wait."""
+        """It gets everyone who waited; should it die again, the rest wait."""
         for client, request, headed in held:
             note = Note("adopt", 0, {"headed": headed}, request, client.fileno())
             try:

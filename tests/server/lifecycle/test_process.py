@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -64,20 +65,25 @@ def write(path: Path, target: Path, **sections: dict[str, Any]) -> Path:
 
 @contextmanager
 def served(deployment: Path) -> Iterator[Served]:
-    process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(deployment), "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        yield Served(process, json.loads(line)["url"])
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()  # type: ignore[union-attr]
+    """What it says goes to the test's own output, which is shown where the test fails."""
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(deployment), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            yield Served(process, json.loads(line)["url"])
+        finally:
+            status = process.poll()
+            process.kill()
+            process.wait()
+            process.stdout.close()  # type: ignore[union-attr]
+            said.seek(0)
+            print(f"the server (status {status}) said:", said.read())
 
 
 @contextmanager

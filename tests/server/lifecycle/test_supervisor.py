@@ -153,6 +153,36 @@ def test_between_two_servers_who_asks_is_told_and_a_signal_to_stop_is_heard(
     early.close()
 
 
+def test_who_waits_is_handed_over_whole_and_who_comes_then_is_the_servers(
+    target: Path, tmp_path: Path
+) -> None:
+    """All is seen at once: the server is ready, those who waited speak, and somebody comes."""
+    supervisor = Supervisor(lambda: load_deployment(write(tmp_path / "d.yaml", target)))
+    address, ours_and_theirs = supervisor._listener.getsockname(), socket.socketpair()
+    waiting, late = [socket.create_connection(address) for _ in range(20)], socket.socket()
+    for client in waiting:
+        supervisor._held.append((supervisor._listener.accept()[0], b"", False))
+        client.sendall(b"GET /health HTTP/1.1\r\n")
+    late.connect(address)
+    ours, theirs = ours_and_theirs
+    send(theirs, Note("ready"))
+    with ThreadPoolExecutor(1) as pool, ours, theirs:
+        watched = pool.submit(supervisor._watch, ours)
+        adopted = [receive(theirs) for _ in waiting]
+        theirs.close()
+        assert watched.result(PATIENCE_S) is True
+    fds = [note.fd for note in adopted if note is not None and note.fd is not None]
+    assert len(fds) == len(waiting)
+    for client, fd in zip(waiting, fds, strict=True):
+        with client, socket.socket(fileno=fd) as taken:
+            assert taken.recv(64).startswith(b"GET /health")  # nobody has read or answered it
+            taken.sendall(b"x")
+            assert client.recv(64) == b"x"
+    assert supervisor._held == []
+    with late, supervisor._listener.accept()[0]:
+        supervisor._listener.close()
+
+
 def test_who_was_answered_to_the_last_byte_is_told_nothing_more(
     target: Path, tmp_path: Path
 ) -> None:
