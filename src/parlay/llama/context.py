@@ -27,6 +27,7 @@ from parlay.llama.sample_text import SAMPLE
 from parlay.llama.settings import CACHE_TYPES, ContextSettings, RopeSettings
 from parlay.llama.threads import Threads
 from parlay.llama.undo import Rollback, SavedSequence, State, Undo, restore, save
+from parlay.llama.work_memory import WorkMemory, can_align
 
 _ROPE_SCALING = {"auto": -1, "none": 0, "linear": 1, "yarn": 2}
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
@@ -51,6 +52,7 @@ class Context:
         self._handle: int | None = self._open()
         halves = set(self.cache_types) <= {"f16", "f32"}  # only these have other kernels
         self.kernels = Kernels(self._handle) if chooses and halves else None
+        self._work = WorkMemory(self._handle) if can_align() and not model.on_gpu else None
         self._memory: int = C.llama_get_memory(self._handle)
         cells: int = C.llama_n_ctx_seq(self._handle)
         self.context_size = min(cells, settings.context_size) if settings.unified else cells
@@ -138,6 +140,8 @@ class Context:
         self.busy_s += time.perf_counter() - started
         if code != 0:
             library.check(code, what)
+        if self._work is not None:
+            self._work.keep_aligned()
 
     def share_threads(self, other: Context) -> None:
         """Compute with the threads of another context, if it has as many."""

@@ -33,13 +33,13 @@ class LargePages:
     """Asks for large pages behind memory that is taken after this was made."""
 
     def __init__(self) -> None:
-        self._known = _own_regions()
+        self._known = own_regions()
 
     def ask(self) -> int:
         """Ask for what is new; returns its bytes."""
         libc = ctypes.CDLL(None)
         n_asked = 0
-        for start, end in (part for new in _own_regions() for part in _without(new, self._known)):
+        for start, end in (part for new in own_regions() for part in _without(new, self._known)):
             first, last = -(-start // _PAGE) * _PAGE, end // _PAGE * _PAGE
             size = ctypes.c_size_t(last - first)
             if last - first >= _SMALLEST and not libc.madvise(
@@ -49,14 +49,17 @@ class LargePages:
         return n_asked
 
 
-def _own_regions() -> list[Region]:
-    """Writable memory that belongs to no file, by address."""
-    found = []
+def own_regions() -> list[Region]:
+    """Writable memory that belongs to no file, by address; neighbours are one region, though the
+    system keeps those apart that asked for large pages."""
+    found: list[Region] = []
     for line in _MAPS.read_text("ascii", errors="replace").splitlines():
         addresses, permissions, _offset, _device, inode = line.split()[:5]
         if permissions.startswith("rw") and inode == "0":
-            start, end = addresses.split("-")
-            found.append((int(start, 16), int(end, 16)))
+            start, end = (int(each, 16) for each in addresses.split("-"))
+            if found and found[-1][1] == start:
+                start = found.pop()[0]
+            found.append((start, end))
     return found
 
 
