@@ -89,6 +89,7 @@ class Rig:
         wide: ExactClass | None = None,
         target: ScriptedModel | None = None,
         joints: Joints | None = None,
+        n_joined: int = 0,
     ) -> None:
         self.target = target or ScriptedModel(LOGITS, N_VOCAB, context_size)
         self.target.steady = n_call > 0
@@ -107,6 +108,7 @@ class Rig:
             mode=mode,
             ends=ends,
             chunk=chunk,
+            n_joined=n_joined,
             n_batch=64,
             n_call=n_call,
             widest_chunk=widest_chunk,

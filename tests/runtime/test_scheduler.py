@@ -436,8 +436,8 @@ def test_proposers_are_asked_where_the_controller_or_the_request_wants_it(
             asked.extend(ask.window for ask in asks)
             return [NO_DRAFT for _ in asks]
 
-    rig = Rig(controller=DrafterPause(3), proposers={"free": Counted(LOGITS, ())})
-    rig.bets._free = frozenset({"free"})
+    free = frozenset({"free"})
+    rig = Rig(controller=DrafterPause(3), proposers={"free": Counted(LOGITS, ())}, free=free)
     rig.run(Request(PROMPT, max_tokens=9, window=window))
     assert len(asked) == n_asked  # the first token came with the prompt, the last needs no draft
 

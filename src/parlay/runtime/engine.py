@@ -45,6 +45,7 @@ from parlay.runtime.drafter_pause import DrafterPause, bits_stay
 from parlay.runtime.exact.class_calibration import MAX_EXACT_ROWS, ClassCalibration
 from parlay.runtime.exact.composition import Composition
 from parlay.runtime.exact.exactness import SINGLE, ExactClass, Inexact
+from parlay.runtime.exact.joined_probe import N_JOINED
 from parlay.runtime.exact.thread_bits import ThreadBits
 from parlay.runtime.neighbours import Neighbours
 from parlay.runtime.padding import Padding
@@ -211,6 +212,7 @@ class Engine:
             n_call=self.target.settings.n_batch,
             # Whoever sets a bound on what others wait for is kept to.
             widest_chunk=0 if self.settings.prompt_chunk else self._n_rows * self.target.steady,
+            n_joined=N_JOINED * chunk if self.chosen.found.joined else 0,
             before_pass=self.crews.ready,
         )
 

@@ -72,9 +72,11 @@ class Scheduler:
         n_batch: int,
         n_call: int = 0,
         widest_chunk: int = 0,
+        n_joined: int = 0,
         before_pass: BeforePass = lambda _spans, _exact: None,
     ) -> None:
-        """`widest_chunk`: tokens of a prompt that may be read beside others where that is quick."""
+        """`widest_chunk`: tokens of a prompt that may be read beside others where that is quick;
+        `n_joined`: of exact chunks that one pass may hold while nobody decodes."""
         self.target = target
         target.meanwhile = self._meanwhile
         self.bets = bets
@@ -88,6 +90,7 @@ class Scheduler:
         self._chunk = chunk
         self._n_batch = n_batch
         self._widest_chunk = max(chunk, widest_chunk)
+        self._n_joined = n_joined
         # Several passes over prompts may be one call; in one cache they would be one pass.
         together = padding.cutting.unified or padding.cutting.recurrent
         self._n_call = n_batch if together else max(n_batch, n_call)
@@ -375,11 +378,13 @@ class Scheduler:
     def _to_read(self, seq: Sequence, exact: bool, room: int) -> tuple[int, bool]:
         """Tokens of a prompt for this pass, and whether it may round otherwise than others: exact
         ones end at fixed places, the others are as many as may keep those waiting who decode."""
-        joints = self._slots.joints
+        joints, others = self._slots.joints, any(each.n_pending == 1 for each in self._active)
         if exact:
+            most = 0 if others else min(self._n_joined, room)
+            if n := joints.joined(seq.tokens, seq.n_cached, most):
+                return n, True
             n, apart = joints.next_pass(seq.tokens, seq.n_cached)
             return n if n <= room else 0, apart
-        others = any(each.n_pending == 1 for each in self._active)
         n = min(seq.n_pending, room, self._n_beside() if others else self._n_batch)
         if n == seq.n_pending > self._chunk and self._padding.cutting.recurrent:
             n -= 1 + (seq.n_cached + n - 1) % self._chunk  # stop where it can be gone on from

@@ -42,21 +42,27 @@ class Kernels(ScriptedModel):
     def __init__(self) -> None:
         super().__init__(LOGITS, N_VOCAB, SIZE)
         self.read: list[Kernel] = []
+        self.widths: list[int] = []  # of all passes
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         (span,) = spans
-        n = len(span.tokens)
-        kernel = (span.start, n) if span.apart and n >= ROWS else None
-        self.read[span.start :] = [kernel] * n
+        n, start = len(span.tokens), span.start
+        kernel = (start, n) if span.apart and n >= ROWS else None
+        joined = kernel is not None and n > CHUNK and start % CHUNK == n % CHUNK == 0
+        chunks = [(at - at % CHUNK, CHUNK) for at in range(start, start + n)]
+        self.read[start:] = chunks if joined else [kernel] * n
+        self.widths.append(n)
         return super().decode(spans)
 
 
 class Desk:
     """One slot, and what it reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_joined: int = 2 * CHUNK) -> None:
         self.model = Kernels()
-        self.rig = Rig(target=self.model, context_size=SIZE, joints=JOINTS, window=2)
+        self.rig = Rig(
+            target=self.model, context_size=SIZE, joints=JOINTS, window=2, n_joined=n_joined
+        )
 
     def ask(self, prompt: Sequence[int], n: int, mode: Mode = "exact") -> tuple[int, ...]:
         """The text with its answer."""
@@ -87,7 +93,7 @@ def test_a_chat_is_read_by_the_same_kernels_warm_as_cold(
     for text, n, mode in turns:
         said = (*desk.ask((*said, *text, *TAIL), n, mode), END, *HEAD)
     edited = (*said[: max(2, len(said) - cut)], *last, *TAIL)  # goes on, or changes what was said
-    assert desk.kernels(edited) == Desk().kernels(edited)
+    assert desk.kernels(edited) == Desk(n_joined=0).kernels(edited)
 
 
 @given(
@@ -99,7 +105,7 @@ def test_any_texts_are_read_by_the_same_kernels_warm_as_cold(
     desk, said = Desk(), HEAD
     for text in texts:
         said = (*said[: 2 + kept], *text)
-        assert desk.kernels(said) == Desk().kernels(said)
+        assert desk.kernels(said) == Desk(n_joined=0).kernels(said)
         said = desk.ask(said, n)
 
 
@@ -118,6 +124,40 @@ def test_messages_have_kernels_of_their_own_and_answers_have_those_of_their_pass
     assert Desk().kernels(prompt) == [*apart, *[None] * 4]
     raw = [9] * 32
     assert Desk().kernels(raw) == [None] * 32
+
+
+def test_chunks_that_are_read_apart_share_a_pass_and_others_do_not() -> None:
+    prompt = (*HEAD, *[9] * 43, *TAIL)  # five chunks and a half before the mark of an answer
+    joined, alone = Desk(), Desk(n_joined=0)
+    assert joined.kernels(prompt) == alone.kernels(prompt)
+    assert joined.model.widths == [16, 16, 8, 4, 4]
+    assert alone.model.widths == [8, 8, 8, 8, 8, 4, 4]
+    assert JOINTS.joined(prompt, 4, 99) == JOINTS.joined(prompt, 32, 99) == 0  # amid one; one alone
+    assert JOINTS.joined(prompt, 0, 20) == 16 and JOINTS.joined(prompt, 0, 99) == 40
+    assert JOINTS.is_usual(prompt, 0, 16, apart=True) and not JOINTS.is_usual(
+        prompt, 4, 16, apart=True
+    )
+    assert not JOINTS.is_usual(prompt, 0, 16, apart=False)
+
+
+def test_while_others_decode_a_pass_is_over_one_chunk() -> None:
+    model = ScriptedModel(LOGITS, N_VOCAB, SIZE)
+    rig = Rig(target=model, context_size=SIZE, joints=JOINTS, slots=2, n_joined=2 * CHUNK)
+    widths: list[int] = []
+    decode = model.decode
+
+    def watched(spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        widths.extend(len(span.tokens) for span in spans if span.apart)
+        return decode(spans)
+
+    model.decode = watched  # type: ignore[method-assign]
+    prompt = (*HEAD, *[9] * 43, *TAIL)
+    rig.add(Request((3, 4), max_tokens=40, mode="exact"))
+    rig.scheduler.step()
+    rig.add(Request(prompt, max_tokens=1, mode="exact"))
+    while not rig.scheduler.idle:
+        rig.scheduler.step()
+    assert widths and max(widths) == CHUNK
 
 
 def test_deep_in_a_text_everything_has() -> None:

@@ -43,9 +43,21 @@ class Joints:
         before = (own - start) // PROMPT_ROWS * PROMPT_ROWS
         return (before, True) if before else (n, False)
 
+    def joined(self, tokens: Seq[int], start: int, most: int) -> int:
+        """Tokens of whole chunks that are read apart from there on, up to so many. Where that was
+        tried they have in one pass the bits they have in several. 0: there are no two of them."""
+        n = 0
+        while start % self.step == 0 and n + self.step <= most:
+            if self.next_pass(tokens, start + n) != (self.step, True):
+                break
+            n += self.step
+        return n if n > self.step else 0
+
     def is_usual(self, tokens: Seq[int], start: int, n: int, *, apart: bool) -> bool:
-        """Whether every reader of a text makes this pass: over a whole chunk, or over what comes
+        """Whether every reader of a text makes this pass: over whole chunks, or over what comes
         before an answer in one."""
+        if n > self.step:
+            return apart and self.joined(tokens, start, n) == n
         whole = start % self.step == 0 and n == self.step
         before = apart and start < self.anywhere_until
         return (whole or before) and self.next_pass(tokens, start) == (n, apart)

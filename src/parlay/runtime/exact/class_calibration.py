@@ -20,12 +20,14 @@ from parlay.errors import BadRequest
 from parlay.fleet.exact_rows import ExactRows
 from parlay.llama import library
 from parlay.llama.context import Context
+from parlay.llama.kernels import PROMPT_ROWS
 from parlay.llama.undo import Rollback
 from parlay.runtime.exact.class_choice import Price, Valuation, Worth
 from parlay.runtime.exact.class_prices import class_prices
 from parlay.runtime.exact.class_probe import probe, reaches, still_holds
 from parlay.runtime.exact.composition import Rate
 from parlay.runtime.exact.exactness import SINGLE, ExactClass, joined_name, pinned_pair
+from parlay.runtime.exact.joined_probe import N_JOINED, joins
 from parlay.runtime.startup.engine_settings import EngineSettings
 from parlay.runtime.startup.loading import FREE, FREE_PROPOSERS, MODEL
 from parlay.timing import measuring
@@ -39,7 +41,7 @@ _MIN_CHUNK = 16  # of the probe's texts: any batch holds it
 _TOLD = "exactness"  # what is told of it, by file
 _PROBE_S = 60.0  # for the probe of a start
 _SCOUT_S = 5.0  # for a look at a longer text, in the middle of an answer
-_FORMAT = 7  # of the records; others are probed again
+_FORMAT = 8  # of the records; others are probed again
 _CHOICE = 3  # of the way to choose; what was chosen in another way is chosen again
 _PRICES_S = 3.0  # for the prices that a choice hangs on
 # What was exact by default stays so until it costs this much more than is allowed: prices waver.
@@ -217,11 +219,20 @@ class ClassCalibration:
             min(settings.wide_window + 1, settings.context.n_batch),
         )
         found = probe(target, self._n_widths, n, self._chunk, wide, budget_s=_PROBE_S)
+        classes = found.classes
         if found.complete:
-            self._save(found.classes)
-        names = " | ".join(c.name for c in found.classes)
+            if self._reads_apart and joins(self._target, self._chunk):
+                classes = tuple(replace(each, joined=True) for each in classes)
+            self._save(classes)
+        names = " | ".join(c.name for c in classes)
         log.info("passes that agree to the bit, by rows: %s", names)
-        return found.classes
+        return classes
+
+    @property
+    def _reads_apart(self) -> bool:
+        """Whether prompts have kernels of their own, and a pass room for several chunks."""
+        wide = N_JOINED * self._chunk <= self._settings.context.n_batch
+        return self._target.kernels is not None and self._chunk >= PROMPT_ROWS and wide
 
     # -- what it costs --------------------------------------------------------
 

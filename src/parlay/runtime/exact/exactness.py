@@ -52,6 +52,7 @@ class ExactClass:
     # Whether what was found after a text holds for as many pages alone: a GPU parts the sums of
     # attention by the pages and by how many sequences read them.
     by_page: bool = False
+    joined: bool = False  # whether chunks of prompts that are read apart may share a pass
 
     @property
     def floor(self) -> int:
@@ -180,6 +181,7 @@ class ExactClass:
             "uneven": sorted(self.uneven),
             "digest": self.digest,
             "by_page": self.by_page,
+            "joined": self.joined,
         }
 
     @classmethod
@@ -196,6 +198,7 @@ class ExactClass:
                 _counts(record["uneven"]),
                 str(record["digest"]),
                 bool(record["by_page"]),
+                bool(record["joined"]),
             )
         except (LookupError, TypeError, ValueError) as error:
             raise BadRequest(f"not a class of passes: {error!r}") from None
