@@ -139,12 +139,18 @@ def test_drafts_that_were_refused_and_right_make_up_for_part_of_a_loss_on_averag
     assert account.at_risk(0, 0, PLAIN_S, 2000) == pytest.approx(-2.0)  # four passes at most
 
 
-def test_a_text_may_risk_early_what_its_whole_length_allows_but_no_more_than_a_pass() -> None:
+@pytest.mark.parametrize(
+    ("change_s", "risks"),
+    [(0.0, [0.5, 0.8, 1.0]), (0.5 * PLAIN_S, [0.5, 1.2, 1.5]), (9 * PLAIN_S, [0.56, 1.6, 2.0])],
+)
+def test_a_text_may_risk_early_what_its_length_allows_up_to_a_pass_or_two_where_changes_are_dear(
+    change_s: float, risks: list[float]
+) -> None:
     account = Account()
     account.open(0)
     allowance(account)
-    risks = [account.at_risk(0, 8, PLAIN_S, n_remaining) for n_remaining in (20, 72, 2000)]
-    assert risks == pytest.approx([0.5, 0.8, 1.0])
+    found = [account.at_risk(0, 8, PLAIN_S, n, change_s) for n in (20, 72, 2000)]
+    assert found == pytest.approx(risks)
 
 
 def test_a_draft_model_may_lose_2_percent_of_what_a_text_may_have_and_two_passes_at_most() -> None:

@@ -124,6 +124,31 @@ def test_what_a_search_would_find_is_weighed_where_searches_are_dear_and_changes
     assert next(at for at, following in steps if following > at + 1) - first <= 24
 
 
+@pytest.mark.parametrize(("period", "least"), [(1, 2.9), (3, 2.7), (8, 2.4), (16, 2.1)])
+def test_a_mixture_is_bet_on_from_nothing_by_the_prices_that_a_start_measured(
+    period: int, least: float
+) -> None:
+    """A first bet may lose six to eight passes there. On an H200 it came after 37 tokens that
+    repeated themselves, or, by the prices of another start, in no round of the first answer."""
+    (costs,) = (c for c in tables() if c.name == "gpu-30b-a3b-q4_0-settling")
+    made, search = repeating(128, period), SearchCost(0.3e-3, 0.03e-3, beside=True)
+    (found,) = Replay([made], FREE).run(ProfitController(costs.copy()), costs, search=search)
+    assert plain_seconds(made, costs) / found.seconds >= least
+
+
+def test_how_dear_a_change_was_measured_to_be_decides_little() -> None:
+    """What leaving a shape costs was measured as 2 ms by one start and 5 by another."""
+    (costs,) = (c for c in tables() if c.name == "gpu-30b-a3b-q4_0-settling")
+    made, search = repeating(128, 3), SearchCost(0.3e-3, 0.03e-3, beside=True)
+    for change_ms in (1.5, 2.5, 5.0):
+        record = costs.to_dict()
+        for curve in record["target"]:
+            curve["changed_ms"]["2"] = curve["steady_ms"]["2"] + change_ms
+        other = CostTable.from_dict(record)
+        (found,) = Replay([made], FREE).run(ProfitController(other.copy()), other, search=search)
+        assert plain_seconds(made, other) / found.seconds >= 2.5, change_ms
+
+
 @pytest.mark.parametrize("n_right", [4, 16, 24, 32, 48])
 def test_a_text_that_misleads_after_it_was_weighed_costs_one_bet(n_right: int) -> None:
     costs, made = dear_changes(), turning(repeating(400, 12), n_right)
@@ -138,7 +163,7 @@ def test_a_hybrid_is_bet_on_from_nothing_although_taking_back_is_dear() -> None:
     (costs,) = (c for c in tables() if c.name == "gpu-hybrid-27b-q4_0")
     made = repeating(128, 4)
     (found,) = Replay([made], FREE).run(ProfitController(costs.copy()), costs, search=SEARCH_ALONE)
-    assert plain_seconds(made, costs) / found.seconds >= 4.0
+    assert plain_seconds(made, costs) / found.seconds >= 3.9
 
 
 @pytest.mark.parametrize("n_tokens", [64, 128, 400])

@@ -33,7 +33,9 @@ _SHARE = 0.02  # of the plain time of the tokens generated in the request
 _STAKE = 0.5  # plain passes, for a proposer nothing is known of
 _CERTAIN = 0.5  # of a bound that is spent where the loss is no risk, but certain
 _LIKELY = 0.5  # of what a request may generate, it does
-_RISK = 1.0  # plain passes that a text which has shown something may lose on average
+# Plain passes that a text which has shown something may lose on average; up to twice as many where
+# it costs a pass to leave its shape: that is paid once, however long the text goes on.
+_RISK = 1.0
 # What a draft model may lose in a text that nothing was lost in yet: at most so many plain passes.
 # What it lost in earlier texts counts for half: one that began badly is no bad drafter.
 _FIRST, _BORNE = 2.0, 0.5
@@ -125,19 +127,29 @@ class Account:
         part = _CERTAIN if sure else 1.0
         return self._waited[seq_id] + part * max(_STAKE, _SHARE * n_generated) * plain_s
 
-    def at_risk(self, seq_id: int, n_generated: int, plain_s: float, n_remaining: int) -> float:
+    def at_risk(
+        self,
+        seq_id: int,
+        n_generated: int,
+        plain_s: float,
+        n_remaining: int,
+        change_s: float = 0.0,
+    ) -> float:
         """Seconds the coming round may lose on average, whatever the proposer's record is.
 
-        A text that has shown something may risk early what its whole length allows. What searching
-        took is not held against what it found, and a loss is made up for by drafts that were
-        refused and right.
+        A text that has shown something may risk early what its whole length allows: one that
+        repeats itself mostly goes on to its end. What searching took is not held against what it
+        found, and a loss is made up for by drafts that were refused and right. `change_s`: what it
+        costs to leave the shape of a plain pass and to come back.
         """
-        whole = _SHARE * _LIKELY * (n_generated + n_remaining)
+        whole = _SHARE * (n_generated + n_remaining)
+        dear = min(1.0, change_s / plain_s)
         balance = self._balance[seq_id]
         if balance < 0:
-            most_s = max(_REGAINED, min(_MOST_REGAINED, whole)) * plain_s
+            most_s = max(_REGAINED, min(_MOST_REGAINED, _LIKELY * whole)) * plain_s
             balance = min(0.0, balance + min(most_s, self._regained[seq_id]))
-        stake = max(_STAKE, min(_RISK, whole)) * plain_s
+        likely = _LIKELY + (1.0 - _LIKELY) * dear
+        stake = max(_STAKE, min(_RISK * (1.0 + dear), likely * whole)) * plain_s
         return balance + max(stake, self._share[seq_id])
 
     def left(self, seq_id: int) -> float:

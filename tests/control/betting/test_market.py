@@ -15,7 +15,9 @@ def test_the_largest_loss_is_two_passes_and_what_leaving_and_taking_back_cost() 
     dear = [0.0, 1.0, 2.0, 2.5]
     undoing = Undoing(free=1, seconds=1.5)
     market = Market([], 1, 1, 1, steady, dear, dear, 0.25, 1.0, 1.0, undoing=undoing)
-    assert market.largest_s == 2.0 + 0.5 + 0.25 + 1.5
+    assert market.largest_s == 2.0 + 2 * (0.5 + 0.25) + 1.5  # a change twice,
+    market = Market([], 1, 1, 1, steady, [n + 3.0 for n in steady], dear, 2.0, 1.0, 1.0)
+    assert market.largest_s == 2.0 + 1.0 + 5.0  # and another pass at most
 
 
 def test_a_copy_has_all_that_its_market_has() -> None:

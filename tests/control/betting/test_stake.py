@@ -46,3 +46,9 @@ def test_a_draft_too_short_to_make_up_for_its_loss_is_not_bet_on() -> None:
 
 def test_no_bet_may_lose_more_than_the_largest_loss_however_sure_it_is() -> None:
     assert not stake(10_000).allows(5.1, 1.0, SURE)
+
+
+def test_a_loss_is_weighed_against_what_the_text_has_shown() -> None:
+    assert stake(0, at_risk=2.0, allowance=0.5).bearable == 0.5
+    assert stake(16, at_risk=2.0, allowance=0.5).bearable == 2.0
+    assert stake(16, at_risk=0.5, allowance=3.0).bearable == 3.0

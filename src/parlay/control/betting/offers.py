@@ -47,7 +47,8 @@ def best_offer(
 ) -> Offer | None:
     """The best window of the best free offer to one sequence, as if it were alone in betting."""
     view = request.view
-    limit_s, most_s = _FREE_LIMIT * market.plain_s + 2 * market.to_and_fro_s, market.largest_s
+    change_s, most_s = market.to_and_fro_s, market.largest_s
+    limit_s = _FREE_LIMIT * market.plain_s + 2 * change_s
     best: Offer | None = None
     for proposer, draft in view.offers.items():
         if not draft.confidence:
@@ -55,7 +56,9 @@ def best_offer(
         rates = survival.of(proposer, view.greedy, view.thinking).by_confidence
         gained = gains(draft.confidence, rates.odds, request.difficulty(proposer).factor)
         allowance = _free_allowance(proposer, view, market.plain_s, limit_s, account)
-        at_risk = account.at_risk(view.seq_id, view.n_generated, market.plain_s, view.n_remaining)
+        at_risk = account.at_risk(
+            view.seq_id, view.n_generated, market.plain_s, view.n_remaining, change_s
+        )
         stake = Stake(allowance, at_risk, most_s, request.evidence(proposer))
         n_allowed = market.widest(stake, gained, _n_certain(draft.confidence))
         # What a draft that holds saves is what the windows save that are allowed.
@@ -114,7 +117,7 @@ def _value_windows(offer: Offer, market: Market) -> Offer:
     plain_s, doubt = market.plain_s, 1.0 - offer.gained[0]
     leaves = min(1.0, HOLDS * doubt)
     plain_price = steady[rows] + leaves * (prices[rows] - steady[rows])
-    price_of_loss = doubt * caution(offer.stake.allowance, plain_s)
+    price_of_loss = doubt * caution(offer.stake.bearable, plain_s)
     best, best_window = -plain_s, 0
     undoing, each = market.undoing, offer.worth
     rows_at = market.rows_at(offer.n_allowed)

@@ -20,6 +20,11 @@ class Stake:
     most_s: float  # ever
     evidence: Evidence
 
+    @property
+    def bearable(self) -> float:
+        """What a loss is weighed against: more, where the text has shown something."""
+        return max(self.allowance, self.at_risk) if self.evidence.tells else self.allowance
+
     def allows(self, loss_s: float, plain_s: float, gained: Sequence[float]) -> bool:
         """Whether a loss of so much, should all of a draft be wrong, may be risked."""
         if loss_s <= max(0.0, self.allowance):  # who has lost may still bet for nothing
