@@ -481,6 +481,22 @@ def test_the_second_pass_of_a_new_shape_teaches_what_settling_costs() -> None:
     assert curve.steady[3] == pytest.approx(steady, rel=0.05)
 
 
+@pytest.mark.parametrize("settling_s", [0.0, 2.0, 2.5, 3.0])
+def test_a_text_that_settles_sooner_than_believed_does_not_seem_faster_than_it_is(
+    settling_s: float,
+) -> None:
+    """A device that had the shape before settles soon. Tokens then seemed to take a fraction of a
+    pass, and a draft of them was worth nothing."""
+    costs = table(0.1, change=0.2)
+    costs.curve(50, 1).settling_s = 5.0
+    controller = proven(costs, "ngram")
+    for n, seconds in ((1, 1.3), (2, 1.1 + settling_s), (3, 1.1)):
+        choose(controller, view({"ngram": NO_DRAFT}, n_generated=n))
+        controller.observe([finished(seconds=seconds)])
+    offer = view({"ngram": draft("ngram", *(0.9,) * 6)}, n_generated=4)
+    assert choose(controller, offer)[0].window == 6
+
+
 def test_choices_come_in_the_order_of_the_views() -> None:
     controller = proven(table(0.05), "ngram")
     views = [

@@ -239,6 +239,22 @@ def test_longer_match_wins_and_of_equals_the_own_text() -> None:
     assert draft(proposer, [1, 2, 3, 8, 1, 2, 3], 1, seq_id=2).tokens == (8,)
 
 
+def test_a_text_that_repeats_itself_is_drafted_beyond_the_end_of_a_past_one() -> None:
+    proposer = SuffixProposer(remember_tokens=100)
+    proposer.finish(0, [9, *[1, 2] * 6])
+    found = draft(proposer, [9, *[1, 2] * 5], 8, seq_id=1)
+    assert found.tokens == (1, 2) * 4
+    assert found.confidence[:2] == pytest.approx((11 / 14, 12 / 15))  # as of a match of 11
+    assert found.confidence[2] == pytest.approx(10 / 13, abs=0.05)  # and then of 8 and two more
+    assert draft(proposer, [9, *[1, 2] * 5, 3], 8, seq_id=1) == NO_DRAFT
+
+
+def test_where_a_past_text_says_otherwise_it_is_believed_to_its_end() -> None:
+    proposer = SuffixProposer(remember_tokens=100)
+    proposer.finish(0, [9, 1, 2, 3, 7])
+    assert draft(proposer, [1, 2, 3, 8, 9, 1, 2, 3], 4, seq_id=1).tokens == (7,)
+
+
 def test_oldest_past_texts_are_dropped_first() -> None:
     proposer = SuffixProposer(remember_tokens=12)
     for base in (10, 20, 30):
@@ -287,7 +303,9 @@ def test_draft_follows_the_longest_suffix_in_own_or_past_texts(
     suffixes = [tokens[start:] for start in range(len(tokens) - own)]  # longer than the own match
     known = next((s for s in suffixes if any(occurs(text, s) for text in past)), [])
     if any(followers(text, known) for text in past) and known:
-        assert found and any(occurs(text, [*known, *found]) for text in past)
+        remembered = [n for n in range(1, 5) if any(occurs(t, [*known, *found[:n]]) for t in past)]
+        assert found and remembered
+        assert max(remembered) >= len(found) or really_followed(tokens, own, found)
     else:
         assert really_followed(tokens, own, found) if own else not found
 

@@ -217,7 +217,10 @@ class Learner:
         seconds = min(all_s / pace, _LARGEST_EXCESS * expected) + first.timing.draft_s / pace
         n_plain = n_shape * self._floor(first)
         plain_s = curve.steady[n_plain]
+        # No more than it took: a device that had the shape before settles sooner, and a text must
+        # not seem faster for it than it is.
         owed_s = self._shapes.owed_s(curve, n_plain, settling_s)
+        owed_s = min(owed_s, max(0.0, seconds - curve.steady[rows]))
         return_s = 0.0
         if self._n_owing == len(rounds):
             return_s = curve.of(n_plain, changed) + settling_s - plain_s - owed_s

@@ -71,20 +71,34 @@ class SuffixProposer(IndexedText):
         self._past = None
 
     def _look(self, own: Occurrences, ask: Ask, *, ahead: bool) -> Draft:
-        match = self._longest(own, ask.owner)
+        """By the longest suffix that occurred earlier, here or in the past; of equals, here."""
+        length, ends = own.match()
+        here = Match(own.text, length, ends) if ends else None
+        there = None if self._past is None else self._past.match(ask.owner, own.text[-_MAX_TAIL:])
+        if there is None or there.length <= length:
+            return self._follow(here, ask.window, ahead)
+        past = self._follow(there, ask.window, ahead)
+        if len(past.tokens) >= self._n_carried(length, ask.window, ahead):
+            return past
+        return _going_on(past, self._follow(here, ask.window, ahead))
+
+    def _follow(self, match: Match | None, window: int, ahead: bool) -> Draft:
         if match is None:
             return NO_DRAFT
         if ahead:  # as long as it will be with one token more, which is told, too
             match = replace(match, length=min(match.length, MAX_MATCH - 1))
-        n_tokens = min(ask.window, max(1, int(self._factor * (match.length + ahead))))
+        n_tokens = self._n_carried(match.length, window, ahead)
         tokens, confidence = match.follow(n_tokens + ahead)
         return Draft(tokens, self.name, confidence)
 
-    def _longest(self, own: Occurrences, owner: str) -> Match | None:
-        """The longest suffix that occurred earlier, here or in the past; of equals, here."""
-        length, ends = own.match()
-        if self._past is not None:
-            past = self._past.match(owner, own.text[-_MAX_TAIL:])
-            if past is not None and past.length > length:
-                return past
-        return Match(own.text, length, ends) if ends else None
+    def _n_carried(self, length: int, window: int, ahead: bool) -> int:
+        """Tokens that a match of so many is followed for."""
+        return min(window, max(1, int(self._factor * (length + ahead))))
+
+
+def _going_on(past: Draft, own: Draft) -> Draft:
+    """A past text that ends soon, and then a text that repeats itself, where both say the same."""
+    n = len(past.tokens)
+    if own.tokens[:n] != past.tokens:
+        return past
+    return replace(own, confidence=past.confidence + own.confidence[n:])
