@@ -37,6 +37,7 @@ from parlay.proposers.draft_model import DraftModel
 from parlay.runtime.startup.loading import behind
 
 Ask = Callable[[Prompt, int], dict[str, Any]]
+REMEMBERING = "parlay, remembering"
 
 
 def asked(url: str) -> Ask:
@@ -132,23 +133,44 @@ def main() -> None:
     ap.add_argument("--context", type=int, default=4096)
     ap.add_argument("--batch", type=int, default=512)
     ap.add_argument("--mode", choices=("exact", "faithful"))
+    ap.add_argument(
+        "--remember",
+        type=int,
+        default=0,
+        help="tokens of its own answers that one more engine drafts from, as `parlay serve` does",
+    )
     ap.add_argument("--json", help="raw samples go here")
     args = ap.parse_args()
     target = resolve_model(args.target)
-    parlay = Parlay(
-        target, draft=f"ngram,suffix,{args.drafter}" if args.drafter else "ngram,suffix",
-        mode=args.mode,
-        context_size=args.context, threads=args.threads, batch=args.batch,
-    )  # fmt: skip
-    args.threads = args.threads or parlay.engine.threads
-    subjects: dict[str, Ask] = {"parlay plain": own(parlay, "none", 0)}
-    draft = "model" if args.drafter else "suffix"
-    subjects |= {f"parlay k={k}": own(parlay, draft, k) for k in args.window}
-    subjects["parlay auto"] = own(parlay, None, None)
-    with parlay, ExitStack() as stack:
+    with ExitStack() as stack:
+        parlay = opened(args, target, stack)
+        args.threads = args.threads or parlay.engine.threads
+        subjects: dict[str, Ask] = {"parlay plain": own(parlay, "none", 0)}
+        draft = "model" if args.drafter else "suffix"
+        subjects |= {f"parlay k={k}": own(parlay, draft, k) for k in args.window}
+        subjects["parlay auto"] = own(parlay, None, None)
+        if args.remember:  # apart: it is to know its own answers only
+            subjects[REMEMBERING] = own(opened(args, target, stack, args.remember), None, None)
         samples = run(subjects | peers(args, target, stack), args)
     keep(args.json, samples)
     report(samples, args)
+
+
+def opened(
+    args: argparse.Namespace, target: Path, stack: ExitStack, remember_tokens: int = 0
+) -> Parlay:
+    """An engine with every proposer that was asked for."""
+    return stack.enter_context(
+        Parlay(
+            target,
+            draft=f"ngram,suffix,{args.drafter}" if args.drafter else "ngram,suffix",
+            mode=args.mode,
+            context_size=args.context,
+            threads=args.threads,
+            batch=args.batch,
+            remember_tokens=remember_tokens,
+        )
+    )
 
 
 def peers(args: argparse.Namespace, target: Path, stack: ExitStack) -> dict[str, Ask]:
@@ -193,6 +215,8 @@ def report(samples: list[dict[str, Any]], args: argparse.Namespace) -> None:
     pairs += [(f"parlay k={k}", f"server k={k}") for k in args.window if f"server k={k}" in names]
     others = [name for name in names if name.startswith("server ") and name != "server plain"]
     pairs += [("parlay auto", name) for name in others]
+    if REMEMBERING in names:
+        pairs += [(REMEMBERING, name) for name in ("parlay plain", "parlay auto", *others)]
     print()
     for name in names:
         mine = [s for s in samples if s["subject"] == name]

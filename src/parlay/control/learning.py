@@ -223,7 +223,8 @@ class Learner:
         owed_s = min(owed_s, max(0.0, seconds - curve.steady[rows]))
         return_s = 0.0
         if self._n_owing == len(rounds):
-            return_s = curve.of(n_plain, changed) + settling_s - plain_s - owed_s
+            back_s = curve.of(n_plain, changed) + settling_s - plain_s
+            return_s = min(back_s, max(0.0, seconds - plain_s)) - owed_s
         if first.reason == WAITS:
             return_s = seconds - plain_s
         self._book(rounds, betting, seconds - owed_s, plain_s, return_s)

@@ -54,6 +54,38 @@ def test_prices_follow_a_machine_that_slows_down() -> None:
     assert costs.pace > 1.5
 
 
+def test_what_a_start_measured_of_changes_is_one_moment_and_is_corrected_for_all_shapes() -> None:
+    """A start found 6.9 ms where every change after it took 4.5."""
+    costs = table(change=2.0)
+    for _ in range(3):
+        costs.observe(1, 50, 1, changed=True, seconds=2.0)
+    curve = costs.curve(50, 1)
+    changes = [curve.changed[rows] - curve.steady[rows] for rows in (1, 2, 9, 17, 64)]
+    assert all(1.0 <= change * costs.pace < 1.35 for change in changes)
+    assert curve.steady[9] * costs.pace == pytest.approx(table().curve(50, 1).steady[9], rel=0.15)
+
+
+def test_a_single_change_that_took_long_is_hardly_believed_once_many_were_seen() -> None:
+    costs = table(change=1.0)
+    for seconds in (*[2.0] * 10, 50.0):
+        costs.observe(1, 50, 1, changed=True, seconds=seconds)
+    curve = costs.curve(50, 1)
+    assert curve.changed[9] - curve.steady[9] < 1.1
+
+
+@pytest.mark.parametrize(("believed", "seen"), [(4.0, 1.0), (0.5, 2.0), (3.0, 0.0)])
+def test_settling_is_believed_as_it_is_seen(believed: float, seen: float) -> None:
+    costs = table(change=0.2)
+    curve = costs.curve(50, 1)
+    curve.settling_s = believed
+    costs.observe_settling(1, 50, 1, 1.0 + seen)
+    first = curve.settling_s
+    assert min(believed, seen) <= first <= max(believed, seen) and first != believed
+    for _ in range(40):
+        costs.observe_settling(1, 50, 1, 1.0 + seen)
+    assert curve.settling_s == pytest.approx(seen, abs=0.1)
+
+
 def test_changed_and_steady_shapes_are_told_apart() -> None:
     costs = table(change=0.2)
     for _ in range(100):

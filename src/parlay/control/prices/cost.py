@@ -26,6 +26,9 @@ MAX_ROWS = 512
 _SHORTEST = 8
 # One observation moves its own cell by so much, and every price (the machine's pace) by so much.
 _CELL_RATE, _PACE_RATE = 0.05, 0.10
+# What leaving a shape costs is the host's work, and differs from one moment to the next by half. A
+# start measures all of it in one moment: that counts for one observation, and later ones for this.
+_CHANGE_RATE = 0.1
 # A pass wider than what was measured has an average of so many passes as its price.
 _N_YOUNG = 4
 # What one observation may claim at most: other jobs on the machine make passes of any length.
@@ -41,7 +44,16 @@ _UNDER_WAY = 0.5
 class Curve:
     """Seconds of a round by the rows of its pass, drafting apart; index 0 is never used."""
 
-    __slots__ = ("changed", "known", "prices_change", "settling_s", "steady", "young")
+    __slots__ = (
+        "changed",
+        "known",
+        "n_changes",
+        "n_settled",
+        "prices_change",
+        "settling_s",
+        "steady",
+        "young",
+    )
 
     def __init__(
         self, steady: Mapping[int, float], changed: Mapping[int, float], settling_s: float = 0.0
@@ -54,6 +66,7 @@ class Curve:
         # What the second pass of a new shape takes more: a GPU records then what it will repeat.
         self.settling_s = settling_s
         self.young: dict[int, int] = {}  # rows wider than what was measured: how often seen
+        self.n_changes = self.n_settled = 1  # moments in which either was seen: a start is one
 
     def of(self, rows: int, changed: bool) -> float:
         """Seconds of one pass."""
@@ -85,6 +98,30 @@ class Curve:
             self._extend(self.changed, last, rows, steady_s + change_s)
         self.known.add(rows)
 
+    def learn_change(self, rows: int, seconds: float) -> None:
+        """A pass of another shape than the last one took so long: what it took beyond a steady one
+        tells of all shapes what a change costs."""
+        believed = self.changed[rows] - self.steady[rows]
+        if not self.prices_change or believed <= 0.0:
+            return
+        self.n_changes += 1
+        seen = min(max(0.0, seconds - self.steady[rows]), _LARGEST_SURPRISE * believed)
+        self.scale_changes(1.0 + _moment_rate(self.n_changes) * (seen / believed - 1.0))
+
+    def scale_changes(self, factor: float) -> None:
+        """What changes cost, times so much."""
+        self.changed = [
+            steady + factor * (changed - steady) if changed > steady else changed
+            for steady, changed in zip(self.steady, self.changed, strict=True)
+        ]
+
+    def learn_settling(self, rows: int, seconds: float) -> None:
+        """The second pass of a new shape took so long."""
+        self.n_settled += 1
+        most = _LARGEST_SURPRISE * max(self.settling_s, self.steady[rows])
+        seen = min(max(0.0, seconds - self.steady[rows]), most)
+        self.settling_s += _moment_rate(self.n_settled) * (seen - self.settling_s)
+
     def _extend(self, cells: list[float], last: int, rows: int, seconds: float) -> None:
         step = (seconds - cells[last]) / (rows - last)
         cells[last + 1 : rows + 1] = [cells[last] + step * i for i in range(1, rows - last + 1)]
@@ -99,7 +136,13 @@ class Curve:
         made.changed = list(self.changed) if self.prices_change else made.steady
         made.known = set(self.known)
         made.settling_s = self.settling_s
+        made.n_changes, made.n_settled = self.n_changes, self.n_settled
         return made
+
+
+def _moment_rate(n: int) -> float:
+    """What the latest of so many moments counts for."""
+    return max(_CHANGE_RATE, 1.0 / n)
 
 
 def _fill(points: Mapping[int, float]) -> list[float]:
@@ -263,6 +306,8 @@ class CostTable:
         if rows in curve.young or rows > curve.last_known:
             curve.learn(rows, changed, seconds / self.pace / slowdown)
             return
+        if changed and both is None:
+            curve.learn_change(rows, seconds / self.pace)
         cells = curve.changed if changed else curve.steady
         surprise = _surprise(seconds, cells[rows] * self.pace * slowdown) - 1.0
         if both is None:
@@ -274,10 +319,7 @@ class CostTable:
 
     def observe_settling(self, rows: int, n_context: int, n_sequences: int, seconds: float) -> None:
         """The second pass of a new shape took `seconds`."""
-        curve = self.curve(n_context, n_sequences)
-        expected = curve.steady[rows] + curve.settling_s
-        surprise = _surprise(seconds, expected * self.pace) - 1.0
-        curve.settling_s = max(0.0, curve.settling_s + _PACE_RATE * surprise * expected)
+        self.curve(n_context, n_sequences).learn_settling(rows, seconds / self.pace)
 
     def with_drafter(self, share: float) -> CostTable:
         """The same, but the drafter's every token costs this share of a plain pass."""
@@ -287,6 +329,14 @@ class CostTable:
         plain = next(iter(made._curves.values())).steady[1]
         made.drafter.pace *= share * plain / made.drafter.step_s()
         made.name = f"{self.name} c={share:g}"
+        return made
+
+    def with_changes(self, factor: float) -> CostTable:
+        """The same, but changes of shape and settling cost so many times as much."""
+        made = self.copy()
+        for curve in made._curves.values():
+            curve.scale_changes(factor)
+            curve.settling_s *= factor
         return made
 
     def copy(self) -> CostTable:
