@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter, itemgetter
 
 from parlay.control.betting.followed_request import FollowedRequest
-from parlay.control.betting.stake import Stake
+from parlay.control.betting.stake import Bound
 from parlay.control.prices.undoing import FOR_NOTHING, Undoing
 
 # What one bet may lose at most, in plain passes, however unlikely that is; and beside them what it
@@ -104,11 +104,18 @@ class Market:
         """Whether the last pass had the shape of a plain one."""
         return self.full[self.rows] == self.steady[self.rows]
 
-    def widest(self, stake: Stake, gained: Sequence[float], n_certain: int = 0) -> int:
+    def widest(self, bound: Bound, n_certain: int = 0) -> int:
         """The widest window whose loss is allowed; the first tokens may be certain to be right."""
-        for window in range(min(len(gained), self.most_window), 0, -1):
-            loss_s = self.loss(self.at(window)) - min(n_certain, window) * self.plain_s
-            if stake.allows(loss_s, self.plain_s, gained[:window]):
+        full, plain_s, undoing = self.full, self.plain_s, self.undoing
+        more_s = self.return_s - plain_s - self.owed_s
+        most = min(bound.n_tokens, self.most_window)
+        for window, rows in zip(range(most, 0, -1), reversed(self.rows_at(most)), strict=True):
+            loss_s = full[rows] + more_s if rows != self.rows else 0.0
+            if undoing.seconds:
+                loss_s += self.step * undoing.worst_s((rows - self.undrafted) // self.step)
+            if n_certain:
+                loss_s -= min(n_certain, window) * plain_s
+            if bound.allows(loss_s, window):
                 return window
         return 0
 

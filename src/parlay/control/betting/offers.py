@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from parlay.control.account import Account
 from parlay.control.betting.followed_request import FollowedRequest
 from parlay.control.betting.market import Market
-from parlay.control.betting.stake import Refusal, Stake
+from parlay.control.betting.stake import Bound, Refusal, Stake
 from parlay.control.betting.valuation import gains, worth
 from parlay.control.controller import View
 from parlay.control.survival import Survival
@@ -36,6 +36,7 @@ class Offer:
     gained: list[float]  # tokens expected to be accepted, by window
     worth: float  # seconds that one of them saves
     stake: Stake
+    bound: Bound  # what may be lost by that stake
     n_allowed: int  # the widest window whose loss is allowed
     window: int = 0
     value: float = 0.0  # seconds saved
@@ -60,11 +61,12 @@ def best_offer(
             view.seq_id, view.n_generated, market.plain_s, view.n_remaining, change_s
         )
         stake = Stake(allowance, at_risk, most_s, request.evidence(proposer))
-        n_allowed = market.widest(stake, gained, _n_certain(draft.confidence))
+        bound = stake.bound(market.plain_s, gained)
+        n_allowed = market.widest(bound, _n_certain(draft.confidence))
         # What a draft that holds saves is what the windows save that are allowed.
         allowed = gained[: max(1, n_allowed)]
         each = worth(allowed, market.rate, market.share_s(allowed))
-        offer = _value_windows(Offer(proposer, gained, each, stake, n_allowed), market)
+        offer = _value_windows(Offer(proposer, gained, each, stake, bound, n_allowed), market)
         if best is None or offer.value > best.value:
             best = offer
     request.refused = None if best is None else _refusal(best, market)

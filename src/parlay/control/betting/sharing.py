@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from parlay.control.account import Account
 from parlay.control.betting.market import Market
 from parlay.control.betting.offers import HOLDS, Offer, caution
-from parlay.control.betting.stake import Stake
+from parlay.control.betting.stake import Bound
 
 
 def share_rows(offers: Mapping[int, Offer], market: Market, account: Account) -> float:
@@ -33,7 +32,7 @@ class Limit:
     """
 
     def __init__(self, offers: Mapping[int, Offer], market: Market, account: Account) -> None:
-        plain_s = self._plain_s = market.plain_s
+        plain_s = market.plain_s
         views = [request.view for request in market.requests]
         patience = {
             v.seq_id: account.patience(
@@ -42,30 +41,29 @@ class Limit:
             for v in views
         }
         self._allowed = sum([max(0.0, o.stake.allowance) for o in offers.values()])
-        self._staking: list[tuple[Stake, list[float]]] = []
+        self._bounds: list[Bound] = []
+        self._gained: list[list[float]] = []
         self._evident, self._room_s = False, market.room_s
         if market.crowded:
             self._least = sum(patience.values()) / len(patience)
             return
         self._least = min([s for i, s in patience.items() if i not in offers], default=math.inf)
         for seq_id, offer in offers.items():
-            stake = replace(offer.stake, allowance=patience[seq_id])
-            self._staking.append((stake, offer.gained))
-        self._evident = all(stake.evidence.tells for stake, _ in self._staking)
+            self._bounds.append(offer.bound.within(patience[seq_id]))
+            self._gained.append(offer.gained)
+        self._evident = all(offer.stake.evidence.tells for offer in offers.values())
 
     def _repaid(self, window: int) -> float:
         """What a sequence without a draft gets back: others are ahead then, and end sooner."""
         if not self._evident:
             return 0.0
-        return self._room_s * sum([g[min(window, len(g)) - 1] for _, g in self._staking])
+        return self._room_s * sum([g[min(window, len(g)) - 1] for g in self._gained])
 
     def allows(self, loss_s: float, window: int) -> bool:
         """Whether so much may be lost, where the longest drafts have so many tokens."""
         if loss_s - self._repaid(window) > self._least:
             return False
-        if not all(
-            stake.allows(loss_s, self._plain_s, gained[:window]) for stake, gained in self._staking
-        ):
+        if not all(bound.allows(loss_s, window) for bound in self._bounds):
             return False
         # What each may lose on average by its own text's evidence needs no allowance of all.
         return loss_s <= self._allowed or self._evident

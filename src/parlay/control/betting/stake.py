@@ -25,26 +25,47 @@ class Stake:
         """What a loss is weighed against: more, where the text has shown something."""
         return max(self.allowance, self.at_risk) if self.evidence.tells else self.allowance
 
-    def allows(self, loss_s: float, plain_s: float, gained: Sequence[float]) -> bool:
-        """Whether a loss of so much, should all of a draft be wrong, may be risked."""
-        if loss_s <= max(0.0, self.allowance):  # who has lost may still bet for nothing
-            return True
-        if self.at_risk <= 0.0 or loss_s > self.most_s:
-            return False
-        n_needed = int(loss_s / plain_s) + 1  # right tokens that make up for it
-        if n_needed > len(gained) or not self.evidence.tells:
-            return False
-        return self._on_average(loss_s, plain_s, gained[:n_needed]) <= self.at_risk
+    def bound(self, plain_s: float, gained: Sequence[float]) -> Bound:
+        """What may be lost on drafts of it; `gained`: tokens expected to hold, by window."""
+        shown_s = self._shown_s(plain_s, gained)
+        return Bound(max(0.0, self.allowance), shown_s, plain_s, len(gained))
 
-    def _on_average(self, loss_s: float, plain_s: float, gained: Sequence[float]) -> float:
-        """Each right token makes up for a pass of it. How likely they are tell both the confidences
-        and what the text has shown: the less of the two counts."""
-        shown, before, lost_s = self.evidence.chances(len(gained)), 0.0, loss_s
-        for gain, chance in zip(gained, shown, strict=True):
-            lost_s -= min(plain_s, loss_s) * min(chance, gain - before)
-            loss_s -= plain_s
-            before = gain
-        return lost_s
+    def _shown_s(self, plain_s: float, gained: Sequence[float]) -> float:
+        """The largest loss that is on average no more than may be lost so.
+
+        Each right token makes up for a pass of it. How likely they are tell both the confidences
+        and what the text has shown: the less of the two counts.
+        """
+        if self.at_risk <= 0.0 or not self.evidence.tells:
+            return 0.0
+        n_most = min(len(gained), int(self.most_s / plain_s) + 1)
+        left_s, lost_s, before = self.at_risk, 0.0, 0.0
+        for gain, chance in zip(gained, self.evidence.chances(n_most), strict=False):
+            doubt_s = (1.0 - min(chance, gain - before)) * plain_s
+            if doubt_s > left_s:
+                return min(self.most_s, lost_s + plain_s * left_s / doubt_s)
+            left_s, lost_s, before = left_s - doubt_s, lost_s + plain_s, gain
+        return min(self.most_s, lost_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a bet may lose, should all of its draft be wrong."""
+
+    sure_s: float  # whatever the text has shown
+    shown_s: float  # by what it has shown
+    plain_s: float
+    n_tokens: int  # of the longest draft
+
+    def within(self, allowance: float) -> Bound:
+        """The same for another allowance."""
+        return Bound(max(0.0, allowance), self.shown_s, self.plain_s, self.n_tokens)
+
+    def allows(self, loss_s: float, window: int) -> bool:
+        """Whether so much may be risked on so many tokens; right ones must be able to make up."""
+        if loss_s <= self.sure_s:  # who has lost may still bet for nothing
+            return True
+        return loss_s <= self.shown_s and loss_s < min(window, self.n_tokens) * self.plain_s
 
 
 @dataclass(frozen=True, slots=True)
