@@ -255,6 +255,16 @@ def test_where_a_past_text_says_otherwise_it_is_believed_to_its_end() -> None:
     assert draft(proposer, [1, 2, 3, 8, 9, 1, 2, 3], 4, seq_id=1).tokens == (7,)
 
 
+@pytest.mark.parametrize(("n_more", "wanted"), [(0, 8), (15, 8), (16, 8), (17, 7)])
+def test_where_a_text_has_said_it_at_length_a_past_one_must_share_twice_as_much(
+    n_more: int, wanted: int
+) -> None:
+    said, before = list(range(100, 116)), list(range(200, 200 + n_more))
+    proposer = SuffixProposer(remember_tokens=200)
+    proposer.finish(0, [*before, *said, 7])
+    assert draft(proposer, [*said, 8, *before, *said], 1, seq_id=1).tokens == (wanted,)
+
+
 def test_oldest_past_texts_are_dropped_first() -> None:
     proposer = SuffixProposer(remember_tokens=12)
     for base in (10, 20, 30):

@@ -19,6 +19,8 @@ from parlay.proposers.slot_texts import IndexedText
 # Runs that are looked up, the longest first; of those found, the places that share most are taken.
 _SIZES = (2, 4, 8)
 _MAX_TAIL = 64  # tokens of a sequence that are looked for in past texts
+# A match of so many is no chance: then one in a past text has to be twice as long to say more.
+_LONG = 16
 
 
 class SuffixProposer(IndexedText):
@@ -71,11 +73,12 @@ class SuffixProposer(IndexedText):
         self._past = None
 
     def _look(self, own: Occurrences, ask: Ask, *, ahead: bool) -> Draft:
-        """By the longest suffix that occurred earlier, here or in the past; of equals, here."""
+        """By the longest suffix that occurred earlier, here or in the past; of equals, or if it is
+        long anyway, here: a text that repeats itself goes on with what it said last."""
         length, ends = own.match()
         here = Match(own.text, length, ends) if ends else None
         there = None if self._past is None else self._past.match(ask.owner, own.text[-_MAX_TAIL:])
-        if there is None or there.length <= length:
+        if there is None or there.length <= (length if length < _LONG else 2 * length):
             return self._follow(here, ask.window, ahead)
         past = self._follow(there, ask.window, ahead)
         if len(past.tokens) >= self._n_carried(length, ask.window, ahead):
