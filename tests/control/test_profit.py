@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlay.control.controller import Choice, Controller, NeverRests, View
-from parlay.control.prices.cost import CostTable, Curve, DrafterCost
+from parlay.control.prices.cost import CostTable, Curve, DrafterCost, shipped_tables
 from parlay.control.prices.cutting import Cutting
 from parlay.control.profit import ProfitController
 from parlay.decoding.draft import NO_DRAFT, Draft, Look
@@ -495,6 +495,25 @@ def test_a_text_that_settles_sooner_than_believed_does_not_seem_faster_than_it_i
         controller.observe([finished(seconds=seconds)])
     offer = view({"ngram": draft("ngram", *(0.9,) * 6)}, n_generated=4)
     assert choose(controller, offer)[0].window == 6
+
+
+def test_after_a_pass_that_was_faster_than_any_can_be_the_next_good_draft_is_taken() -> None:
+    """An earlier answer told 60 tokens at once; the text itself is not quite as sure of the rest.
+    By the speed of that pass every draft seemed to lose, and a plain pass to lose least."""
+    costs = next(c for c in shipped_tables() if c.name == "gpu-30b-a3b-q4_0-settling").copy()
+    controller = proven(costs, "suffix")
+
+    def offered(n_generated: int, sure: float) -> Choice:
+        offers = {"suffix": draft("suffix", *(sure,) * 62)}
+        return choose(
+            controller, view(offers, ("suffix",), n_generated=n_generated, max_window=64)
+        )[0]
+
+    first = offered(1, 0.97).window
+    assert first > 40
+    seconds = costs.curve(50, 1).of(first + 1, changed=True)
+    controller.observe([finished("suffix", first, first, seconds)])
+    assert offered(2 + first, 0.95).window > 20
 
 
 def test_choices_come_in_the_order_of_the_views() -> None:

@@ -520,7 +520,7 @@ def _beside_offer(market: Market, saved: float, offer: Offer) -> tuple[Market, f
     must not be worth more as part of another draft."""
     saved += market.prices[market.rows] - offer.plain_s
     least, beside = 1.0 / offer.worth, market.copy()
-    beside.rate, beside.least_rate = max(market.rate, least), least
+    beside.rate = beside.least_rate = least
     return beside, saved
 
 

@@ -39,10 +39,14 @@ def worth(gained: Sequence[float], rate: float, share_s: Sequence[float]) -> flo
     """Seconds that an accepted token saves: at `rate`, or at that of a draft that holds.
 
     Such a draft goes on from its second token: so many tokens in a pass with so many more drafted
-    than now; `share_s` are the seconds of it that one sequence carries.
+    than now; `share_s` are the seconds of it that one sequence carries. A rate that no pass can
+    make now is not asked for: the shortest pass would seem the best, and nothing be bet on.
     """
-    best = 0.0
+    best = attainable = before = 0.0
     for gain, seconds in zip(gained, share_s, strict=False):
         if gain > best * seconds:
             best = gain / seconds
-    return 1.0 / max(rate, _TAIL * best / gained[0])
+        if 1.0 + before > attainable * seconds:
+            attainable = (1.0 + before) / seconds
+        before = gain
+    return 1.0 / max(min(rate, attainable), _TAIL * best / gained[0])

@@ -115,12 +115,14 @@ class Curve:
             for steady, changed in zip(self.steady, self.changed, strict=True)
         ]
 
-    def learn_settling(self, rows: int, seconds: float) -> None:
-        """The second pass of a new shape took so long."""
+    def learn_settling(self, rows: int, seconds: float, *, alone: bool) -> None:
+        """The second pass of a new shape took so long. `alone`: of one sequence; a pass of several
+        may have another shape though it has as many rows, and one of them tells little."""
         self.n_settled += 1
         most = _LARGEST_SURPRISE * max(self.settling_s, self.steady[rows])
         seen = min(max(0.0, seconds - self.steady[rows]), most)
-        self.settling_s += _moment_rate(self.n_settled) * (seen - self.settling_s)
+        rate = _moment_rate(self.n_settled) if alone else _CHANGE_RATE
+        self.settling_s += rate * (seen - self.settling_s)
 
     def _extend(self, cells: list[float], last: int, rows: int, seconds: float) -> None:
         step = (seconds - cells[last]) / (rows - last)
@@ -306,7 +308,7 @@ class CostTable:
         if rows in curve.young or rows > curve.last_known:
             curve.learn(rows, changed, seconds / self.pace / slowdown)
             return
-        if changed and both is None:
+        if changed and both is None and n_sequences == 1:
             curve.learn_change(rows, seconds / self.pace)
         cells = curve.changed if changed else curve.steady
         surprise = _surprise(seconds, cells[rows] * self.pace * slowdown) - 1.0
@@ -319,7 +321,8 @@ class CostTable:
 
     def observe_settling(self, rows: int, n_context: int, n_sequences: int, seconds: float) -> None:
         """The second pass of a new shape took `seconds`."""
-        self.curve(n_context, n_sequences).learn_settling(rows, seconds / self.pace)
+        curve = self.curve(n_context, n_sequences)
+        curve.learn_settling(rows, seconds / self.pace, alone=n_sequences == 1)
 
     def with_drafter(self, share: float) -> CostTable:
         """The same, but the drafter's every token costs this share of a plain pass."""
