@@ -106,15 +106,9 @@ class Market:
 
     def widest(self, bound: Bound, n_certain: int = 0) -> int:
         """The widest window whose loss is allowed; the first tokens may be certain to be right."""
-        full, plain_s, undoing = self.full, self.plain_s, self.undoing
-        more_s = self.return_s - plain_s - self.owed_s
         most = min(bound.n_tokens, self.most_window)
         for window, rows in zip(range(most, 0, -1), reversed(self.rows_at(most)), strict=True):
-            loss_s = full[rows] + more_s if rows != self.rows else 0.0
-            if undoing.seconds:
-                loss_s += self.step * undoing.worst_s((rows - self.undrafted) // self.step)
-            if n_certain:
-                loss_s -= min(n_certain, window) * plain_s
+            loss_s = self.loss(rows) - min(n_certain, window) * self.plain_s
             if bound.allows(loss_s, window):
                 return window
         return 0
