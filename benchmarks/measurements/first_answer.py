@@ -28,11 +28,14 @@ AUTO, PLAIN = "controller", "plain"
 N_AT_FIRST = 32  # tokens, from which on the controller should be as fast as it gets
 
 
+Told = tuple[int, int, float]  # of a round: where it began, its accepted tokens, its seconds
+
+
 @dataclass(slots=True)
 class Seen:
-    """The rounds of the answer at hand: where each began, its accepted tokens, its seconds."""
+    """The rounds of the answer at hand."""
 
-    rounds: list[tuple[int, int, float]] = field(default_factory=list)
+    rounds: list[Told] = field(default_factory=list)
 
     def observe(self, rounds: Sequence[Round]) -> None:
         self.rounds += [(r.position, r.n_accepted, r.timing.total_s) for r in rounds]
@@ -43,9 +46,9 @@ class First:
     """One engine."""
 
     prompt: str
-    first_bet: int | None  # token before which a draft first held
-    later_tps: float  # the controller's from the first round after so many tokens on
+    first_bet: int | None  # token before which a draft of the controller's first held
     tps: dict[str, float]  # of whole answers
+    later_tps: dict[str, float]  # the same from the first round after so many tokens on
 
 
 def measure(model: Path, prompt: Prompt, windows: Sequence[int], n_tokens: int) -> First:
@@ -55,9 +58,10 @@ def measure(model: Path, prompt: Prompt, windows: Sequence[int], n_tokens: int) 
             seen = Seen()
             parlay.engine.call(lambda: parlay.engine.bets.listeners.append(seen))
             parlay.generate("Hi.", max_tokens=4, raw=True, draft="none")  # kernels are loaded
-            seen.rounds.clear()
+            tps, later, rounds = dict[str, float](), dict[str, float](), list[Told]()
 
-            def ask(draft: str | None = None, window: int | None = None) -> float:
+            def ask(name: str, draft: str | None = None, window: int | None = None) -> None:
+                parlay.engine.ask(seen.rounds.clear).result()
                 made = parlay._start(
                     list(prompt.messages),
                     whole=True,
@@ -65,16 +69,22 @@ def measure(model: Path, prompt: Prompt, windows: Sequence[int], n_tokens: int) 
                     draft=draft,
                     window=window,
                 )
-                return made.answer.tokens_per_second
+                tps[name] = made.answer.tokens_per_second
+                own = parlay.engine.ask(seen.rounds.copy).result()
+                later[name] = _speed([told for told in own if told[0] >= N_AT_FIRST])
+                rounds.extend(own if name == AUTO else ())
 
-            tps = {AUTO: ask()}
-            rounds = parlay.engine.ask(seen.rounds.copy).result()
-            tps[PLAIN] = ask("none")
-            tps |= {f"window {k}": ask(window=k) for k in windows}
+            ask(AUTO)
+            ask(PLAIN, "none")
+            for k in windows:
+                ask(f"window {k}", window=k)
     bets = [at for at, accepted, _ in rounds if accepted]
-    later = [(1 + accepted, s) for at, accepted, s in rounds if at >= N_AT_FIRST]
-    n, seconds = (sum(column) for column in zip(*later, strict=True)) if later else (0, 1.0)
-    return First(prompt.id, bets[0] if bets else None, n / seconds, tps)
+    return First(prompt.id, bets[0] if bets else None, tps, later)
+
+
+def _speed(rounds: Sequence[Told]) -> float:
+    seconds = sum(s for _, _, s in rounds)
+    return sum(1 + accepted for _, accepted, _ in rounds) / seconds if seconds else 0.0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -89,16 +99,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     prompts, found = load_suite(args.suite).prompts, list[First]()
     for prompt in prompts[:: max(1, len(prompts) // args.prompts)][: args.prompts]:
         found.append(one := measure(model, prompt, args.windows, args.tokens))
-        speeds = ", ".join(f"{name} {tps:.0f}" for name, tps in one.tps.items())
+        whole, later = (
+            ", ".join(f"{name} {tps:.0f}" for name, tps in each.items())
+            for each in (one.tps, one.later_tps)
+        )
         print(
-            f"{one.prompt}: {speeds} tok/s; first bet that held before token {one.first_bet};"
-            f" {one.later_tps:.0f} tok/s after {N_AT_FIRST} tokens",
+            f"{one.prompt}: {whole} tok/s; first bet that held before token {one.first_bet};"
+            f" after {N_AT_FIRST} tokens {later} tok/s",
             flush=True,
         )
         keep(args.json, found)
     for name in (name for name in found[0].tps if name != AUTO):
-        own, base = ([one.tps[who] for one in found] for who in (AUTO, name))
-        print(f"controller over {name}: {shown(ratio_of_prompts(own, base))}")
+        for when, speeds in (
+            ("", [one.tps for one in found]),
+            (f" after {N_AT_FIRST} tokens", [one.later_tps for one in found]),
+        ):
+            own, base = ([each[who] for each in speeds] for who in (AUTO, name))
+            print(f"controller over {name}{when}: {shown(ratio_of_prompts(own, base))}")
 
 
 if __name__ == "__main__":
