@@ -27,6 +27,7 @@ from parlay import Parlay
 from parlay.bench.suite import Prompt, load_suite
 from parlay.decoding.round import Round
 from parlay.hub.resolving import resolve_model
+from parlay.runtime.request import Mode
 
 AUTO, PLAIN = "controller", "plain"
 N_AT_FIRST = 32  # tokens that repeat, after which the controller should be as fast as it gets
@@ -56,11 +57,16 @@ class First:
 
 
 def measure(
-    model: Path, prompt: Prompt, windows: Sequence[int], n_tokens: int, n_passage: int
+    model: Path,
+    mode: Mode,
+    prompt: Prompt,
+    windows: Sequence[int],
+    n_tokens: int,
+    n_passage: int,
 ) -> First:
     with TemporaryDirectory() as cache:
         os.environ["PARLAY_CACHE"] = cache
-        with Parlay(model, draft="suffix", mode="faithful") as parlay:
+        with Parlay(model, draft="suffix", mode=mode) as parlay:
             seen = Seen()
             parlay.engine.call(lambda: parlay.engine.bets.listeners.append(seen))
             parlay.generate("Hi.", max_tokens=4, raw=True, draft="none")  # kernels are loaded
@@ -113,13 +119,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--suite", default="core-12")
     parser.add_argument("--prompts", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--mode", choices=("exact", "faithful"), default="faithful")
     parser.add_argument("--loop", type=int, default=0, help="tokens of the one passage it says")
     args = parsed(parser, argv)
     at_first = N_AT_FIRST + args.loop
     model = resolve_model(args.model)  # before it is looked for in an empty cache
     prompts, found = load_suite(args.suite).prompts, list[First]()
     for prompt in prompts[:: max(1, len(prompts) // args.prompts)][: args.prompts]:
-        found.append(one := measure(model, prompt, args.windows, args.tokens, args.loop))
+        found.append(one := measure(model, args.mode, prompt, args.windows, args.tokens, args.loop))
         whole, later = (
             ", ".join(f"{name} {tps:.0f}" for name, tps in each.items())
             for each in (one.tps, one.later_tps)
