@@ -7,7 +7,8 @@ Recorded answers with the close drafter, which is wrong less often with --right,
 places and as sure as before. Prices of both models at once are given; by default they are those of
 a 14B at F16 beside SmolLM2 on an H200. Over plain decoding's time, without and with drafting ahead:
 the fixed windows that are best in each case, by the draft model alone; and a controller that also
-copies. The first --learn answers are not counted.
+copies. The first --learn answers are not counted. With --most the draft model's drafts end there,
+whatever the window.
 """
 
 from __future__ import annotations
@@ -59,6 +60,18 @@ def closer(recordings: Sequence[Recording], right: float) -> list[Recording]:
     return found
 
 
+def shortened(recordings: Sequence[Recording], most: int) -> list[Recording]:
+    """The same answers with a drafter that drafts so many tokens at most."""
+    found = []
+    for recording in recordings:
+        offers = (
+            RecordedOffer(min(offer.n_accepted, most), offer.confidence[:most])
+            for offer in recording.offers[DRAFTER]
+        )
+        found.append(replace(recording, offers={**recording.offers, DRAFTER: tuple(offers)}))
+    return found
+
+
 def _offer(held: Sequence[bool], sure: Sequence[float]) -> RecordedOffer:
     """The draft that begins here; what it says beyond the answer's end is nobody's concern."""
     n = [*held[:LONGEST], False].index(False)
@@ -101,6 +114,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     recordings = mixed_workload()
     if args.right is not None:
         recordings = closer(recordings, args.right)
+    if args.most is not None:
+        recordings = shortened(recordings, args.most)
     found = outcomes(recordings, args)
     print(*found, sep="\n")
     keep(args.json, found)
@@ -113,6 +128,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--token-ms", type=float, default=1.85, help="a token beside a pass")
     parser.add_argument("--settling-ms", type=float, help="absent: as in the table")
     parser.add_argument("--right", type=float, help="let so many tokens be right")
+    parser.add_argument("--most", type=int, help="tokens of a draft by the model")
     parser.add_argument("--learn", type=int, default=12, help="answers that are not counted")
     return parsed(parser, argv)
 
