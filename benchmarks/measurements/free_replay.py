@@ -50,10 +50,8 @@ from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime import scheduler as scheduling
 from parlay.runtime.bets import Bets
 from parlay.runtime.caching.slots import Slots
-from parlay.runtime.drafts import Drafts
 from parlay.runtime.exact.composition import Composition
 from parlay.runtime.exact.exactness import ExactClass
-from parlay.runtime.faults import Faults
 from parlay.runtime.padding import Padding
 from parlay.runtime.request import Request
 from parlay.runtime.scheduler import Scheduler
@@ -197,14 +195,14 @@ class Drafter:
         """Holds nothing."""
 
 
-class Searching(Drafts):
-    """Drafts for which to search takes a given time, where there is somebody to ask."""
+class Searching(Bets):
+    """Bets whose search takes a given time, where there is one."""
 
     clock: Clock
     charges: Charges
 
-    def offers(self, names: Sequence[str], *args: Any) -> Mapping[str, Draft]:
-        found = super().offers(names, *args)
+    def _offers(self, names: Sequence[str], *args: Any) -> Mapping[str, Draft]:
+        found = super()._offers(names, *args)
         if names:
             forced = SKELETON in found and found[SKELETON].tokens
             self.clock.spend(self.charges.search_s + (self.charges.forced_s if forced else 0.0))
@@ -263,9 +261,8 @@ class Rig:
         self._drafter = None
         if right is not None and costs.drafter is not None:
             self._drafter = proposers[DRAFTER] = Drafter(self.clock, costs.drafter, right)
-        bets = Bets(self.controller, proposers, FREE, CONTEXT, WIDEST, MOST_ROWS)
-        bets.drafts = drafts = Searching(bets.proposers, FREE, Faults())
-        drafts.clock, drafts.charges = self.clock, charges
+        bets = Searching(self.controller, proposers, FREE, CONTEXT, WIDEST, MOST_ROWS)
+        bets.clock, bets.charges = self.clock, charges
         slots = Slots(self._target, 1)
         self._scheduler = Scheduler(
             self._target,

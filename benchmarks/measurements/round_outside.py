@@ -54,7 +54,6 @@ from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.proposer import Ask
 from parlay.runtime import bets
 from parlay.runtime.bets import Bets
-from parlay.runtime.drafts import Drafts
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence as Answer
 from parlay.runtime.startup.loading import MODEL, behind
@@ -70,9 +69,9 @@ WATCHED = (
     (Scheduler, "_learn", "hear of the last pass"),
     (Bets, "learn", "learn from the last pass"),
     (Bets, "_view", "look at the text for the controller"),
-    (Drafts, "offers", "ask free proposers"),
+    (Bets, "_offers", "ask free proposers"),
     (ProfitController, "choose", "choose"),
-    (Drafts, "chosen", "ask the draft model"),
+    (Bets, "_drafts", "ask the draft model"),
     (DraftModel, "propose", "draft: the loop"),
     (drafting.Drafting, "add", "draft: the loop"),
     (drafting, "likeliest", "draft: rows of logits"),

@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 
 from parlay.control.controller import Choice, Controller, Listener, View, plain
 from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Ready
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.span import nothing
-from parlay.proposers.glances import Glances, longest
+from parlay.proposers.glances import WINDOW, Glances, longest
+from parlay.proposers.joining import UntilForced, behind, joined, obeying
 from parlay.proposers.prediction import PREDICTION
 from parlay.proposers.proposer import (
+    Ask,
     Further,
     Proposer,
+    goes_on,
     looks_ahead,
     provides,
     reads,
@@ -27,7 +31,6 @@ from parlay.proposers.proposer import (
 )
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.runtime.asks import free_ask, model_ask
-from parlay.runtime.drafts import Drafts
 from parlay.runtime.exact.composition import ANY_SHAPE, Frame
 from parlay.runtime.faults import Faults
 from parlay.runtime.looking import Looking
@@ -36,6 +39,9 @@ from parlay.runtime.placed_bet import FAILED, Bet, bet_on
 from parlay.runtime.sequence import Sequence
 
 Watch = Callable[[Seq[Sequence]], None]  # told of the sequences of a pass before it is made
+
+_LEAST_FORCED = 4  # tokens: for fewer a model's draft is not ended
+_NO_OFFERS: Mapping[str, Draft] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,6 @@ class Bets:
         self._glances = Glances()
         self._looking = Looking()
         self._faults = Faults()
-        self.drafts = Drafts(self.proposers, free, self._faults)
         self._news = News(self.proposers, self._faults)
 
     @property
@@ -204,7 +209,7 @@ class Bets:
                 self.controller.choose(views), sequences, views, strict=True
             )
         ]
-        drafts = self.drafts.chosen(sequences, views, choices)
+        drafts = self._drafts(sequences, views, choices)
         for seq, choice, draft in zip(sequences, choices, drafts, strict=True):
             if choice.look or self._looking.texts:
                 self._look(seq, choice, draft)
@@ -267,7 +272,7 @@ class Bets:
             return
         texts = [seq for seq in sequences if not seq.request.plain]
         for seq in self._glances.whose_turn(texts):
-            self._glances.follow(seq.seq_id, len(seq.tokens), longest(self.drafts.glanced(seq)))
+            self._glances.follow(seq.seq_id, len(seq.tokens), longest(self._glanced(seq)))
         if texts and self._glances.repeats(len(texts)):
             self.controller.notice()
             if len(sequences) == 1:
@@ -278,7 +283,7 @@ class Bets:
         would find is weighed now, and only if that pays it is searched for."""
         if not self.controller.rests() or seq.constraint is not None:
             return
-        found = {draft.proposer: draft for draft in self.drafts.glanced(seq)}
+        found = {draft.proposer: draft for draft in self._glanced(seq)}
         try:
             shown = self._glances.shown(seq.seq_id)
             self.controller.consider(seq.seq_id, found, shown, seq.n_generated)
@@ -295,6 +300,13 @@ class Bets:
                     self._look(seq, choice, NO_DRAFT)
         except Exception as error:  # a pass is under way, which must not fail for it
             self._faults.tell("looking at drafts failed", error)
+
+    def _glanced(self, seq: Sequence) -> list[Draft]:
+        """What the free proposers that look into texts would draft."""
+        allowed = self.proposers if seq.request.proposers is None else seq.request.proposers
+        names = [n for n in allowed if n in self._free and n != SKELETON and n in self.proposers]
+        ask = replace(free_ask(seq, WINDOW), constraint=None)
+        return [self._propose(name, (ask,))[0] for name in names]
 
     def prepare(self, seq: Sequence, draft: Seq[int], n_sequences: int) -> None:
         """A device computes a round of this sequence: the next one's draft is made ready. Where
@@ -349,7 +361,7 @@ class Bets:
         proposers = tuple([n for n in allowed if n in self.proposers and _can_say(n, seq)])
         searched = due or request.window is not None  # a window that was asked for is kept to
         asked = proposers if searched and most else ()
-        offers = self.drafts.offers([name for name in asked if name in self._free], seq, most)
+        offers = self._offers([name for name in asked if name in self._free], seq, most)
         return View(
             seq_id=seq.seq_id,
             n_context=seq.n_cached,
@@ -380,7 +392,7 @@ class Bets:
                 self._looking.end(seq.seq_id)
         elif choice.window == 0:
             proposer = self.proposers[choice.proposer]
-            self.drafts.propose(choice.proposer, ())  # if it failed beside a pass, it says so
+            self._propose(choice.proposer, ())  # should it have failed beside a pass, it says so
             if watches(proposer):
                 ask = model_ask(seq, replace(choice, window=choice.next_window))
                 self._looking.begin(seq, proposer, ask)
@@ -423,6 +435,91 @@ class Bets:
             if missing is not Fallback.REQUEST:
                 return replace(choice, fallback=missing)
         return choice
+
+    def _offers(self, names: Seq[str], seq: Sequence, window: int) -> Mapping[str, Draft]:
+        """What each free proposer would draft, as far as a grammar lets it."""
+        if not names:
+            return _NO_OFFERS
+        ask = free_ask(seq, window)
+        offers = {name: self._propose(name, (ask,))[0] for name in names}
+        forced = offers.get(SKELETON, NO_DRAFT)
+        if forced.tokens and len(forced.tokens) < window:
+            for name in names:
+                if self._continues(name):
+                    longer = self._go_on(name, ask, forced)
+                    if len(longer.tokens) > len(forced.tokens):
+                        offers[longer.proposer] = longer
+        return offers
+
+    def _continues(self, name: str) -> bool:
+        return goes_on(self.proposers[name])
+
+    def _go_on(self, name: str, ask: Ask, ahead: Draft) -> Draft:
+        """What a free proposer drafts behind what the grammar forces."""
+        return joined(ahead, self._propose(name, (behind(ask, ahead),))[0])
+
+    def _drafts(
+        self, sequences: Seq[Sequence], views: Seq[View], choices: Seq[Choice]
+    ) -> list[Draft]:
+        drafts = [
+            view.offers.get(choice.proposer, NO_DRAFT).first(choice.window)
+            for view, choice in zip(views, choices, strict=True)
+        ]
+        asked = [
+            i
+            for i, (view, choice) in enumerate(zip(views, choices, strict=True))
+            if choice.window
+            and choice.proposer not in self._free
+            and choice.proposer not in view.offers
+        ]
+        for name in {choices[i].proposer for i in asked}:
+            at = [i for i in asked if choices[i].proposer == name]
+            # What the grammar forces needs no model: it drafts on from there.
+            ahead = [self._forced(name, sequences[i], views[i], choices[i]) for i in at]
+            asks = [
+                self._until_forced(behind(model_ask(sequences[i], choices[i]), forced), views[i])
+                for i, forced in zip(at, ahead, strict=True)
+            ]
+            found = self._propose(name, asks)
+            for i, forced, ask, draft in zip(at, ahead, asks, found, strict=True):
+                drafts[i] = draft if draft is FAILED else joined(forced, self._ended(ask, draft))
+        return drafts
+
+    def _until_forced(self, ask: Ask, view: View) -> Ask:
+        """A model that has come to what the grammar forces need not go on."""
+        if ask.constraint is None or ask.rejection or SKELETON not in view.proposers:
+            return ask
+
+        return replace(ask, until=UntilForced(partial(self._behind, ask)))
+
+    def _ended(self, ask: Ask, draft: Draft) -> Draft:
+        """A model's draft, and what the grammar forces behind it."""
+        n, rated = len(draft.tokens), len(draft.confidence)
+        if not isinstance(ask.until, UntilForced) or not 0 < n == rated < ask.window:
+            return draft
+        return joined(draft, ask.until.behind(draft.tokens))
+
+    def _behind(self, ask: Ask, tokens: Seq[int]) -> Draft:
+        """What the grammar forces behind these."""
+        found = self._propose(SKELETON, (behind(ask, Draft(tuple(tokens), SKELETON)),))[0]
+        return found if len(found.tokens) >= _LEAST_FORCED else NO_DRAFT
+
+    def _forced(self, name: str, seq: Sequence, view: View, choice: Choice) -> Draft:
+        """Rejection sampling wants a distribution for every token: nothing is put before those."""
+        if not self._continues(name) or seq.request.verification == "rejection":
+            return NO_DRAFT
+        return view.offers.get(SKELETON, NO_DRAFT).first(choice.window)
+
+    def _propose(self, name: str, asks: Seq[Ask]) -> list[Draft]:
+        """A proposer's fault must never cost an answer: without a draft, the round is plain."""
+        try:
+            return [
+                obeying(ask, draft)
+                for ask, draft in zip(asks, self.proposers[name].propose(asks), strict=True)
+            ]
+        except Exception as error:
+            self._faults.tell(f"the proposer {name} failed, decoding plainly", error)
+            return [FAILED] * len(asks)
 
 
 def _can_say(name: str, seq: Sequence) -> bool:
