@@ -240,3 +240,38 @@ def test_a_controller_that_breaks_costs_bets_and_no_answer(
     assert said_alone(rig, honest)
     assert honest[0].counts.n_generated == 20
     assert "choose" in caplog.text and "observe" in caplog.text
+
+
+def lost(*_: object, **_options: object) -> None:
+    raise DecodeError("the sequence's state could not be saved", code=-1)
+
+
+def test_a_turn_whose_place_cannot_be_marked_ends_alone_and_gives_its_slot_back() -> None:
+    rig = Rig(proposers={}, slots=2)
+    (first,) = rig.run(Request(tuple(range(1, 20)), max_tokens=4))
+    other = Request((9, 8, 7), max_tokens=20)
+    honest = rig.add(other)
+    rig.scheduler.step()
+    mark, rig.target.mark = rig.target.mark, lost  # type: ignore[method-assign]
+    next_turn = rig.add(Request((*first.tokens[:20], 7, 8, 9), max_tokens=4))
+    rig.scheduler.step()
+    assert next_turn.finish_reason == "error" and next_turn.retired
+    rig.target.mark = mark  # type: ignore[method-assign]
+    rig.finish()
+    assert rig.text(honest) == plain(other)
+    assert rig.slots.n_free == 2
+
+
+def test_a_prompt_that_can_be_given_no_slot_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(proposers={}, slots=2)
+    honest = rig.add(HONEST[0])
+    rig.scheduler.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.target, "clear", lost)
+        unlucky = rig.add(Request((7, 8, 9), max_tokens=4))
+        rig.scheduler.step()
+    assert unlucky.finish_reason == "error" and unlucky.retired
+    later = rig.add(HONEST[1])
+    rig.finish()
+    assert [rig.text(seq) for seq in (honest, later)] == [plain(request) for request in HONEST[:2]]
+    assert rig.slots.n_free == 2

@@ -139,21 +139,38 @@ class Scheduler:
         while self._waiting:
             seq = self._waiting[0]
             firm = self._is_exact([seq])
-            place = self._slots.take(seq.request.prompt, seq.request.owner, firm=firm)
+            try:
+                place = self._slots.take(seq.request.prompt, seq.request.owner, firm=firm)
+            except Exception as error:
+                self._turn_away(seq, error)
+                continue
             if place is None:
                 return
             self._waiting.popleft()
             seq.seq_id, seq.n_cached, seq.n_firm = place
-            seq.n_reused = seq.n_cached
-            self._mark_turn(seq)
-            if firm:
-                seq.exact_class = self.composition.name
-                seq.exact_cost_percent = self.composition.cost_percent
-            if seq.request.verification == "rejection" and not seq.request.sampling.greedy:
-                seq.spoil(Inexact.REJECTION)
-            seq.started = perf_counter()
-            self._active.append(seq)
-            self.bets.begin(seq)
+            self._active.append(seq)  # before anything can fail: it has a slot to give back
+            with self._alone(seq):
+                self._begin(seq, firm)
+            if seq.done:
+                self._retire()
+
+    def _begin(self, seq: Sequence, firm: bool) -> None:
+        """It has a slot, with what that still holds of its prompt."""
+        seq.n_reused = seq.n_cached
+        self._mark_turn(seq)
+        if firm:
+            seq.exact_class = self.composition.name
+            seq.exact_cost_percent = self.composition.cost_percent
+        if seq.request.verification == "rejection" and not seq.request.sampling.greedy:
+            seq.spoil(Inexact.REJECTION)
+        seq.started = perf_counter()
+        self.bets.begin(seq)
+
+    def _turn_away(self, seq: Sequence, error: Exception) -> None:
+        """The first in the queue cannot be given a slot: it ends, and the others go on."""
+        self._faults.tell("an answer could not begin", error)
+        seq.finish_early("error", as_parlay(error))
+        self._leave_queue()
 
     def _drop_cancelled(self) -> None:
         gone = [seq for seq in (*self._waiting, *self._active) if seq.cancelled]
@@ -239,7 +256,8 @@ class Scheduler:
                 self._end(row.seq, error)
         for row in made.rows if made.reads_prompt else ():
             row.seq.n_cached = self.target.length(row.seq.seq_id)
-            self._mark(row)
+            with self._alone(row.seq):
+                self._mark(row)
         verify_s = self.target.busy_s - busy
         timing = Timing(
             draft_s=drafted - started,

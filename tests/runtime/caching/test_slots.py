@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlay.decoding.span import common_prefix
+from parlay.decoding.span import Span, common_prefix
+from parlay.errors import DecodeError
+from parlay.runtime.caching.prompt_cache import PromptCache
 from parlay.runtime.caching.slots import Slots
 from parlay.testing import ScriptedModel
 from tests.runtime.rig import LOGITS, N_VOCAB
@@ -58,3 +61,22 @@ def test_the_common_start_is_found_by_blocks_as_one_by_one(a: list[int], n: int,
     other = [*a[:n], b, *a[n:]]
     counted = next((i for i, (x, y) in enumerate(zip(a, other, strict=False)) if x != y), len(a))
     assert common_prefix(a, other) == counted
+
+
+def test_a_conversation_that_cannot_be_brought_back_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target, said = ScriptedModel(LOGITS, N_VOCAB, 4096), list(range(64))
+    slots = Slots(target, 1, PromptCache(1 << 20))
+    target.decode([Span(0, 0, said, 1)])
+    slots.release(0, said)
+    assert slots.take((99, 98)) == (0, 0, 0)  # and what was said is put away
+    slots.release(0, [99])
+
+    def lost(*_: object) -> None:
+        raise DecodeError("no room for it", code=-1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "restore", lost)
+        assert slots.take((*said, 1)) == (0, 0, 0)
+    assert target.length(0) == 0

@@ -14,6 +14,7 @@ from parlay.errors import BadRequest, DecodeError
 from parlay.runtime.caching.copying import Copying
 from parlay.runtime.caching.joints import Joints
 from parlay.runtime.caching.prompt_cache import Kept, PromptCache, reusable
+from parlay.runtime.faults import Faults
 
 # Tokens of a prompt that may be read again to spare one idle slot between the busy ones: that is a
 # row of padding in each round, or a pass cut in two.
@@ -55,6 +56,7 @@ class Slots:
         self._worth = worth
         self._slots = [Slot(i) for i in range(n)]
         self._clock = 0
+        self._faults = Faults()
 
     @property
     def n_free(self) -> int:
@@ -91,11 +93,17 @@ class Slots:
         best = max(free, key=lambda slot: (worth[slot.seq_id], -slot.last_used))
         best.goes_on = firm and 0 < len(best.tokens) == common_prefix(best.tokens, wanted)
         joints = self.joints if firm else None
-        n = self._exchange(best, prompt, owner, shared[best.seq_id], joints)
-        best.busy, best.owner, best.copied = True, owner, False
+        try:
+            n = self._exchange(best, prompt, owner, shared[best.seq_id], joints)
+        except Exception as error:  # what was kept is lost: the prompt is read instead
+            self._faults.tell("a kept conversation could not be exchanged", error)
+            n = 0
+        # Nobody else's, should what follows fail: what the cache holds then is unknown.
+        best.tokens, best.owner, best.copied = [], owner, False
         kept = self.keep(best.seq_id, n)
         if joints is not None and joints.last(wanted, kept) != kept:
             kept = self.keep(best.seq_id, 0)
+        best.busy = True
         return best.seq_id, kept, min(best.n_firm, kept)
 
     def _shared(self, slot: Slot, prompt: list[int], firm: bool) -> int:
