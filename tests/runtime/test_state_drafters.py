@@ -184,6 +184,33 @@ def test_nothing_is_exact_while_a_drafter_reads_states_and_that_changes_sums(
     assert reasons == [None, None if same else "states", None]
 
 
+def test_a_drafter_that_the_target_refuses_leaves_nobody_to_bet_on_and_answers_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before was freed while it was still asked for drafts, and nobody was told."""
+    target = tiny_drafters.few_words(tiny_models.write_llama(folder / "refusing.gguf"))
+    first, second = (
+        tiny_drafters.write_dflash(folder / f"{name}.gguf") for name in ("first", "second")
+    )
+
+    def refuse(*_: object) -> None:
+        raise LoadError("the drafter reads a layer that the target has not")
+
+    with Parlay(target, draft="suffix", window=WINDOW, mode="exact", context_size=512) as parlay:
+        engine = parlay.engine
+        engine.load_drafters([first])
+        plain = parlay.generate(PROMPTS[0], max_tokens=20, raw=True, draft="none").text
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.target, "capture", refuse)
+            with pytest.raises(LoadError, match="that the target has not"):
+                engine.load_drafters([second])
+        assert engine.bets.named == ["suffix"]
+        assert engine.target.captured == ()
+        assert parlay.generate(PROMPTS[0], max_tokens=20, raw=True).text == plain
+        engine.load_drafters([second])
+        assert parlay.generate(PROMPTS[0], max_tokens=20, raw=True, draft="model").text == plain
+
+
 def test_a_drafter_may_come_late_and_go_again(pair: Pair) -> None:
     if pair.drafter == pair.target:
         pytest.skip("a target's own head is there from the start")

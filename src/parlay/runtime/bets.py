@@ -95,7 +95,8 @@ class Bets:
     @property
     def named(self) -> list[str]:
         """The proposers that were asked for; others draft from what comes with a request."""
-        return sorted(name for name in self.proposers if name not in (PREDICTION, SKELETON))
+        there = tuple(self.proposers)  # any thread asks, and the worker's changes them
+        return sorted(name for name in there if name not in (PREDICTION, SKELETON))
 
     def before_pass(self, sequences: Seq[Sequence]) -> None:
         """The target is about to read or to decode for these."""
@@ -420,7 +421,8 @@ class Bets:
 
     def _absence(self, seq: Sequence) -> Fallback:
         """Why none of a request's proposers can draft."""
-        wanted = self.absent if seq.request.proposers is None else seq.request.proposers
+        # Whoever loads a drafter says so on its own thread.
+        wanted = tuple(self.absent) if seq.request.proposers is None else seq.request.proposers
         missing = (self.absent[name] for name in wanted if name in self.absent)
         return seq.request.fallback or next(missing, Fallback.REQUEST)
 

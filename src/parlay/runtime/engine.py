@@ -392,23 +392,34 @@ class Engine:
                 raise
 
     def _hand_over(self, made: Mapping[str, Proposer], closing: Closing) -> None:
-        """To the worker, which bets on them from its next round."""
+        """To the worker, which bets on them from its next round. Those before are off the table
+        before they are freed, whatever comes of the new ones."""
 
         def take_over() -> None:
-            self._free_drafters()
-            self._drafter_closing = closing
-            self._attach(made)
-            self._scheduler.spoiled = self._spoiled()
+            self._pause_unless_paid({})
             self._forget_drafters()
-            self.bets.proposers |= made
-            self._pause_unless_paid(made)
-            if self.prices is not None:
-                self._price(self.prices, made)
+            self._free_drafters()
+            try:
+                self._bet_on(made)
+            except BaseException:  # whoever loaded them frees them
+                self._pause_unless_paid({})
+                self._forget_drafters()
+                self.target.release()
+                raise
+            self._drafter_closing = closing
 
         for name in made.keys() - self.bets.proposers.keys():
             # A request that names it may come before the worker.
             self.bets.absent.setdefault(name, Fallback.DRAFTER_LOADING)
-        self.call(take_over)
+        self.ask(take_over).result()  # whoever loads them hears if the target refuses one
+
+    def _bet_on(self, made: Mapping[str, Proposer]) -> None:
+        self._attach(made)
+        self._scheduler.spoiled = self._spoiled()
+        self.bets.proposers |= made
+        self._pause_unless_paid(made)
+        if self.prices is not None:
+            self._price(self.prices, made)
 
     def _price(self, costs: CostTable, drafters: Mapping[str, Proposer]) -> None:
         """Their prices; those of a drafter and the target at once need a free slot."""
@@ -436,8 +447,9 @@ class Engine:
         names = list(_models(self.bets.proposers))
         for name in names:
             del self.bets.proposers[name]
-        for name in [name for name in self.bets.absent if name not in FREE]:
-            del self.bets.absent[name]
+        for name in tuple(self.bets.absent):  # whoever loads one may add to it now
+            if name not in FREE:
+                del self.bets.absent[name]
         return names
 
     @property
