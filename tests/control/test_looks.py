@@ -44,8 +44,8 @@ def test_looks_beside_passes_go_on_every_few_rounds_whatever_they_show() -> None
     assert max(b - a for a, b in pairwise(at)) == 32
 
 
-def test_rounds_that_nobody_weighed_count_as_waited_for() -> None:
+def test_tokens_of_rounds_that_nobody_weighed_count_as_waited_for() -> None:
     looks = Looks()
     looks.saw(0)
     assert not looks.due()
-    assert looks.due(n_rounds=3)
+    assert looks.due(n_tokens=3)

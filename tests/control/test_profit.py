@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlay.control.controller import Choice, Controller, NeverRests, View
+from parlay.control.prices.both import Both
 from parlay.control.prices.cost import CostTable, Curve, DrafterCost, shipped_tables
 from parlay.control.prices.cutting import Cutting
 from parlay.control.profit import ProfitController
@@ -718,3 +719,127 @@ def test_a_text_that_is_heard_of_between_two_choices_is_not_taken_for_a_new_one(
     assert controller.hear(0, [Look("model", 2, (0.9, 0.9, 0.9))], 9) is None
     controller.choose([view(n_generated=10)])
     assert controller._requests[0] is followed
+
+
+# -- what is booked to whom --------------------------------------------------------------------
+
+
+def test_a_look_beside_a_pass_leaves_the_bet_on_it_with_whoever_made_it() -> None:
+    costs = table(slope=0.02, drafter=0.9)
+    assert costs.drafter is not None
+    costs.drafter.both = Both({1: 1.001, 17: 1.001}, {1: 0.95, 17: 0.95})
+    controller = proven(costs, "ngram", unified=False)
+    sure = {"ngram": draft("ngram", *(0.97,) * 16)}
+    (bet,) = choose(controller, view(sure, proposers=("ngram", "model"), n_generated=200))
+    look = controller.hear(0, [Look("model", 0, (0.5,) * 4)], 200)
+    assert bet.proposer == "ngram" and look is not None and look.proposer == "model"
+    n = bet.window
+    lost = finished("ngram", n, 0, 1.0 + 0.02 * n, confidence=(0.97,) * n, agreed={"ngram": 0})
+    controller.observe([lost])
+    kept = controller.to_dict()["record"]
+    assert kept["ngram"] < 100.0 and "model" not in kept
+    assert costs.drafter.pace == 1.0
+
+
+def test_what_a_grammar_forces_is_not_learned_as_a_models_own() -> None:
+    costs = table(slope=0.01, drafter=0.1)
+    assert costs.drafter is not None
+    controller, n = proven(costs, "model", unified=False), 1
+    for _ in range(60):
+        (bet,) = choose(controller, view({}, proposers=("model",), n_generated=n, n_context=50 + n))
+        if not bet.window:
+            controller.observe([finished(n_context=50 + n)])
+            n += 1
+            continue
+        w = bet.window
+        sure = (1.0,) * max(0, w - 2) + (0.9,) * min(2, w)  # two of them took the model a step
+        took = finished("skeleton+model", w, w, confidence=sure, n_context=50 + n)
+        timing = Timing(draft_s=0.2, verify_s=1 + 0.01 * w)
+        controller.observe([replace(took, timing=timing)])
+        n += w + 1
+    assert costs.drafter.pace == 1.0
+
+
+def test_neighbours_of_a_window_that_was_asked_for_go_on_betting() -> None:
+    controller = proven(table(slope=0.01, drafter=None), "ngram")
+    sure, n_bets = {"ngram": draft("ngram", *(0.98,) * 4)}, 0
+    for at in range(1, 1400):
+        views = [
+            view(sure, seq_id=0, n_generated=at, window=4),
+            view(sure, seq_id=1, n_generated=at),
+        ]
+        choices = choose(controller, *views)
+        n_bets += choices[1].window > 0
+        rows = sum(1 + choice.window for choice in choices)
+        controller.observe(
+            [
+                finished("ngram", c.window, c.window, 1.0 + 0.01 * rows, i, n_pass_rows=rows)
+                for i, c in enumerate(choices)
+            ]
+        )
+    assert n_bets > 1300
+
+
+def test_what_is_weighed_beside_a_pass_leaves_the_round_under_way_as_it_was() -> None:
+    controller = ProfitController(table(slope=0.9, drafter=None), {"record": {"ngram": 0.0}})
+    good = {"ngram": draft("ngram", *(0.97,) * 16)}
+    choose(controller, view(good))
+    request = controller._requests[0]
+    before = request.view, request.refused
+    assert request.refused is not None
+    controller.consider(0, good, (), 5)
+    assert (request.view, request.refused) == before
+
+
+def test_an_answer_that_began_while_nobody_was_asked_is_not_taken_for_the_last_one() -> None:
+    controller = ProfitController(table(slope=0.05), {"record": {"ngram": 1.0}})
+    sure = {"ngram": draft("ngram", *(0.97,) * 8)}
+    choose(controller, replace(view(sure, n_generated=5), answer=1))
+    first = controller._requests[0]
+    choose(controller, replace(view(sure, n_generated=21), answer=2))
+    assert controller._requests[0] is not first
+    again = controller._requests[0]
+    choose(controller, replace(view(sure, n_generated=25), answer=2))
+    assert controller._requests[0] is again
+
+
+@pytest.mark.parametrize("n", [24, 32, 64])
+@pytest.mark.parametrize("unified", [True, False])
+def test_no_pass_is_wider_than_prices_reach(n: int, unified: bool) -> None:
+    curves = {(1, k): Curve({k: 1.0, 512: 1.3}, {}) for k in (1, n)}
+    cost = DrafterCost(Curve({1: 0.01, 512: 0.02}, {}), single_steps=False)
+    for proposer in ("model", "ngram"):
+        controller = proven(CostTable(curves, cost), proposer, unified=unified)
+        sure = {"ngram": draft("ngram", *(0.98,) * 16)} if proposer == "ngram" else {}
+        views = [view(sure, proposers=(proposer,), seq_id=i, n_generated=300) for i in range(n)]
+        choices = choose(controller, *views)
+        assert n + sum(choice.window for choice in choices) <= 512
+        rows = 1024  # of windows that were asked for
+        told = [finished(proposer, 15, 3, 2.0, i, n_pass_rows=rows) for i in range(n)]
+        controller.observe([replace(r, n_sequences=n) for r in told])
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_limit_that_is_narrower_than_the_search_was_is_kept_to(limit: int) -> None:
+    controller = proven(table(slope=0.01, drafter=None), "ngram")
+    offers = {"ngram": draft("ngram", *(0.98,) * 16)}, {"ngram": draft("ngram", 0.6)}
+    for second in offers:
+        views = [
+            view(each, seq_id=i, max_window=limit) for i, each in enumerate((offers[0], second))
+        ]
+        assert max(choice.window for choice in choose(controller, *views)) == limit
+
+
+def test_every_draft_model_is_due_a_look_by_the_tokens_that_came() -> None:
+    costs = table(slope=0.02, drafter=0.9)
+    assert costs.drafter is not None
+    costs.drafter.both = Both({1: 1.0001, 17: 1.0001}, {1: 0.95, 17: 0.95})
+    controller, looked = ProfitController(costs), list[str]()
+    for at in range(8, 2000, 8):
+        (choice,) = choose(controller, view({}, proposers=("model", "model2"), n_generated=at))
+        look = choice if choice.look else None
+        while look is not None:
+            looked.append(look.proposer)
+            look = controller.hear(0, [Look(look.proposer, 0, (0.5,) * 4)] * 3, at)
+        controller.observe([finished(n_context=50)])
+    assert looked.count("model2") >= 0.5 * looked.count("model") > 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,3 +102,29 @@ def test_a_drafted_token_takes_few_calls_of_python(tiny_llama: Path) -> None:
     assert (calls_for(24) - calls_for(8)) / 16 <= 20
     proposer.close()
     model.close()
+
+
+def test_what_another_thread_is_adding_is_not_looked_at_before_it_is_there() -> None:
+    """A confidence comes before its token: whoever looks in between must see neither."""
+    seen: list[int] = []
+
+    def going(sure: Sequence[float]) -> bool:
+        seen.append(len(sure))
+        return True
+
+    made = Drafting(Ask(0, [1], 8, keep_going=going), frozenset(), 32)
+    made.add(np.arange(32, dtype=np.float32))
+    made.confidence.append(0.9)  # of the second token, which is not there yet
+    assert made.worth_going_on
+    assert seen == [1]
+
+
+def test_a_draft_that_a_grammar_or_a_draw_binds_is_never_ready() -> None:
+    free, bound = (
+        Drafting(Ask(0, [1], 8, rejection=rejection), frozenset(), 32)
+        for rejection in (False, True)
+    )
+    for made in (free, bound):
+        made.add(np.arange(32, dtype=np.float32))
+    assert free.ready([1]).n_tokens == 1
+    assert bound.ready([1]).n_tokens == 0

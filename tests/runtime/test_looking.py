@@ -9,7 +9,9 @@ from parlay.control.looks import IN_A_ROW
 from parlay.decoding.draft import NO_DRAFT, Draft, Look
 from parlay.proposers.proposer import Ask
 from parlay.runtime.looking import Looking
+from parlay.runtime.request import Request
 from parlay.runtime.sequence import Sequence
+from tests.runtime.rig import Rig
 
 
 @dataclass
@@ -120,3 +122,27 @@ def test_of_a_drafter_that_is_not_there_any_more_nothing_is_asked() -> None:
     assert looking.go_on([seq], []) == [seq]
     assert looking.told(seq) == []
     assert len(drafter.asked) == 1
+
+
+def test_a_text_that_slides_is_told_of_as_far_as_it_came_and_compared_no_more() -> None:
+    looking, drafter, text, seq = begun()
+    drafter.draft = draft(3, 4, 5)
+    text.tokens += [3]
+    assert looking.go_on([seq], [drafter]) == []
+    del text.tokens[1:]
+    looking.cut_short(0)
+    text.tokens += [9, 9, 9, 9]
+    assert looking.seen(seq) == []
+    assert looking.texts == {}
+
+
+def test_a_text_that_has_ended_is_looked_at_and_glanced_at_no_more() -> None:
+    """It counted as one that repeats itself for as long as its slot was free."""
+    rig = Rig(slots=2)
+    seq = rig.add(Request((1, 2, 3), max_tokens=4))
+    rig.scheduler.step()
+    rig.bets._looking.keep(seq, draft(3, 4))
+    rig.bets._glances.follow(seq.seq_id, len(seq.tokens), draft(*[5] * 8))
+    rig.finish()
+    assert rig.bets._looking.texts == {}
+    assert not rig.bets._glances._followed

@@ -3,10 +3,10 @@
 Knows seconds and proposers' names only. It is the promise never to lose, kept by arithmetic: a
 round is bet only if its whole cost, should every token be rejected, is within the allowance.
 Per request that is 2 % of the plain time of its tokens, or a stake if that is more, plus all that
-was won in it. The stake is half a plain pass, and for a proposer with a record a quarter of what it
-has won of late, up to a limit. A draft model may also take what earlier requests left of their 2 %:
-its first bet is dear, for it has to read the text, and on a GPU the shape changes there and back.
-So over many answers no more than 2 % is lost, unless four times as much was won before.
+was won in it. The stake is half a plain pass, and for a proposer with a record a part (0.15) of
+what it has won of late, up to a limit. A draft model may also take what earlier requests left of
+their 2 %: its first bet is dear, for it has to read the text, and on a GPU the shape changes there
+and back. So over many answers no more than 2 % is lost, unless far more was won before.
 
 What was spent without a bet counts as lost, too: searching for drafts, indexing a prompt.
 

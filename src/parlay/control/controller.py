@@ -31,6 +31,7 @@ class View:
     thinking: bool = False
     fallback: Fallback | None = None  # the request may not speculate now, and why
     n_remaining: int = 256  # tokens the request may still generate
+    answer: int = 0  # tells it from others that had its slot; of all 0, by how far it has come
     searched: bool = True  # whether the free proposers were asked at all
     ready: Ready = NOTHING_READY  # what its draft model has drafted already
     crowded: bool = False  # others wait for a slot, and gain by whoever ends sooner

@@ -20,7 +20,7 @@ from parlay.control.prices.shapes import Shapes
 from parlay.control.probing import Probing
 from parlay.control.search_pace import SearchPace
 from parlay.control.survival import Survival
-from parlay.decoding.draft import Look, Shown
+from parlay.decoding.draft import JOINED, Look, Shown
 from parlay.decoding.round import WAITS, Round
 
 # Reasons of choices that are learned from in another way.
@@ -155,6 +155,11 @@ class Learner:
                 request.looking = ""
         if not n_made or request.asked in view.offers:
             return
+        if (
+            JOINED in r.proposer
+        ):  # what of it is the model's is not told: it has read what was there
+            request.has_read(request.asked, 0, but=0)
+            return
         # It never read its own last token; if any was rejected, only the target's is new to it.
         # Drafting ahead it has.
         n_unread = 2 if r.n_accepted == n_made and not r.beside else 1
@@ -202,7 +207,7 @@ class Learner:
         first = rounds[0]
         n_context = max([r.n_context for r in rounds])
         n_shape, rows = self._n_made(rounds), first.n_pass_rows
-        if n_shape is None:
+        if n_shape is None or rows > MAX_ROWS:
             self._observe_parts(rounds, betting, n_context)
             return
         curve = self.costs.curve(n_context, n_shape)
@@ -317,7 +322,7 @@ class Learner:
     def _observe_parts(self, rounds: Sequence[Round], betting: bool, n_context: int) -> None:
         """A pass that was cut: it has no price of its own, but what it lost was lost."""
         n, timing = len(rounds), rounds[0].timing
-        plain_s = self.costs.curve(n_context, n).steady[n]
+        plain_s = self.costs.curve(n_context, n).steady[min(n, MAX_ROWS)]
         parts = self.cutting.parts({r.seq_id: r.n_rows for r in rounds})
         pace, expected = self.costs.pace, seconds_of(parts, self.costs, n_context)
         pass_s = min((timing.verify_s + timing.overhead_s) / pace, _LARGEST_EXCESS * expected)
@@ -332,8 +337,10 @@ class Learner:
             and request.asked not in request.view.offers
             and r.n_drafted + r.n_dropped
         ]
-        # With something ready it began somewhere in the middle.
+        # With something ready it began somewhere in the middle, and what a grammar forces took it
+        # no step.
         ready = any(request.view.ready.of(request.asked) for _, request in drafted)
+        ready = ready or JOINED in "".join([r.proposer for r in rounds])
         names = {request.asked for _, request in drafted}
         cost = self.costs.cost_of(names.pop()) if len(names) == 1 else None
         if cost is None or ready:

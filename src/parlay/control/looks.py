@@ -8,7 +8,7 @@ comes.
 
 from __future__ import annotations
 
-# Rounds from one look to the next: after one that showed little, twice as many and some more.
+# Tokens from one look to the next: after one that showed little, twice as many and some more.
 _MORE, _LONGEST, _LITTLE = 2, 512, 1
 # No more right tokens than so many prove nothing; one that showed little takes half of them away.
 _N_CHANCE, _KEPT = 8, 0.5
@@ -34,10 +34,10 @@ class Looks:
         """Whether enough came of it to bet on more."""
         return self._n_right > _N_CHANCE
 
-    def due(self, n_rounds: int = 1) -> bool:
-        """Whether to look in the coming round, in which it does not pay to bet; how many there were
-        since the last time."""
-        self._n_waited += n_rounds
+    def due(self, n_tokens: int = 1) -> bool:
+        """Whether to look in the coming round, in which it does not pay to bet; how many tokens
+        came since this was last asked."""
+        self._n_waited += n_tokens
         return self._n_waited >= self._interval
 
     def asked(self) -> None:

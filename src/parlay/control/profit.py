@@ -87,9 +87,8 @@ class ProfitController(Learner):
         self._heed(request, shown)
         if request.considers(n_generated) and any(draft.tokens for draft in offers.values()):
             view = replace(_later(request.view, n_generated), offers=offers)
-            before, request.view = request.view, view
-            worth_it = self._free_bets(self._padded(self._market([request], [view], ())))[0]
-            request.view, request.refused = before, None
+            with request.supposing(view):
+                worth_it = self._free_bets(self._padded(self._market([request], [view], ())))[0]
             if worth_it:
                 request.woke(n_generated)
                 self._search_pace.wake()
@@ -123,7 +122,9 @@ class ProfitController(Learner):
     def _follow(self, view: View, n_sequences: int) -> FollowedRequest:
         """The request behind a view; a slot whose answer is no longer than before has a new one."""
         request = self._requests.get(view.seq_id)
-        if request is None or view.n_generated <= request.view.n_generated:
+        last = None if request is None else request.view
+        is_new = last is None or view.answer != last.answer or view.n_generated <= last.n_generated
+        if request is None or is_new:
             request = self._requests[view.seq_id] = FollowedRequest(view)
             self.account.open(view.seq_id)
             self._both = None  # what is ready was drafted beside a prompt: no price of a round's
@@ -136,8 +137,8 @@ class ProfitController(Learner):
             request.looking = ""
             for look in view.looks:
                 self._saw(request, look)
-        for shown in view.shown:
-            request.evidence(shown.proposer).observe(shown.n_right, shown.wrong)
+        if view.shown:
+            self._heed(request, view.shown)
         if view.ready.read_s:
             self._spend_reading(view)
         return request
@@ -253,6 +254,7 @@ class ProfitController(Learner):
     def _bet(self, market: Market) -> dict[int, Choice]:
         """The best of: no draft at all, what the free proposers offer, a draft model."""
         if self._n_without_plain >= _N_WITHOUT_PLAIN:
+            self._n_without_plain = 0  # beside a window that was asked for no pass is plain
             return {r.view.seq_id: _decline(r.view) for r in market.requests}
         padded = self._padded(market)
         offers, saved = self._free_bets(padded)
@@ -269,8 +271,9 @@ class ProfitController(Learner):
                 if market.n_sequences == 1:
                     self._streak = Streak(request.view, taken, self._last_streak)
             else:
-                choice = self._look(request, market) or _decline(request.view)
-                choices[seq_id] = _shaped(choice, padded.widths)
+                look = self._look(request, market)
+                request.asked = "none" if look is None else look.proposer
+                choices[seq_id] = _shaped(look or _decline(request.view), padded.widths)
         return choices
 
     def _look(self, request: FollowedRequest, market: Market) -> Choice | None:
@@ -278,15 +281,16 @@ class ProfitController(Learner):
         to see whether the text follows."""
         if market.n_sequences > 1 or request.view.max_window <= 1 or request.looking:
             return None
+        n_since = request.n_since()
         for proposer in _models_of(market):
             cost = self.costs.cost_of(proposer)
             if cost is None or (cost.block is None and cost.both is None):
                 continue
             looks = self._looks.setdefault(proposer, Looks(cheap=cost.block is None))
-            due = looks.due(request.n_since())
+            due = looks.due(n_since)
             if due and self._may_look(proposer, request, cost, market.plain_s):
                 looks.asked()
-                request.asked = request.looking = proposer
+                request.looking = proposer
                 window = min(request.view.max_window, cost.longest or _LOOKED)
                 looking = _looking if cost.block is not None else _looking_beside
                 return looking(proposer, window)

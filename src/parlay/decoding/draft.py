@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+JOINED = "+"  # between the names of those who made one draft, one behind the other
+
 
 @dataclass(frozen=True, slots=True)
 class Distribution:

@@ -53,10 +53,11 @@ class _Walk:
     ended: bool = False
     lock: Lock = field(default_factory=Lock)
 
-    def next(self) -> list[_Way]:
-        """The ways to take one more step on; none: it has ended, and no other is added."""
+    def next(self, can_go_on: Callable[[Drafting], bool]) -> list[Drafting]:
+        """The drafts to take one more step on; none: it has ended, and no other is added."""
         with self.lock:
-            found = [] if self.called_back else [way for way in self.ways if way.leads_on]
+            ways = [] if self.called_back else [way for way in self.ways if way.leads_on]
+            found = [way.chain for way in ways if can_go_on(way.chain)]
             self.ended = not found
         return found
 
@@ -242,12 +243,8 @@ class DraftAhead:
 
     def _go(self, walk: _Walk) -> None:
         try:
-            while ways := walk.next():
-                chains = [way.chain for way in ways if self.drafter.can_go_on(way.chain)]
-                if not chains:
-                    walk.called_back = True
-                else:
-                    self.drafter.go_on(chains)
+            while chains := walk.next(self.drafter.can_go_on):
+                self.drafter.go_on(chains)
         except Exception as error:  # told to whoever asks next
             walk.called_back = True
             self._failure = error

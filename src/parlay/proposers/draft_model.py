@@ -86,7 +86,7 @@ class DraftModel:
                 span = Span(ask.seq_id, len(cached), [token], 1)
                 self._model.start([span])
                 cached.append(token)
-            self._begun = _Begun(span, len(ask.tokens))
+            self._begun = _Begun(span, len(cached))  # the text may be longer by now
         except Exception:
             self._reset()
             raise

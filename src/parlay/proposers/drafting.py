@@ -86,7 +86,8 @@ class Drafting:
         n, first = self.n_agreed(tokens), self.n_told
         self.n_told = len(self.tokens)
         new = self.hidden_s[first : self.n_told]
-        return Ready(0 if n is None else self.n_told - n, len(new) - new.count(0.0), sum(new))
+        lost = n is None or self.ask.bound  # such a draft is not gone on with
+        return Ready(0 if lost else self.n_told - (n or 0), len(new) - new.count(0.0), sum(new))
 
     def take_up(self, ask: Ask) -> bool:
         """Go on for a later ask; whether anything of this is a draft for it."""
@@ -111,10 +112,11 @@ class Drafting:
         """Whether another token is worth a step of its own, as far as anybody asked."""
         if not self.tokens:
             return True
-        going, until, n = self.ask.keep_going, self.ask.until, self.n_past
-        if going is not None and not going(self.confidence[n:]):
+        going, until = self.ask.keep_going, self.ask.until
+        n, end = self.n_past, len(self.tokens)  # another thread may be adding the next one
+        if going is not None and not going(self.confidence[n:end]):
             return False
-        return until is None or not until(self.tokens[n:], self.confidence[n:])
+        return until is None or not until(self.tokens[n:end], self.confidence[n:end])
 
     @property
     def lacks_more(self) -> bool:

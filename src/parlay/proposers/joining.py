@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from parlay.decoding.draft import NO_DRAFT, Draft
+from parlay.decoding.draft import JOINED, NO_DRAFT, Draft
 from parlay.proposers.proposer import Ask
 
 # A model that is surer of all it has drafted may be worth more behind what the grammar forces.
@@ -56,7 +56,7 @@ def joined(first: Draft, second: Draft) -> Draft:
         return first if first.tokens else second
     return Draft(
         first.tokens + second.tokens,
-        f"{first.proposer}+{second.proposer}",
+        f"{first.proposer}{JOINED}{second.proposer}",
         first.confidence + second.confidence,
         second.q,
     )

@@ -340,9 +340,13 @@ class Bets:
             seq.outside_s += perf_counter() - started
 
     def finish(self, seq: Sequence) -> None:
+        self._looking.forget(seq.seq_id)
+        self._glances.forget(seq.seq_id)
         self._news.finish(seq)
 
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
+        self._looking.cut_short(seq_id)
+        self._glances.forget(seq_id)
         self._news.shift(seq_id, keep, discard)
 
     def close(self) -> None:
@@ -376,6 +380,7 @@ class Bets:
             thinking=seq.thinking,
             fallback=request.fallback or (None if proposers else self._absence(seq)),
             n_remaining=seq.n_remaining,
+            answer=seq.number,
             searched=searched,
             ready=self._ready(proposers, seq),
             unread=self._unread(proposers, seq),

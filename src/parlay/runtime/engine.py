@@ -266,7 +266,8 @@ class Engine:
         """How the target's passes over several sequences are cut."""
         recurrent = self.target.rollback is not Rollback.PARTIAL
         context = self.target.settings
-        return Cutting(context.unified, recurrent, n_most=context.rows_at_once)
+        n_tail = 1 + context.n_snapshots if recurrent and context.n_snapshots else 0
+        return Cutting(context.unified, recurrent, n_most=context.rows_at_once, n_tail=n_tail)
 
     def _check_budget(self, budget_gb: float) -> None:
         """Refuse before allocating; without a later drafter, both models count."""

@@ -74,6 +74,12 @@ class Looking:
         if looked is not None and looked.beside is not None:
             looked.over = True
 
+    def cut_short(self, seq_id: int) -> None:
+        """Tokens went from the middle of the text: what came of it so far is all there is."""
+        looked = self.texts.get(seq_id)
+        if looked is not None:
+            looked.over = True
+
     def forget(self, seq_id: int) -> None:
         self.texts.pop(seq_id, None)
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from itertools import count
 from typing import Protocol
 
 from parlay.decoding.constraint import Constraint
@@ -27,6 +28,7 @@ from parlay.runtime.request import Request
 
 log = logging.getLogger("parlay.runtime")
 KEPT_ROUNDS = 1024  # of each answer, the latest
+_NUMBERS = count(1)
 
 
 class Text(Protocol):
@@ -83,6 +85,7 @@ class Sequence:
         sink: Sink,
         constraint: Constraint | None = None,
     ) -> None:
+        self.number = next(_NUMBERS)  # tells it from all others
         self.request = request
         self.constraint = constraint
         self.tokens: list[int] = list(request.prompt)

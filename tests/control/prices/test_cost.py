@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parlay.control.prices.both import Both
 from parlay.control.prices.cost import (
     MAX_ROWS,
     CostTable,
@@ -114,7 +115,7 @@ def test_a_table_survives_its_json_form() -> None:
         was = costs.curve(50, 1).of(rows, changed=False) * costs.pace
         assert again.curve(50, 1).of(rows, changed=False) == pytest.approx(was, rel=1e-4)
     assert again.drafter is not None and costs.drafter is not None
-    assert again.drafter.step_s() == pytest.approx(costs.drafter.step_s())
+    assert again.drafter.step_s() == pytest.approx(costs.pace * costs.drafter.step_s(), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -256,3 +257,23 @@ def test_made_up_prices_are_not_written_down() -> None:
     costs.curve(1, 5)
     costs.curve(1, 40)
     assert {c["sequences"] for c in costs.to_dict()["target"]} == {1, 8}
+
+
+def test_what_a_drafter_costs_follows_the_machine_into_the_json_form() -> None:
+    costs = table()
+    assert costs.drafter is not None
+    costs.drafter.both = Both({1: 1.1}, {1: 0.2})
+    costs.pace = 2.0
+    again = costs.copy()
+    assert again.pace == 1.0 and again.drafter is not None and again.drafter.both is not None
+    assert again.drafter.step_s() == pytest.approx(2 * costs.drafter.step_s())
+    assert again.drafter.both.token_s[1] == pytest.approx(0.4)
+    assert again.drafter.both.slowdown[1] == 1.1
+
+
+def test_no_pass_is_believed_to_take_no_time() -> None:
+    """What taking drafts back took was overrated, and all that was left of a pass was nothing."""
+    costs = table()
+    for _ in range(6):
+        costs.observe(40, 50, 1, changed=False, seconds=0.0)
+    assert min(costs.curve(50, 1).steady[1:64]) > 0.9 * costs.curve(50, 1).steady[1]

@@ -5,6 +5,7 @@ Knows one pass, its prices and the drafter's; nothing of what free proposers off
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat, zip_longest
@@ -71,9 +72,9 @@ class DraftPlan:
         most = self.allowance + market.plain_s - market.return_s - self.catch_up_s
         k = max_window
         while k > self.window:
-            rows = min(self.rows + (k - self.window) * n, widest)
+            rows = self.rows + (k - self.window) * n
             undo_s = len(self.requests) * market.undoing.worst_s(k)
-            if market.full[rows] + undo_s + self.steps_s(k) <= most:
+            if rows <= widest and market.full[rows] + undo_s + self.steps_s(k) <= most:
                 break
             k -= 1
         return k
@@ -127,6 +128,9 @@ def _choose_window(
     if market.step > 1 or market.n_sequences == 1:
         gained = gained[: market.most_window]
         rows_at = market.rows_at(len(gained))
+    else:
+        n_priced = bisect_right(rows_at, len(market.full) - 1)
+        rows_at, gained = rows_at[:n_priced], gained[:n_priced]
     attained = _attained(plan, market, rows_at, gained)
     # After a passage that was copied the rate of late is out of reach of any draft: at that, its
     # tokens would be worth less than their time.

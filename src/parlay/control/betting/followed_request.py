@@ -5,6 +5,9 @@ Knows what its text has shown of each proposer; knows no prices.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from parlay.control.betting.stake import Refusal
 from parlay.control.controller import View
 from parlay.control.evidence import Evidence
@@ -51,6 +54,16 @@ class FollowedRequest:
         """Another round is chosen for; nobody is asked yet."""
         self.view, self._next, self._awaits = view, None, True
         self.asked, self.refused = "none", None
+
+    @contextmanager
+    def supposing(self, view: View) -> Iterator[None]:
+        """Something is weighed that no round comes of: what was chosen last stays as it was."""
+        before, refused = self.view, self.refused
+        self.view = view
+        try:
+            yield
+        finally:
+            self.view, self.refused = before, refused
 
     def bet_again(self, view: View) -> None:
         """The next round is as the last one, which is learned from by the view that it was chosen

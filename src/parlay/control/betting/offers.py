@@ -52,17 +52,18 @@ def best_offer(
     limit_s = _FREE_LIMIT * market.plain_s + 2 * change_s
     best: Offer | None = None
     for proposer, draft in view.offers.items():
-        if not draft.confidence:
+        sure = draft.confidence[: view.max_window]  # a limit may be narrower than the search was
+        if not sure:
             continue
         rates = survival.of(proposer, view.greedy, view.thinking).by_confidence
-        gained = gains(draft.confidence, rates.odds, request.difficulty(proposer).factor)
+        gained = gains(sure, rates.odds, request.difficulty(proposer).factor)
         allowance = _free_allowance(proposer, view, market.plain_s, limit_s, account)
         at_risk = account.at_risk(
             view.seq_id, view.n_generated, market.plain_s, view.n_remaining, change_s
         )
         stake = Stake(allowance, at_risk, most_s, request.evidence(proposer))
         bound = stake.bound(market.plain_s, gained)
-        n_allowed = market.widest(bound, _n_certain(draft.confidence))
+        n_allowed = market.widest(bound, _n_certain(sure))
         # What a draft that holds saves is what the windows save that are allowed.
         allowed = gained[: max(1, n_allowed)]
         each = worth(allowed, market.rate, market.share_s(allowed))

@@ -132,7 +132,7 @@ def _share_any(offers: Sequence[Offer], market: Market, limit: Limit) -> float:
     saved, best, n_best = 0.0, 0.0, 0
     for n, (seconds, _) in enumerate(tokens, start=1):
         rows = market.rows + n
-        if not limit.allows(market.loss(rows), widest):
+        if rows >= len(market.full) or not limit.allows(market.loss(rows), widest):
             break
         saved += seconds
         value = saved - price_of.bet_s(rows) + price_of.plain_s

@@ -47,11 +47,12 @@ class Both:
         slowdown = {int(rows): float(factor) for rows, factor in record["slowdown"].items()}
         return cls(slowdown, {int(rows): float(ms) / 1e3 for rows, ms in record["ms"].items()})
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form: the rows that were measured, as they are now."""
+    def to_dict(self, pace: float = 1.0) -> dict[str, Any]:
+        """The JSON form: the rows that were measured, as they are now, on a machine that is so many
+        times as slow."""
         return {
             "slowdown": {str(b): round(self.slowdown[b], 4) for b in self._known},
-            "ms": {str(b): round(1e3 * self.token_s[b], 6) for b in self._known},
+            "ms": {str(b): round(1e3 * pace * self.token_s[b], 6) for b in self._known},
         }
 
 

@@ -90,7 +90,8 @@ class Curve:
             del self.young[rows]
         last = max(b for b in self.known if b < rows)
         change_s = self.changed[last] - self.steady[last]
-        steady_s = max(seconds - change_s, self.steady[1]) if changed else seconds
+        # What taking a draft back took may have been rated too high: no pass is that fast.
+        steady_s = max(seconds - change_s if changed else seconds, self.steady[1])
         if rows in self.known:
             steady_s = self.steady[rows] + (steady_s - self.steady[rows]) / n
         self._extend(self.steady, last, rows, steady_s)
@@ -414,7 +415,7 @@ class CostTable:
             if curve.known
         ]
         drafter, prompt = self.drafter, self.prompt
-        others = {name: _write_drafter(each) for name, each in self.drafters.items()}
+        others = {name: _write_drafter(each, self.pace) for name, each in self.drafters.items()}
         return {
             _KEY: VERSION,
             "name": self.name,
@@ -425,7 +426,7 @@ class CostTable:
             **(
                 {"undoing": _write_undoing(self.undoing, self.pace)} if self.undoing.seconds else {}
             ),
-            "drafter": drafter and _write_drafter(drafter),
+            "drafter": drafter and _write_drafter(drafter, self.pace),
             **({"drafters": others} if others else {}),
         }
 
@@ -443,12 +444,14 @@ def _read_drafter(record: Mapping[str, Any]) -> DrafterCost:
     return made
 
 
-def _write_drafter(drafter: DrafterCost) -> dict[str, Any]:
-    block = {"block": _write_curve(drafter.block, drafter.pace)} if drafter.block else {}
-    both = {"both": drafter.both.to_dict()} if drafter.both else {}
+def _write_drafter(drafter: DrafterCost, machine: float) -> dict[str, Any]:
+    """`machine`: the pace of the whole table, of which the drafter's is a part."""
+    pace = machine * drafter.pace
+    block = {"block": _write_curve(drafter.block, pace)} if drafter.block else {}
+    both = {"both": drafter.both.to_dict(machine)} if drafter.both else {}
     longest = {} if drafter.longest is None else {"longest": drafter.longest}
     steps = {"single_steps": drafter.single_steps, **longest}
-    return {**_write_curve(drafter.curve, drafter.pace), **steps, **block, **both}
+    return {**_write_curve(drafter.curve, pace), **steps, **block, **both}
 
 
 def _read_undoing(record: Mapping[str, Any]) -> Undoing:
