@@ -6,7 +6,7 @@ Per request that is 2 % of the plain time of its tokens, or a stake if that is m
 was won in it. The stake is half a plain pass, and for a proposer with a record a part (0.15) of
 what it has won of late, up to a limit. A draft model may also take what earlier requests left of
 their 2 %: its first bet is dear, for it has to read the text, and on a GPU the shape changes there
-and back. So over many answers no more than 2 % is lost, unless far more was won before.
+and back. So over many answers no more than 2 % is lost, unless six times as much was won before.
 
 What was spent without a bet counts as lost, too: searching for drafts, indexing a prompt.
 
