@@ -55,7 +55,7 @@ def test_what_a_container_starts_is_a_command_with_options_that_exist(words: lis
 def test_the_entry_point_is_the_installed_command() -> None:
     [entry] = instructions("ENTRYPOINT")
     assert json.loads(entry) == ["parlay"]
-    assert 'parlay = "parlay.cli.main:app_main"' in (ROOT / "pyproject.toml").read_text("utf-8")
+    assert 'parlay = "parlay.cli.entry:main"' in (ROOT / "pyproject.toml").read_text("utf-8")
 
 
 def test_everything_that_is_copied_from_here_is_here_and_is_all_that_a_build_needs() -> None:

@@ -16,6 +16,7 @@ from parlay.decoding.span import Span
 from parlay.decoding.verdict import Origin
 from parlay.errors import (
     BadRequest,
+    LoadError,
     ParlayError,
     PromptTooLong,
     RollbackUnsupported,
@@ -23,7 +24,8 @@ from parlay.errors import (
 )
 from parlay.llama.context import Context
 from parlay.llama.library import C
-from parlay.llama.settings import ContextSettings
+from parlay.llama.model import Model
+from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.llama.undo import Rollback
 from parlay.llama.vocabulary import Vocabulary
 from parlay.parlay import Stream
@@ -35,7 +37,7 @@ from parlay.runtime.request import Request
 from parlay.runtime.sequence import Piece
 from parlay.runtime.sequence import Sequence as Answering
 from parlay.runtime.startup.engine_settings import EngineSettings
-from parlay.runtime.worker import Closed
+from parlay.runtime.worker import Closed, Worker
 from tests import tiny_models
 from tests.serving import PATIENCE_S
 
@@ -656,3 +658,34 @@ def test_an_engine_of_many_slots_starts_and_answers_in_all_of_them(
             alone = texts(engine, requests[:2])
             assert [seq.tokens for seq in answers[:2]] == alone
     assert "failed" not in caplog.text
+
+
+# -- an engine that nobody waits for --------------------------------------------------------------
+
+
+def test_an_engine_that_is_interrupted_while_it_measures_is_freed_once_it_has_stopped(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C freed its contexts under the passes that were being timed."""
+    measuring, stopped = threading.Event(), list[bool]()
+    free = Engine._free
+
+    def interrupted(worker: Worker) -> None:
+        assert measuring.wait(SOON)
+        raise KeyboardInterrupt
+
+    def watched(engine: Engine) -> None:
+        assert engine._worker is not None
+        stopped.append(not engine._worker._thread.is_alive())
+        free(engine)
+
+    monkeypatch.setattr(Worker, "wait_until_open", interrupted)
+    monkeypatch.setattr(Engine, "_free", watched)
+    with pytest.raises(KeyboardInterrupt):
+        Engine(settings(tiny_llama, "suffix"), progress=lambda *_: measuring.set())
+    assert stopped == [True]
+
+
+def test_a_model_that_nobody_waits_for_is_not_read_to_its_end(tiny_llama: Path) -> None:
+    with pytest.raises(LoadError):
+        Model(tiny_llama, ModelSettings(), lambda: False)

@@ -57,6 +57,7 @@ class Desk:
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
         self.worker = Worker(lambda: rig.scheduler)
+        self.worker.wait_until_open()
 
     def ask(self, request: Request, client: Client | None = None) -> tuple[Answering, Client]:
         client = client or Client()
@@ -366,6 +367,7 @@ def test_while_there_is_nothing_to_do_it_looks_around_now_and_then(
     looked = threading.Semaphore(0)
     worker = Worker(lambda: Rig().scheduler, looked.release)
     try:
+        worker.wait_until_open()
         assert all(looked.acquire(timeout=SOON) for _ in range(3))
     finally:
         worker.close()

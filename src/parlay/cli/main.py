@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import sys
+import threading
 
 import typer
 from typer.exceptions import TyperException
@@ -99,7 +100,7 @@ def app_main() -> None:
     except ParlayError as error:
         code = _complain(error.message)
     except (KeyboardInterrupt, typer.Abort):
-        code = 130
+        code = _interrupted()
     except TyperException as error:
         code = _complain(f"{_message(error)} (see --help)")
     except BrokenPipeError:
@@ -107,6 +108,17 @@ def app_main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code or 0)
+
+
+def _interrupted() -> int:
+    """Ctrl-C. Twice while a model is loaded: llama.cpp computes on, and must not be cleared away
+    under its own feet."""
+    from parlay.runtime.worker import WORKER  # most verbs need none
+
+    if any(thread.name == WORKER for thread in threading.enumerate()):
+        sys.stdout.flush()
+        os._exit(130)
+    return 130
 
 
 def _message(error: TyperException) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,10 @@ _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 class Model:
     """Weights in memory. Close it after the contexts made from it."""
 
-    def __init__(self, path: Path, settings: ModelSettings) -> None:
+    def __init__(
+        self, path: Path, settings: ModelSettings, is_wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`is_wanted` is asked while it is read: if it is not, that ends with an error."""
         library.start()
         self.path = path
         self.settings = settings
@@ -34,7 +38,7 @@ class Model:
         check_placement(path, settings)
         adapters.check_adapters(settings.adapters, path)
         self.in_large_pages = has_room_for_a_copy(settings, self.facts.file_bytes)
-        self.handle: int | None = _load(path, settings, self.in_large_pages)
+        self.handle: int | None = _load(path, settings, self.in_large_pages, is_wanted)
         try:
             self.adapters = adapters.load(self.handle, settings.adapters)
         except BaseException:
@@ -89,7 +93,9 @@ class Model:
         self.close()
 
 
-def _load(path: Path, settings: ModelSettings, in_large_pages: bool) -> int:
+def _load(
+    path: Path, settings: ModelSettings, in_large_pages: bool, is_wanted: Callable[[], bool]
+) -> int:
     params = C.llama_model_default_params()
     params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers >= 0 else 999
     params.load_mode = _load_mode(settings, mmap=settings.mmap and not in_large_pages)
@@ -102,8 +108,7 @@ def _load(path: Path, settings: ModelSettings, in_large_pages: bool) -> int:
     params.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p) if overrides else None
     devices = _device_list(settings.devices)
     params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
-    if in_large_pages:
-        params.progress_callback = _ask_before_the_first_byte()
+    params.progress_callback = _on_progress(in_large_pages, is_wanted)
     library.forget_errors()
     handle: int | None = C.llama_model_load_from_file(os.fsencode(path), params)
     if not handle:
@@ -117,15 +122,15 @@ def has_room_for_a_copy(settings: ModelSettings, n_bytes: int) -> bool:
     return wanted and large_pages.available() and library.free_ram() > 2 * n_bytes
 
 
-def _ask_before_the_first_byte() -> Any:
+def _on_progress(in_large_pages: bool, is_wanted: Callable[[], bool]) -> Any:
     """llama.cpp tells its progress once before it reads: memory is taken then, but not written."""
-    pages = large_pages.LargePages()
+    pages = large_pages.LargePages() if in_large_pages else None
 
     def tell(progress: float, _data: object) -> bool:
-        if progress == 0.0:
+        if progress == 0.0 and pages is not None:
             n = pages.ask()
             library.log.debug("large pages asked for behind %.0f MB", n / 1e6)
-        return True
+        return is_wanted()
 
     return C.llama_progress_callback(tell)
 

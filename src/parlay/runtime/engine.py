@@ -99,7 +99,7 @@ class Engine:
     ) -> None:
         """`progress` is told, on the worker's thread, what is being measured."""
         self.settings = settings
-        self._progress = progress
+        self._told = progress
         self._closing: Closing = []
         self._drafter_closing: Closing = []
         self._loading = threading.Lock()  # held by whoever loads a drafter, on any thread
@@ -108,12 +108,24 @@ class Engine:
         self._drafter_pause: DrafterPause | None = None
         try:
             self._worker = Worker(lambda: self._open(settings, controller), self._rest)
-        except BaseException:
+            self._worker.wait_until_open()
+        except BaseException:  # if interrupted, what it opens is freed once it has stopped
             self.close()
             raise
 
     def _rest(self) -> None:
         self.crews.rest()
+
+    @property
+    def _is_wanted(self) -> bool:
+        """False: it was closed before it was open."""
+        return self._worker is None or not self._worker.closed
+
+    def _progress(self, share: float, what: str) -> None:
+        """On the worker's thread; measuring stops here if nobody waits for it any more."""
+        if not self._is_wanted:
+            raise Closed("the engine was closed before it was open")
+        self._told(share, what)
 
     def _open(self, settings: EngineSettings, controller: Controller | None) -> Scheduler:
         """Load, calibrate, and put together who works in a round; runs on the worker's thread."""
@@ -139,7 +151,8 @@ class Engine:
         self._n_rows = choose_rows(settings, n_snapshots)
         room = room_for_prompts(settings)
         own_head = any(same_file(Path(name), settings.target) for name in settings.draft)
-        self.model = self._keep(Model(settings.target, replace(settings.model, own_head=own_head)))
+        model = replace(settings.model, own_head=own_head)
+        self.model = self._keep(Model(settings.target, model, lambda: self._is_wanted))
         # Beside one sequence that drafts, all others may be at the end of their prompts.
         n_outputs = max(settings.most_rows, MAX_EXACT_ROWS) + settings.context.n_sequences - 1
         given = replace(settings.context, n_batch=self._n_rows)

@@ -9,7 +9,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from parlay.errors import ParlayError
@@ -19,7 +19,9 @@ from parlay.runtime.sequence import Sequence
 
 log = logging.getLogger("parlay.runtime")
 T = TypeVar("T")
+WORKER = "parlay-worker"  # the name of its thread
 _QUIET_S = 0.5  # without anything to do: an agent's next request comes sooner
+_LOOK_UP_S = 0.2
 _REST_S = 1.0  # between looks at the machine while there is nothing to do
 
 
@@ -42,17 +44,24 @@ class Worker:
     def __init__(
         self, open_scheduler: Callable[[], Scheduler], at_rest: Callable[[], None] = _nothing
     ) -> None:
-        """`at_rest` is called now and then while there is nothing to do."""
+        """`at_rest` is called now and then while there is nothing to do. Whoever makes one waits
+        until it is open (`wait_until_open`), or closes it."""
         self._at_rest = at_rest
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._admission = threading.Lock()  # nothing slips in behind the last look at the inbox
-        opened: Future[Scheduler] = Future()
+        self._opened: Future[Scheduler] = Future()
         self._thread = threading.Thread(
-            target=self._run, args=(open_scheduler, opened), name="parlay-worker", daemon=True
+            target=self._run, args=(open_scheduler,), name=WORKER, daemon=True
         )
         self._thread.start()
-        self._scheduler = opened.result()
+
+    def wait_until_open(self) -> None:
+        """Raises what kept it from being opened. Looks up now and then: a signal that another
+        thread got does not wake this one."""
+        while not self._opened.done():
+            wait([self._opened], _LOOK_UP_S)
+        self._scheduler = self._opened.result()
 
     def submit(self, seq: Sequence) -> None:
         """Hand a sequence over; its sink will be called on the worker's thread."""
@@ -97,13 +106,13 @@ class Worker:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _run(self, open_scheduler: Callable[[], Scheduler], opened: Future[Scheduler]) -> None:
+    def _run(self, open_scheduler: Callable[[], Scheduler]) -> None:
         try:
             self._scheduler = open_scheduler()
         except BaseException as error:  # whoever opens the engine gets it, whatever it is
-            opened.set_exception(error)
+            self._opened.set_exception(error)
             return
-        opened.set_result(self._scheduler)
+        self._opened.set_result(self._scheduler)
         while not self._closed.is_set():
             self._take_in(block=self._scheduler.idle)
             if not self._closed.is_set() and not self._scheduler.idle:
