@@ -11,4 +11,3 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     app_main()
-
