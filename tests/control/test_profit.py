@@ -843,3 +843,25 @@ def test_every_draft_model_is_due_a_look_by_the_tokens_that_came() -> None:
             look = controller.hear(0, [Look(look.proposer, 0, (0.5,) * 4)] * 3, at)
         controller.observe([finished(n_context=50)])
     assert looked.count("model2") >= 0.5 * looked.count("model") > 10
+
+
+def test_after_a_busy_moment_bets_begin_again_without_a_restart() -> None:
+    """Other work made wide passes dearer than plain ones; nobody bet after that, and so nobody saw
+    that it was over."""
+    costs = table(slope=0.5, drafter=None)
+    truth, controller = costs.copy(), proven(costs, "ngram", unified=False)
+    sure, n, bets = {"ngram": draft("ngram", 0.95)}, 1, list[bool]()
+    for at in range(6000):
+        offers = sure if at % 3 else {"ngram": NO_DRAFT}  # plain passes tell how fast it is now
+        (bet,) = choose(controller, replace(view(offers, n_generated=n), n_remaining=10_000))
+        w = bet.window
+        busy = 2.0 if 100 <= at < 400 and w else 1.0
+        seconds = busy * truth.curve(50, 1).steady[1 + w]
+        proposer, sureness = ("ngram" if w else "none"), (0.95,) * w
+        told = finished(proposer, w, w, seconds, confidence=sureness, agreed={"ngram": 1})
+        controller.observe([told])
+        n += 1 + w
+        bets.append(w > 0)
+    assert sum(bets[:100]) > 50
+    assert sum(bets[300:400]) < 20
+    assert sum(bets[-600:]) > 300

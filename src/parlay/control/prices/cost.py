@@ -31,6 +31,9 @@ _CELL_RATE, _PACE_RATE = 0.05, 0.10
 _CHANGE_RATE = 0.1
 # A pass wider than what was measured has an average of so many passes as its price.
 _N_YOUNG = 4
+# What wider passes were seen to take beyond what was measured is forgotten while nobody bets, by
+# this part after so many plain passes: it may have been a busy moment, and no pass would tell.
+_FORGOTTEN, _N_PLAIN = 0.12, 64
 # What one observation may claim at most: other jobs on the machine make passes of any length.
 _LARGEST_SURPRISE = 1.5
 # A drafter whose shape must stay steady catches up token by token as far as this.
@@ -45,6 +48,8 @@ class Curve:
     """Seconds of a round by the rows of its pass, drafting apart; index 0 is never used."""
 
     __slots__ = (
+        "_measured",
+        "_n_plain",
         "changed",
         "known",
         "n_changes",
@@ -67,6 +72,8 @@ class Curve:
         self.settling_s = settling_s
         self.young: dict[int, int] = {}  # rows wider than what was measured: how often seen
         self.n_changes = self.n_settled = 1  # moments in which either was seen: a start is one
+        self._measured = list(self.steady)
+        self._n_plain = 0  # passes without a draft since something was forgotten
 
     def of(self, rows: int, changed: bool) -> float:
         """Seconds of one pass."""
@@ -95,9 +102,26 @@ class Curve:
         if rows in self.known:
             steady_s = self.steady[rows] + (steady_s - self.steady[rows]) / n
         self._extend(self.steady, last, rows, steady_s)
+        self._extend(self._measured, last, rows, steady_s)
         if self.prices_change:
             self._extend(self.changed, last, rows, steady_s + change_s)
         self.known.add(rows)
+
+    def calm_down(self, rows: int) -> None:
+        """A pass without a draft, of so many rows."""
+        self._n_plain += 1
+        if self._n_plain < _N_PLAIN:
+            return
+        self._n_plain, measured = 0, self._measured
+        pace = self.steady[rows] / measured[rows]
+        beyond = [
+            max(0.0, _FORGOTTEN * (seconds - pace * once))
+            for seconds, once in zip(self.steady, measured, strict=True)
+        ]
+        if any(beyond):
+            self.steady[:] = [s - more for s, more in zip(self.steady, beyond, strict=True)]
+            if self.prices_change:
+                self.changed[:] = [s - more for s, more in zip(self.changed, beyond, strict=True)]
 
     def learn_change(self, rows: int, seconds: float) -> None:
         """A pass of another shape than the last one took so long: what it took beyond a steady one
@@ -138,6 +162,7 @@ class Curve:
         made.steady = list(self.steady)
         made.changed = list(self.changed) if self.prices_change else made.steady
         made.known = set(self.known)
+        made._measured = list(self._measured)
         made.settling_s = self.settling_s
         made.n_changes, made.n_settled = self.n_changes, self.n_settled
         return made
@@ -319,6 +344,8 @@ class CostTable:
             both.observe_pass(rows, surprise)
         self.pace *= 1.0 + _PACE_RATE * surprise
         curve.known.add(rows)
+        if rows == n_sequences:
+            curve.calm_down(rows)
 
     def observe_settling(self, rows: int, n_context: int, n_sequences: int, seconds: float) -> None:
         """The second pass of a new shape took `seconds`."""
