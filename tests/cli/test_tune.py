@@ -9,7 +9,7 @@ import pytest
 
 from parlay.cli.tune import _verdict
 from parlay.deployment import load_deployment
-from parlay.errors import BadRequest
+from parlay.errors import BadRequest, ModelFileError
 from parlay.pairing.manifest import user_manifest
 from parlay.tuning.outcome import TOO_LATE, Outcome, Row
 from parlay.tuning.race import TuningRace
@@ -104,3 +104,13 @@ def test_from_a_name_on_the_hub_to_a_deployment(
     assert user_manifest().pairs
     assert found["submission"] is None  # of two prompts of one's own: the map would refuse it
     assert "no submission" in done.stderr and "send a whole run of a built-in suite" in done.stderr
+
+
+def test_what_is_no_model_is_not_raced_and_leaves_no_deployment(
+    here: Path, tiny_llama: Path
+) -> None:
+    (here / "cut.gguf").write_bytes(tiny_llama.read_bytes()[:5000])
+    for name in ("nowhere.gguf", "cut.gguf"):
+        done = call("tune", name, "--prompts", "mine.jsonl")
+        assert isinstance(done.exception, ModelFileError) and name in done.exception.message
+    assert not (here / "speculative-deploy.yaml").exists()

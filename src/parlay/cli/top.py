@@ -57,6 +57,8 @@ def top(
     base = url.rstrip("/").removesuffix("/v1")
     try:
         client = httpx.Client(base_url=base, headers=headers, timeout=_TIMEOUT)
+        if client.base_url.scheme not in ("http", "https"):
+            raise httpx.InvalidURL("no scheme")
     except (httpx.InvalidURL, UnicodeError):
         raise BadRequest(f"{url!r:.80} is no address; try http://127.0.0.1:8080") from None
     with client:

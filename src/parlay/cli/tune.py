@@ -27,6 +27,7 @@ from parlay.errors import BadRequest
 from parlay.hub.name import is_name
 from parlay.hub.place import Entry
 from parlay.hub.resolving import resolve_model
+from parlay.llama.facts import read_facts
 from parlay.results import community
 from parlay.results.record import dump
 from parlay.results.submission import build, refuse_leaks
@@ -102,6 +103,7 @@ def tune(options: TuneOptions) -> None:
     began = time.monotonic()
     _check_out(options.out)
     path = resolve_model(options.target, _say)
+    read_facts(path)  # what is no model is not raced
     found, work = _candidates(path, options), options.workload()
     opener = Opener(path, work.raw, options.loading())
     with tempfile.TemporaryDirectory(prefix="parlay-tune-") as folder, _bar() as show:

@@ -212,7 +212,9 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(2048)
     except OSError as error:
         listener.close()
-        raise ParlayError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        raise ParlayError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --host or --port"
+        ) from None
     return listener
 
 

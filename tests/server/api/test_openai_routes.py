@@ -115,3 +115,12 @@ def test_earlier_calls_are_written_out_where_the_template_knows_no_tools(routed:
     prompt = ask(routed, "/apply-template", messages=messages, tools=offered).json()["prompt"]
     written = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
     assert f"Let me see.\n{written}" in prompt
+
+
+def test_the_model_is_found_by_its_name_and_no_other_is(routed: Running) -> None:
+    (only,) = httpx.get(f"{routed.url}/v1/models").json()["data"]
+    assert httpx.get(f"{routed.url}/v1/models/{only['id']}").json() == only
+    missing = httpx.get(f"{routed.url}/v1/models/some/other")
+    assert missing.status_code == 404
+    assert missing.json()["error"]["code"] == "model_not_found"
+    assert only["id"] in missing.json()["error"]["message"]

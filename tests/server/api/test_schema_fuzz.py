@@ -32,6 +32,7 @@ OPERATIONS = {
     "POST /tokenize",
     "POST /detokenize",
     "GET /v1/models",
+    "GET /v1/models/{name}",
     "GET /health",
     "GET /memory",
     "DELETE /memory",

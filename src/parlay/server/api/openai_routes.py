@@ -88,10 +88,24 @@ async def apply_template(request: Request, body: TemplateRequest) -> dict[str, s
 
 @router.get("/v1/models", summary="The one model that is served")
 async def models(request: Request) -> dict[str, Any]:
+    return {"object": "list", "data": _models(request)}
+
+
+@router.get("/v1/models/{name:path}", summary="The same, by its name")
+async def model(request: Request, name: str) -> dict[str, Any]:
+    found = _models(request)
+    for each in found:
+        if each["id"] == name:
+            return each
+    known = ", ".join(each["id"] for each in found)
+    raise failures.Failure(404, f"no model {name!r} here; there is {known}", code="model_not_found")
+
+
+def _models(request: Request) -> list[dict[str, Any]]:
     service = service_of(request)
     names = service.deployment.model.alias or (service.model_name,)
     common = {"object": "model", "created": int(service.started), "owned_by": "parlay"}
-    return {"object": "list", "data": [{"id": name, **common} for name in names]}
+    return [{"id": name, **common} for name in names]
 
 
 @router.post("/v1/embeddings", summary="Refused", status_code=501, response_model=None)

@@ -243,7 +243,9 @@ class Planner:
             raise BadRequest(f"n is {body.n}; this server makes at most {server.max_n} answers")
         limit = min(server.max_prompt_tokens or self._context_size, self._context_size - 1)
         if n_prompt > limit:
-            raise PromptTooLong(f"the prompt has {n_prompt} tokens; this server takes {limit}")
+            raise PromptTooLong(
+                f"the prompt has {n_prompt} tokens; this server takes {limit}: shorten it"
+            )
 
     def _n_answer(self, wanted: int | None, n_prompt: int) -> int:
         """Absent: as much as the context holds after the prompt."""
