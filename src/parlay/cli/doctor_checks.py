@@ -6,6 +6,7 @@ Reads the deployment, headers, records and the machine; loads no model and chang
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -155,7 +156,8 @@ def _baseline(patient: Patient) -> Iterator[Finding]:
     if drafter is None:
         yield Finding("acceptance baseline", "ok", "no draft model: nothing to measure ahead")
         return
-    todo = f"run parlay pair check {patient.target.name} {drafter.name} --measure --cycles 100"
+    files = shlex.join([str(patient.target), str(drafter)])
+    todo = f"run parlay pair check {files} --measure --cycles 100"
     known = load_baseline(patient.target, drafter)
     if known is None:
         yield Finding("acceptance baseline", "fail", "none for exactly these files", todo)

@@ -68,6 +68,11 @@ class UvicornServer(uvicorn.Server):
             self.force_exit = True
             if self.service is not None:
                 self.service.cancel_all()
+        elif n := len(self.server_state.tasks):
+            seconds = self.config.timeout_graceful_shutdown
+            log.warning(
+                "ending: %d request(s) under way, %s s for them; once more ends at once", n, seconds
+            )
         if self.service is not None:
             self.service.draining = True
         self.should_exit = True
