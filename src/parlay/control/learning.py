@@ -155,9 +155,7 @@ class Learner:
                 request.looking = ""
         if not n_made or request.asked in view.offers:
             return
-        if (
-            JOINED in r.proposer
-        ):  # what of it is the model's is not told: it has read what was there
+        if JOINED in r.proposer:  # what of it is the model's is not told
             request.has_read(request.asked, 0, but=0)
             return
         # It never read its own last token; if any was rejected, only the target's is new to it.

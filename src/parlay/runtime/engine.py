@@ -419,6 +419,7 @@ class Engine:
                 self._pause_unless_paid({})
                 self._forget_drafters()
                 self.target.release()
+                self._scheduler.spoiled = self._spoiled()
                 raise
             self._drafter_closing = closing
 
