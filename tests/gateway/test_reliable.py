@@ -135,3 +135,31 @@ def test_work_that_ends_is_begun_anew_and_told() -> None:
     told = asyncio.run(main())
     assert any("the observed failed (ValueError)" in text for text in told)
     assert any("the observed ended" in text for text in told)
+
+
+@pytest.mark.parametrize(("n_cut", "well"), [(1, True), (2, False)])
+def test_a_connection_that_is_closed_as_it_is_taken_up_is_not_a_server_that_is_gone(
+    n_cut: int, well: bool
+) -> None:
+    """It took a server out for a while, and its pool with it."""
+    left = n_cut
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal left
+        await reader.readline()
+        left -= 1
+        if left < 0:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        writer.close()
+
+    async def look() -> str | None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        up = Upstream(Pool(name="one", urls=(url,)), url, GatewaySection(health_timeout_s=30))
+        try:
+            return (await up.fetch("/health")).problem
+        finally:
+            await up.close()
+            server.close()
+
+    assert asyncio.run(look()) == (None if well else "unreachable")

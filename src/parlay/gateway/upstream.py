@@ -105,13 +105,21 @@ class Upstream:
     async def fetch(self, path: str) -> Fetched:
         """A page, as far as it comes in time and is of a sane size."""
         try:
-            return await asyncio.wait_for(self._fetch(path), self._check_s)
+            return await asyncio.wait_for(self._fetch_again(path), self._check_s)
         except (httpx.TimeoutException, asyncio.TimeoutError):
             return Fetched(problem="timeout", detail=f"no answer in {self._check_s:g} s")
         except (httpx.HTTPError, RuntimeError) as error:  # it may have been closed meanwhile
             return Fetched(
                 problem="unreachable", detail=one_line(str(error) or type(error).__name__)
             )
+
+    async def _fetch_again(self, path: str) -> Fetched:
+        """A server may close a connection in the moment in which it is taken up again: that says
+        nothing of it, and another one is tried."""
+        try:
+            return await self._fetch(path)
+        except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+            return await self._fetch(path)
 
     async def _fetch(self, path: str) -> Fetched:
         found = bytearray()
