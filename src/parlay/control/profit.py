@@ -122,9 +122,11 @@ class ProfitController(Learner):
     def _follow(self, view: View, n_sequences: int) -> FollowedRequest:
         """The request behind a view; a slot whose answer is no longer than before has a new one."""
         request = self._requests.get(view.seq_id)
-        last = None if request is None else request.view
-        is_new = last is None or view.answer != last.answer or view.n_generated <= last.n_generated
-        if request is None or is_new:
+        if (
+            request is None
+            or view.answer != request.view.answer
+            or view.n_generated <= request.view.n_generated
+        ):
             request = self._requests[view.seq_id] = FollowedRequest(view)
             self.account.open(view.seq_id)
             self._both = None  # what is ready was drafted beside a prompt: no price of a round's
@@ -272,7 +274,8 @@ class ProfitController(Learner):
                     self._streak = Streak(request.view, taken, self._last_streak)
             else:
                 look = self._look(request, market)
-                request.asked = "none" if look is None else look.proposer
+                if look is not None:
+                    request.asked = look.proposer
                 choices[seq_id] = _shaped(look or _decline(request.view), padded.widths)
         return choices
 

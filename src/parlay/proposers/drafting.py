@@ -83,11 +83,11 @@ class Drafting:
 
     def ready(self, tokens: Sequence[int]) -> Ready:
         """How much of it is a draft for a text, and what was drafted ahead since the last look."""
-        n, first = self.n_agreed(tokens), self.n_told
+        # What is bound to one draw or grammar is not gone on with.
+        n, first = None if self.ask.bound else self.n_agreed(tokens), self.n_told
         self.n_told = len(self.tokens)
         new = self.hidden_s[first : self.n_told]
-        lost = n is None or self.ask.bound  # such a draft is not gone on with
-        return Ready(0 if lost else self.n_told - (n or 0), len(new) - new.count(0.0), sum(new))
+        return Ready(0 if n is None else self.n_told - n, len(new) - new.count(0.0), sum(new))
 
     def take_up(self, ask: Ask) -> bool:
         """Go on for a later ask; whether anything of this is a draft for it."""

@@ -414,7 +414,7 @@ class Engine:
             self._forget_drafters()
             self._free_drafters()
             try:
-                self._bet_on(made)
+                self._take_on(made)
             except BaseException:  # whoever loaded them frees them
                 self._pause_unless_paid({})
                 self._forget_drafters()
@@ -428,7 +428,7 @@ class Engine:
             self.bets.absent.setdefault(name, Fallback.DRAFTER_LOADING)
         self.ask(take_over).result()  # whoever loads them hears if the target refuses one
 
-    def _bet_on(self, made: Mapping[str, Proposer]) -> None:
+    def _take_on(self, made: Mapping[str, Proposer]) -> None:
         self._attach(made)
         self._scheduler.spoiled = self._spoiled()
         self.bets.proposers |= made
