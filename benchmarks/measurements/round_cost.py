@@ -98,7 +98,8 @@ class Text:
         lines = rng.integers(1, WORDS, (CONTEXT // 8, 8))
         lines[1::4] = lines[::4]
         if script.text == "chat":
-            lines = np.minimum(rng.zipf(1.2, CONTEXT), script.n_vocab - 1)
+            most = script.n_vocab - 2  # the next one is what is said wrongly
+            lines = np.minimum(rng.zipf(1.2, CONTEXT), most)
         if script.text == "again":
             lines = np.resize(lines[:5], lines.shape)
         self.tokens: list[int] = [int(token) for token in lines.ravel()]

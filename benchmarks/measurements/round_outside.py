@@ -73,6 +73,8 @@ WATCHED = (
     (ProfitController, "choose", "choose"),
     (Bets, "_drafts", "ask the draft model"),
     (DraftModel, "propose", "draft: the loop"),
+    (Context, "start", "hand passes over, drafted ones too"),
+    (Context, "fetch", "hand passes over, drafted ones too"),
     (drafting.Drafting, "add", "draft: the loop"),
     (drafting, "likeliest", "draft: rows of logits"),
     (drafting, "confidence", "draft: rows of logits"),
@@ -93,6 +95,7 @@ WATCHED = (
     (Context, "truncate", "cut caches"),
     (Context, "length", "cut caches"),
 )
+_WAITED_S = 2e-5  # a fetch that takes longer has waited
 _LEAST_US = 0.5  # a stage that is told
 REST = "the rest of the step"
 ORDER = tuple(dict.fromkeys((*(stage for _, _, stage in WATCHED), REST)))
@@ -190,11 +193,18 @@ class Meter:
         self._start(spans)
 
     def fetch(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
-        """When a pass ended that was only started is not seen: it takes as long as the last one."""
-        found, ended = self._fetch(spans), time.perf_counter()
-        first_s, n = self._begun[0], len(self._begun)
-        self._between.drafted(first_s, min(ended, first_s + n * self._draft_s))
-        self._begun = []
+        """Passes that were started run one after the other. When one ended is seen where it is
+        waited for; else it takes as long as the last one that was."""
+        busy, begun, self._begun = self._passes.busy_s, self._begun, []
+        found = self._fetch(spans)
+        ended, waited = time.perf_counter(), self._passes.busy_s - busy > _WAITED_S
+        free = 0.0
+        for began in begun:
+            first, free = max(began, free), max(began, free) + self._draft_s
+            self._between.drafted(first, min(free, ended))
+        if waited:
+            self._between.drafted(min(free, ended), ended)
+            self._draft_s = (ended - begun[0]) / len(begun)
         return found
 
     def watch(self, drafter: DraftModel | DraftAhead) -> None:

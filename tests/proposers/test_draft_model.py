@@ -230,6 +230,97 @@ def test_a_drafter_that_fails_while_it_sets_out_knows_nothing_of_its_cache_any_m
     assert draft.tokens == greedy(LOGITS, tokens, 4)
 
 
+# -- running on --------------------------------------------------------------------------------
+
+
+def test_where_a_draft_is_gone_on_with_the_next_pass_is_begun_before_it_is_asked_for() -> None:
+    model = Steady(LOGITS, N_VOCAB)
+    proposer, tokens = drafter(model), [1, 2, 3]
+    (draft,) = proposer.propose([Ask(0, tokens, 4, ahead=True)])
+    assert draft.tokens == greedy(LOGITS, tokens, 4)
+    assert model.cache[0] == [*tokens, *draft.tokens]
+    model.shapes.clear()
+    chain = proposer.chain(0)
+    assert chain is not None
+    proposer.go_on([chain])
+    assert model.shapes == []  # it was under way
+    proposer.go_on([chain])
+    assert model.shapes == [(1,)]
+    assert tuple(chain.tokens) == greedy(LOGITS, tokens, 6)
+
+
+def test_a_draft_that_ends_early_has_its_next_pass_under_way() -> None:
+    model = Steady(LOGITS, N_VOCAB)
+    proposer, tokens = drafter(model), [1, 2, 3]
+    ask = Ask(0, tokens, 6, keep_going=lambda sure: len(sure) < 2, ahead=True)
+    (draft,) = proposer.propose([ask])
+    assert draft.tokens == greedy(LOGITS, tokens, 2)
+    model.shapes.clear()
+    text = [*tokens, *draft.tokens[:1]]  # as if one more was wanted of it
+    (more,) = proposer.propose([Ask(0, text, 2, keep_going=lambda _: True, ahead=False)])
+    assert more.tokens == greedy(LOGITS, text, 2)
+    assert model.shapes == []
+
+
+def test_nothing_is_begun_behind_an_end_or_on_a_cpu_or_for_a_draft_of_one_place() -> None:
+    text = [1, 2, 3]
+    last = greedy(LOGITS, text, 2)[-1]
+    for model, ends, rejects in (
+        (Steady(LOGITS, N_VOCAB), frozenset({last}), False),
+        (ScriptedModel(LOGITS, N_VOCAB), frozenset[int](), False),
+        (Steady(LOGITS, N_VOCAB), frozenset[int](), True),
+    ):
+        proposer = drafter(model, ends=ends)
+        proposer.propose([Ask(0, text, 2, ahead=True, rejection=rejects)])
+        assert len(model.cache[0]) == len(text) + 1
+
+
+def test_what_was_begun_for_one_text_is_read_again_once_another_one_was_drafted_for() -> None:
+    model = Steady(LOGITS, N_VOCAB)
+    proposer = drafter(model)
+    proposer.propose([Ask(0, [1, 2, 3], 3, ahead=True)])
+    proposer.propose([Ask(1, [3, 2, 1], 3, ahead=True)])
+    chains = [proposer.chain(seq_id) for seq_id in (0, 1)]
+    proposer.go_on([chain for chain in chains if chain is not None])
+    for chain, text in zip(chains, ([1, 2, 3], [3, 2, 1]), strict=True):
+        assert chain is not None and tuple(chain.tokens) == greedy(LOGITS, text, 4)
+
+
+AHEAD_STEPS = st.tuples(st.integers(0, 1), EVENTS, st.sampled_from([1, 3, 6]), st.integers(0, 4))
+
+
+@settings(max_examples=100)
+@given(
+    steps=st.lists(AHEAD_STEPS, min_size=4, max_size=20),
+    steady=st.booleans(),
+    eager=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_whatever_happens_drafts_that_are_gone_on_with_are_the_models_own(
+    steps: list[tuple[int, tuple[str, int], int, int]], steady: bool, eager: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    model = (Steady if steady else ScriptedModel)(LOGITS, N_VOCAB, context_size=500)
+    proposer = drafter(model)
+    texts = {i: Text([i + 1, 2, 3]) for i in range(2)}
+    for seq_id, (event, n), window, n_further in steps:
+        text = texts[seq_id]
+        happen(proposer, seq_id, text, event, n, rng)
+        if eager:
+            proposer.set_out(Ask(seq_id, text.tokens, window))
+        (draft,) = proposer.propose([Ask(seq_id, text.tokens, window, ahead=n % 3 > 0)])
+        assert draft.tokens == greedy(LOGITS, text.tokens, window)
+        chain = proposer.chain(seq_id)
+        assert chain is not None
+        for _ in range(n_further):
+            proposer.go_on([chain])
+        said = greedy(LOGITS, text.tokens, len(chain.tokens) - chain.n_past)
+        assert tuple(chain.tokens[chain.n_past :]) == said
+        own = [*text.tokens, *said]
+        assert model.cache[seq_id] == own[: len(model.cache[seq_id])]
+        text.draft = said
+
+
 # -- shapes ------------------------------------------------------------------------------------
 
 

@@ -276,7 +276,7 @@ def test_a_prompt_read_along_needs_one_pass_before_its_first_draft(
     made.meanwhile = lambda: None
     made.drafter.shapes.clear()
     made.ahead.propose([Ask(0, seq.tokens, 1)])
-    assert made.drafter.shapes == [(1,)]
+    assert made.drafter.shapes == [(1,), (1,)]  # its own, and the one that it goes on with
 
 
 def test_an_answers_first_draft_is_ready_when_the_target_has_read_its_prompt(

@@ -1,4 +1,4 @@
-"""Who drafted for the last round sets out on the next draft before the bets are weighed."""
+"""Who drafted for the last round sets out on the next draft as soon as the text is known."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from parlay.control.controller import Choice, FixedWindow, View, plain
-from parlay.decoding.round import Fallback
+from parlay.decoding.round import Fallback, Round
 from parlay.errors import DecodeError
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.proposer import Ask
+from parlay.runtime import bets as betting
+from parlay.runtime import scheduler as scheduling
 from parlay.runtime.request import Request
 from parlay.testing import ScriptedModel
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig
@@ -81,3 +83,59 @@ def test_who_fails_to_set_out_costs_no_word(caplog: pytest.LogCaptureFixture) ->
     assert rig.text(seq) == plain_text(REQUEST)
     assert all(r.fallback is not Fallback.DRAFT_ERROR for r in seq.rounds)
     assert "failed to set out" in caplog.text
+
+
+class Learning(ByTurns):
+    """Writes down when it learns and chooses."""
+
+    def __init__(self, window: int, told: list[str]) -> None:
+        super().__init__(window)
+        self._told = told
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        self._told.append("learn")
+
+    def choose(self, views: Sequence[View]) -> list[Choice]:
+        self._told.append("choose")
+        return super().choose(views)
+
+
+def test_it_has_set_out_when_the_step_ends_before_anything_is_learned_or_weighed() -> None:
+    told, drafter = list[str](), Drafter()
+    rig = Rig(proposers={"model": drafter}, controller=Learning(3, told))
+    rig.target.steady = True  # what a pass shows is learned later
+    seq = rig.add(REQUEST)
+    while seq.n_pending > 1:
+        rig.scheduler.step()
+    told.clear()
+    rig.scheduler.step()
+    assert drafter.set_out_at == [len(seq.tokens)]
+    assert told == ["choose"]  # of the round that ended
+    rig.finish()
+
+
+def test_what_it_took_is_drafting_of_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = Drafter()
+    rig = Rig(proposers={"model": drafter}, window=3)
+    clock = Clock(monkeypatch)
+    set_out = drafter.set_out
+
+    def slowly(ask: Ask) -> None:
+        clock.now += 1.0
+        set_out(ask)
+
+    monkeypatch.setattr(drafter, "set_out", slowly)
+    (seq,) = rig.run(REQUEST)
+    assert [r.timing.draft_s for r in seq.rounds] == [
+        1.0 if i and i <= len(drafter.set_out_at) else 0.0 for i in range(len(seq.rounds))
+    ]
+    assert all(r.timing.overhead_s == 0.0 for r in seq.rounds)
+
+
+class Clock:
+    """Time that goes by only where a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        for module in (scheduling, betting):
+            monkeypatch.setattr(module, "perf_counter", lambda: self.now)

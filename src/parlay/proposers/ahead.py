@@ -121,6 +121,8 @@ class DraftAhead:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+        if self.always:
+            asks = [replace(ask, ahead=True) for ask in asks]
         return self.drafter.propose(asks)
 
     def set_out(self, ask: Ask) -> None:

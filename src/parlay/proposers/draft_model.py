@@ -37,15 +37,21 @@ class _Cached:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """The pass that a draft begins with, started before anybody asked for the draft."""
+    """A pass that was started before anybody asked for what it says: a draft begins with it, or
+    goes on with it."""
 
     span: Span
-    n_tokens: int  # of the text
+    n_tokens: int  # of the text, what is drafted of it included
+    chain: Drafting | None = None  # the draft that it goes on with
 
     def is_for(self, drafting: Drafting) -> bool:
+        if drafting.begins + len(drafting.tokens) != self.n_tokens:
+            return False
+        if drafting.tokens:
+            return drafting is self.chain
         ask = drafting.ask
-        same = ask.seq_id == self.span.seq_id and len(ask.tokens) == self.n_tokens
-        return same and not drafting.tokens and ask.tokens[-1] == self.span.tokens[0]
+        same = ask.seq_id == self.span.seq_id and ask.tokens[-1] == self.span.tokens[0]
+        return same and self.chain is None
 
 
 class DraftModel:
@@ -93,12 +99,14 @@ class DraftModel:
 
     def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
         drafting = [self._drafting(ask) for ask in asks]
-        lacking = (d for d in drafting if self._has_room(d.ask) and d.lacks_more)
-        # llama.cpp batches neighbouring sequences only if their ids come in order.
-        going = sorted(lacking, key=lambda d: d.ask.seq_id)
+        going = [d for d in drafting if self._has_room(d.ask) and d.lacks_more]
+        if len(going) > 1:  # llama.cpp batches neighbours only if their ids come in order
+            going.sort(key=lambda d: d.ask.seq_id)
         rows = self._catch_up(going)
         if len(going) == 1:
-            self._go_on_alone(going[0], rows[0][-1])
+            runs_on = going[0].ask.ahead and self._model.steady and not going[0].ask.bound
+            go_on = self._run_on if runs_on else self._go_on_alone
+            go_on(going[0], rows[0][-1])
             going = []
         while going:
             on = list[Drafting]()
@@ -228,8 +236,14 @@ class DraftModel:
     def _missing(self, drafting: Drafting) -> list[int]:
         """Cut the cache to what it shares with the sequence; return what it lacks, at least one."""
         if drafting.tokens:  # drafted before: all but the last one was read then
-            return drafting.tokens[-1:]
+            return self._last(drafting)
         return self._lacking(drafting.ask.seq_id, drafting.ask.tokens)
+
+    def _last(self, drafting: Drafting) -> list[int]:
+        """The last token of a draft, to be read; the cache may have it from a pass whose row
+        nobody took."""
+        self._cut(drafting.ask.seq_id, drafting.begins + len(drafting.tokens) - 1)
+        return drafting.tokens[-1:]
 
     def _lacking(self, seq_id: int, tokens: Sequence[int]) -> list[int]:
         slot = self._slot(seq_id)
@@ -243,11 +257,10 @@ class DraftModel:
 
     def _catch_up(self, going: Sequence[Drafting]) -> list[Rows]:
         """Feed every sequence's missing tokens; return their rows, those of the last ones last."""
-        begun, self._begun = self._begun, None
-        if begun is not None and len(going) == 1 and begun.is_for(going[0]):
-            rows = self._model.fetch([begun.span])
+        begun = self._fetched(going)
+        if begun is not None:
             self._mark(going)
-            return rows
+            return begun
         missing = {d.ask.seq_id: self._missing(d) for d in going}
         share = self._limits.n_batch // max(1, len(missing))
         largest = 1 if self._model.steady else share  # the longest span that may carry logits
@@ -261,6 +274,13 @@ class DraftModel:
         rows = self._decode(missing, n_logits=1)
         self._mark(going)
         return rows
+
+    def _fetched(self, going: Sequence[Drafting]) -> list[Rows] | None:
+        """What a pass says that was begun for just this draft."""
+        begun, self._begun = self._begun, None
+        if begun is None or len(going) != 1 or not begun.is_for(going[0]):
+            return None
+        return self._model.fetch([begun.span])
 
     def _mark(self, going: Sequence[Drafting]) -> None:
         """Where a cache that cannot be cut comes back to, if the draft fails."""
@@ -298,14 +318,32 @@ class DraftModel:
             cached.append(last[0])
             row = decode(spans)[0][-1]
 
+    def _run_on(self, d: Drafting, row: Row) -> None:
+        """The same where the drafter goes on beside the target's pass: the next token is read
+        while it is weighed whether this draft wants it, and while the target's pass is made up."""
+        cached, tokens, model = self._cached[d.ask.seq_id].tokens, d.tokens, self._model
+        span = Span(d.ask.seq_id, 0, last := [0], 1)
+        spans, ends, n_most = [span], self._limits.ends, model.context_size - d.begins
+        wanted = d.add(row)
+        while tokens and tokens[-1] not in ends and len(tokens) < n_most:
+            last[0], span.start = tokens[-1], len(cached)
+            model.start(spans)
+            cached.append(last[0])
+            if not (wanted and d.worth_going_on):
+                self._begun = _Begun(span, len(cached), d)
+                return
+            wanted = d.add(model.fetch(spans)[0][-1])
+
     def _advance(self, going: Sequence[Drafting]) -> list[Rows]:
         """Every draft's last token, one row each: the shape stays the same from pass to pass."""
         if not going:
             return []
-        self._begun = None
+        begun = self._fetched(going)
+        if begun is not None:
+            return begun
         spans = []
         for d in going:
-            cached = self._cached[d.ask.seq_id].tokens
-            spans.append(Span(d.ask.seq_id, len(cached), d.tokens[-1:], 1))
-            cached.append(d.tokens[-1])
+            last, cached = self._last(d), self._cached[d.ask.seq_id].tokens
+            spans.append(Span(d.ask.seq_id, len(cached), last, 1))
+            cached.extend(last)
         return self._model.decode(spans)

@@ -41,6 +41,7 @@ class Ask:
     owner: str = ""  # whose request it is
     n_ahead: int = 0  # of the tokens, the last ones: drafted by another, not committed
     until: Until | None = None
+    ahead: bool = False  # whether to draft on while the target verifies this
 
     @property
     def bound(self) -> bool:

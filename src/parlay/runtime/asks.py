@@ -24,6 +24,7 @@ def model_ask(seq: Sequence, choice: Choice) -> Ask:
         n_prompt=len(request.prompt),
         constraint=seq.constraint,
         owner=request.memory,
+        ahead=choice.ahead,
     )
 
 

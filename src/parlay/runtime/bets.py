@@ -144,7 +144,6 @@ class Bets:
             view = self._copied(sequences, frame)
             if view is not None and (again := self._again(sequences[0], view)) is not None:
                 return [again]
-            self._set_out(sequences)
             self.learn_last()
             if view is not None or not self._rests_on(sequences, frame):
                 return self._weigh(sequences, frame, view)
@@ -176,19 +175,21 @@ class Bets:
         if bet.draft.tokens and bet.choice.proposer in self._free and seq.constraint is None:
             self._hoped = seq, seq.n_generated + len(bet.draft.tokens) + 1
 
-    def _set_out(self, sequences: Seq[Sequence]) -> None:
-        """Whoever drafted for the last round is likely to be asked again: a draft model that can
-        begins with what is new of the text, while that is learned from and the bets are weighed."""
+    def set_out(self, seq: Sequence) -> float:
+        """A pass has told what one text says next. Whoever drafted for it is likely to be asked
+        again: a draft model that can begins with what is new, while that is learned from and the
+        bets are weighed. Returns the seconds that it took, which are the next round's."""
         modelled, self._modelled = self._modelled, None
-        if modelled is None or len(sequences) > 1 or modelled[0] is not sequences[0]:
-            return
-        seq, choice = modelled
+        if modelled is None or modelled[0] is not seq or seq.done or seq.n_remaining <= 1:
+            return 0.0
+        started, choice = perf_counter(), modelled[1]
         proposer = self.proposers.get(choice.proposer)
-        if proposer is not None and sets_out(proposer) and seq.n_remaining > 1:
+        if proposer is not None and sets_out(proposer):
             try:
                 proposer.set_out(model_ask(seq, choice))
             except Exception as error:
                 self._faults.tell(f"the proposer {choice.proposer} failed to set out", error)
+        return perf_counter() - started
 
     def _rests_on(self, sequences: Seq[Sequence], frame: Frame) -> bool:
         """Whether the coming round is plain as an earlier one was."""

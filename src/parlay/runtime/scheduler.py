@@ -102,6 +102,7 @@ class Scheduler:
         self._active: list[Sequence] = []
         self._reading = False  # whether a pass was only started
         self._beside = False  # whether a drafter went on beside the last pass
+        self._begun_s = 0.0  # spent on the next draft since then
         self._made: TargetPass | None = None  # under way
         self._unlearned: PassOutcome | None = None
         self._untold: PassTold | None = None
@@ -235,7 +236,7 @@ class Scheduler:
         if not sequences:
             return
         self._wait_for_prompts(sequences)
-        started = perf_counter()
+        started, self._begun_s = perf_counter() - self._begun_s, 0.0
         made = self._propose(sequences, betting)
         drafted, busy = perf_counter(), self.target.busy_s
         try:
@@ -266,6 +267,7 @@ class Scheduler:
         )
         unready = self.spoiled or self._unready
         self._unlearned = PassOutcome(made, rounds, timing, unready, self._beside)
+        self._begun_s = self.bets.set_out(rounds[0][0].seq) if len(rounds) == 1 else 0.0
         # A first token is waited for: the next pass has a new shape, and takes long to be launched.
         if made.reads_prompt or not self.target.steady:
             self._catch_up()
