@@ -256,24 +256,28 @@ def found_of(kind: str, steps: Sequence[Step]) -> list[Outside]:
             mean_us = statistics.fmean(step.us for step in own)
             drafted = statistics.fmean(step.n_drafted for step in own)
             stages = {name: _mean_us(name, own) for name in ORDER}
-            n, gaps = len(own), _gaps_us([step.gaps for step in own if step.gaps is not None])
+            n, gaps = len(own), _gaps_us(own)
             found.append(
                 Outside(kind, drafts, us, own_us, rows_us, ms, mean_us, n, drafted, stages, gaps)
             )
     return found
 
 
-def _gaps_us(gaps: Sequence[Gaps]) -> dict[str, float]:
+def _gaps_us(steps: Sequence[Step]) -> dict[str, float]:
     """Medians; what is between two passes of the draft model, for each of its tokens."""
+    gaps = [step.gaps for step in steps if step.gaps is not None]
     if not gaps:
         return {}
     amid = [gap.amid_s / (gap.n_passes - 1) for gap in gaps if gap.n_passes > 1]
+    others = [step.us for step in steps if step.gaps is None]
     return {
         "before": 1e6 * statistics.median(gap.before_s for gap in gaps),
         "amid, each": 1e6 * statistics.median(amid) if amid else 0.0,
         "after": 1e6 * statistics.median(gap.after_s for gap in gaps),
         "passes": statistics.fmean(gap.n_passes for gap in gaps),
         "rounds": len(gaps),
+        "all of it": statistics.median(step.us for step in steps if step.gaps is not None),
+        "where nobody waited": statistics.median(others) if others else 0.0,
     }
 
 
