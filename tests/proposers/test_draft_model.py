@@ -22,6 +22,7 @@ from parlay.errors import DecodeError
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.proposers import draft_model
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits, confidence
 from parlay.proposers.proposer import Ask, KeepGoing
@@ -247,6 +248,21 @@ def test_where_a_draft_is_gone_on_with_the_next_pass_is_begun_before_it_is_asked
     proposer.go_on([chain])
     assert model.shapes == [(1,)]
     assert tuple(chain.tokens) == greedy(LOGITS, tokens, 6)
+
+
+def test_the_time_of_a_pass_that_was_begun_before_counts_from_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(draft_model, "perf_counter", lambda: now)
+    proposer = drafter(Steady(LOGITS, N_VOCAB))
+    proposer.propose([Ask(0, [1, 2, 3], 4, ahead=True)])
+    now += 2.0  # the pass that goes on with the draft is under way
+    chain = proposer.chain(0)
+    assert chain is not None
+    proposer.go_on([chain])
+    proposer.go_on([chain])
+    assert chain.hidden_s[-2:] == [2.0, 0.0]
 
 
 def test_a_draft_that_ends_early_has_its_next_pass_under_way() -> None:

@@ -42,6 +42,7 @@ class _Begun:
 
     span: Span
     n_tokens: int  # of the text, what is drafted of it included
+    since: float  # when it was started
     chain: Drafting | None = None  # the draft that it goes on with
 
     def is_for(self, drafting: Drafting) -> bool:
@@ -92,7 +93,8 @@ class DraftModel:
                 span = Span(ask.seq_id, len(cached), [token], 1)
                 self._model.start([span])
                 cached.append(token)
-            self._begun = _Begun(span, len(cached))  # the text may be longer by now
+            # The text may be longer by now.
+            self._begun = _Begun(span, len(cached), perf_counter())
         except Exception:
             self._reset()
             raise
@@ -147,7 +149,7 @@ class DraftModel:
     def go_on(self, chains: Sequence[Drafting]) -> None:
         """One more token for each, whether anybody has asked for it or not."""
         try:
-            started = perf_counter()
+            started = self._since(chains)
             rows = self._advance(chains)
             seconds = perf_counter() - started
             for chain, row in zip(chains, rows, strict=True):
@@ -155,6 +157,13 @@ class DraftModel:
         except Exception:
             self._reset()
             raise
+
+    def _since(self, chains: Sequence[Drafting]) -> float:
+        """When the pass was started that is next for these; now, if it is still to come."""
+        begun = self._begun
+        if begun is None or len(chains) != 1 or not begun.is_for(chains[0]):
+            return perf_counter()
+        return begun.since
 
     def can_go_on(self, chain: Drafting) -> bool:
         """Whether another token has a place."""
@@ -327,10 +336,11 @@ class DraftModel:
         wanted = d.add(row)
         while tokens and tokens[-1] not in ends and len(tokens) < n_most:
             last[0], span.start = tokens[-1], len(cached)
+            since = perf_counter()
             model.start(spans)
             cached.append(last[0])
             if not (wanted and d.worth_going_on):
-                self._begun = _Begun(span, len(cached), d)
+                self._begun = _Begun(span, len(cached), since, d)
                 return
             wanted = d.add(model.fetch(spans)[0][-1])
 
