@@ -211,11 +211,11 @@ class Meter:
         """Its passes are llama.cpp's time, as far as they are waited for."""
         propose = drafter.propose
 
-        def timed(asks: Sequence[Ask]) -> list[Draft]:
+        def timed(asks: Sequence[Ask], **how: bool) -> list[Draft]:
             began, busy = time.perf_counter(), self._passes.busy_s
             if isinstance(drafter, DraftModel):  # it is not asked for what is ready
                 self._between.wait()
-            found = propose(asks)
+            found = propose(asks, **how)
             inside_s = min(time.perf_counter() - began, self._passes.busy_s - busy)
             self._waited_s = max(self._waited_s, inside_s)  # one asks another: it is the same
             return [self._spoiled(draft) for draft in found] if self.wrong else found

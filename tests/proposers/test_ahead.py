@@ -79,6 +79,21 @@ def other(token: int) -> int:
     return (token + 1) % N_VOCAB
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_the_next_pass_is_begun_with_a_draft_only_where_it_is_to_be_gone_on_with(
+    ahead: DraftAhead, model: Gated, goes_on: bool
+) -> None:
+    ahead.propose([Ask(0, [1, 2, 3], 2, ahead=goes_on)])
+    assert len(model.cache[0]) == 3 + 1 + goes_on  # a draft's last token is not read for it
+
+
+def test_a_draft_model_with_no_thread_of_its_own_begins_nothing_beyond_its_draft() -> None:
+    model = Gated()
+    bare = DraftModel(model, DraftLimits(frozenset(), N_VOCAB, 32))
+    bare.propose([Ask(0, [1, 2, 3], 2, ahead=True)])
+    assert len(model.cache[0]) == 3 + 1
+
+
 def begin(ahead: DraftAhead, model: Gated, text: list[int], window: int = 3) -> list[int]:
     """A draft, and the drafter goes on: its first pass has begun and waits."""
     (draft,) = ahead.propose([Ask(0, text, window)])

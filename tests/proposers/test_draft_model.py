@@ -237,7 +237,7 @@ def test_a_drafter_that_fails_while_it_sets_out_knows_nothing_of_its_cache_any_m
 def test_where_a_draft_is_gone_on_with_the_next_pass_is_begun_before_it_is_asked_for() -> None:
     model = Steady(LOGITS, N_VOCAB)
     proposer, tokens = drafter(model), [1, 2, 3]
-    (draft,) = proposer.propose([Ask(0, tokens, 4, ahead=True)])
+    (draft,) = proposer.propose([Ask(0, tokens, 4)], runs_on=True)
     assert draft.tokens == greedy(LOGITS, tokens, 4)
     assert model.cache[0] == [*tokens, *draft.tokens]
     model.shapes.clear()
@@ -256,7 +256,7 @@ def test_the_time_of_a_pass_that_was_begun_before_counts_from_its_start(
     now = 100.0
     monkeypatch.setattr(draft_model, "perf_counter", lambda: now)
     proposer = drafter(Steady(LOGITS, N_VOCAB))
-    proposer.propose([Ask(0, [1, 2, 3], 4, ahead=True)])
+    proposer.propose([Ask(0, [1, 2, 3], 4)], runs_on=True)
     now += 2.0  # the pass that goes on with the draft is under way
     chain = proposer.chain(0)
     assert chain is not None
@@ -268,12 +268,12 @@ def test_the_time_of_a_pass_that_was_begun_before_counts_from_its_start(
 def test_a_draft_that_ends_early_has_its_next_pass_under_way() -> None:
     model = Steady(LOGITS, N_VOCAB)
     proposer, tokens = drafter(model), [1, 2, 3]
-    ask = Ask(0, tokens, 6, keep_going=lambda sure: len(sure) < 2, ahead=True)
-    (draft,) = proposer.propose([ask])
+    ask = Ask(0, tokens, 6, keep_going=lambda sure: len(sure) < 2)
+    (draft,) = proposer.propose([ask], runs_on=True)
     assert draft.tokens == greedy(LOGITS, tokens, 2)
     model.shapes.clear()
     text = [*tokens, *draft.tokens[:1]]  # as if one more was wanted of it
-    (more,) = proposer.propose([Ask(0, text, 2, keep_going=lambda _: True, ahead=False)])
+    (more,) = proposer.propose([Ask(0, text, 2, keep_going=lambda _: True)])
     assert more.tokens == greedy(LOGITS, text, 2)
     assert model.shapes == []
 
@@ -287,15 +287,15 @@ def test_nothing_is_begun_behind_an_end_or_on_a_cpu_or_for_a_draft_of_one_place(
         (Steady(LOGITS, N_VOCAB), frozenset[int](), True),
     ):
         proposer = drafter(model, ends=ends)
-        proposer.propose([Ask(0, text, 2, ahead=True, rejection=rejects)])
+        proposer.propose([Ask(0, text, 2, rejection=rejects)], runs_on=True)
         assert len(model.cache[0]) == len(text) + 1
 
 
 def test_what_was_begun_for_one_text_is_read_again_once_another_one_was_drafted_for() -> None:
     model = Steady(LOGITS, N_VOCAB)
     proposer = drafter(model)
-    proposer.propose([Ask(0, [1, 2, 3], 3, ahead=True)])
-    proposer.propose([Ask(1, [3, 2, 1], 3, ahead=True)])
+    proposer.propose([Ask(0, [1, 2, 3], 3)], runs_on=True)
+    proposer.propose([Ask(1, [3, 2, 1], 3)], runs_on=True)
     chains = [proposer.chain(seq_id) for seq_id in (0, 1)]
     proposer.go_on([chain for chain in chains if chain is not None])
     for chain, text in zip(chains, ([1, 2, 3], [3, 2, 1]), strict=True):
@@ -324,7 +324,7 @@ def test_whatever_happens_drafts_that_are_gone_on_with_are_the_models_own(
         happen(proposer, seq_id, text, event, n, rng)
         if eager:
             proposer.set_out(Ask(seq_id, text.tokens, window))
-        (draft,) = proposer.propose([Ask(seq_id, text.tokens, window, ahead=n % 3 > 0)])
+        (draft,) = proposer.propose([Ask(seq_id, text.tokens, window)], runs_on=n % 3 > 0)
         assert draft.tokens == greedy(LOGITS, text.tokens, window)
         chain = proposer.chain(seq_id)
         assert chain is not None

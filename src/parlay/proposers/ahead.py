@@ -121,9 +121,7 @@ class DraftAhead:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        if self.always:
-            asks = [replace(ask, ahead=True) for ask in asks]
-        return self.drafter.propose(asks)
+        return self.drafter.propose(asks, runs_on=self.always or all(ask.ahead for ask in asks))
 
     def set_out(self, ask: Ask) -> None:
         """Begin a draft that is likely to be asked for. Nobody waits for what the thread is in the

@@ -69,9 +69,10 @@ class DraftModel:
         self._chains: dict[int, Drafting] = {}  # the latest draft of every sequence
         self._begun: _Begun | None = None  # what a device may be reading now
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[Ask], *, runs_on: bool = False) -> list[Draft]:
+        """`runs_on`: what comes after the draft will be asked for, too, as soon as it is made."""
         try:
-            return self._propose(asks)
+            return self._propose(asks, runs_on)
         except Exception:
             self._reset()  # what the cache holds now is unknown
             raise
@@ -99,14 +100,14 @@ class DraftModel:
             self._reset()
             raise
 
-    def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def _propose(self, asks: Sequence[Ask], runs_on: bool) -> list[Draft]:
         drafting = [self._drafting(ask) for ask in asks]
         going = [d for d in drafting if self._has_room(d.ask) and d.lacks_more]
         if len(going) > 1:  # llama.cpp batches neighbours only if their ids come in order
             going.sort(key=lambda d: d.ask.seq_id)
         rows = self._catch_up(going)
         if len(going) == 1:
-            runs_on = going[0].ask.ahead and self._model.steady and not going[0].ask.bound
+            runs_on = runs_on and self._model.steady and not going[0].ask.bound
             go_on = self._run_on if runs_on else self._go_on_alone
             go_on(going[0], rows[0][-1])
             going = []
