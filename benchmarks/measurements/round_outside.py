@@ -47,7 +47,8 @@ from parlay.decoding import verification
 from parlay.decoding.draft import Draft
 from parlay.decoding.span import Span
 from parlay.hub.resolving import resolve_model
-from parlay.llama.context import Batch, Context
+from parlay.llama.batch import Batch
+from parlay.llama.context import Context
 from parlay.proposers import drafting
 from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.draft_model import DraftModel

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from parlay.decoding.span import Span
 from parlay.errors import BadRequest
-from parlay.llama.context import Batch
+from parlay.llama.batch import Batch
 
 CAPACITY = 12
 

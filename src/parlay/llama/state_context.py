@@ -19,7 +19,8 @@ from parlay.decoding.span import Span
 from parlay.decoding.states import Fed, States
 from parlay.errors import BadRequest, DecodeError, LoadError
 from parlay.llama import capture
-from parlay.llama.context import Batch, Context, create
+from parlay.llama.batch import Batch
+from parlay.llama.context import Context, create
 from parlay.llama.facts import ASSISTANT
 from parlay.llama.header import Header, read_parts
 from parlay.llama.library import C
