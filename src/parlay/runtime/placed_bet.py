@@ -54,7 +54,9 @@ def bet_on(choice: Choice, draft: Draft, view: View) -> Bet:
     offers, ready = view.offers, view.ready
     if choice.look:
         return Bet(choice, NO_DRAFT, len(draft.tokens), offers, ready)
-    if choice.verify is None or not draft.confidence:
+    # To leave a token out for what it is would be to draw from another distribution: what was drawn
+    # for rejection sampling is verified to its end.
+    if choice.verify is None or not draft.confidence or draft.q is not None:
         return Bet(choice, draft, 0, offers, ready)
     n_made, n = len(draft.tokens), choice.verify(draft.confidence)
     if n == 0:

@@ -51,6 +51,8 @@ BeforePass = Callable[[Seq[Span], bool], Inexact | None]
 
 def _in_one_class(seq: Sequence, bet: Bet) -> Bet:
     """A draft as far as the text that it makes stays in the class of the pass."""
+    if bet.draft.q is not None:  # such an answer is in no class, and what was drawn is not cut
+        return bet
     n = seq.n_alike(bet.draft.tokens)
     return bet if n == len(bet.draft.tokens) else bet.first(n)
 
