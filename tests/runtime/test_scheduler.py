@@ -272,6 +272,18 @@ def test_a_full_context_ends_the_answer_with_length() -> None:
     assert len(seq.tokens) == 17  # sixteen in the cache and one more said
 
 
+@pytest.mark.parametrize("n_prompt", range(3, 7))
+@pytest.mark.parametrize("window", [0, 1, 3, 7])
+def test_an_exact_answer_ends_at_the_same_token_of_a_full_context_with_any_window(
+    window: int, n_prompt: int
+) -> None:
+    rig = Rig(context_size=32, exact=exact_class(*range(4, 9)), window=window)
+    (seq,) = rig.run(Request(tuple(range(n_prompt)), max_tokens=1000))
+    assert seq.exact
+    assert seq.finish_reason == "length"
+    assert len(seq.tokens) == 32 - 4 + 2  # after as many the last padded pass fitted: one more said
+
+
 @pytest.mark.parametrize("window", [0, 1, 4])
 def test_sliding_goes_on_past_the_context_and_shifts_both_caches_alike(window: int) -> None:
     model, drafter = draft_model()

@@ -64,7 +64,11 @@ def test_passes_whose_parts_are_in_the_class_are_left_as_they_are() -> None:
 def test_an_answer_ends_where_a_padded_pass_would_not_fit() -> None:
     made = Composition(exact_class(3, 4), 100)
     assert [made.is_full(n) for n in (96, 97, 98)] == [False, False, True]
-    assert made.frame([Place(0, 97)]).window == 2
+
+
+def test_no_draft_leads_beyond_where_a_padded_plain_pass_fits() -> None:
+    made = Composition(exact_class(3, 4), 100)
+    assert [made.frame([Place(0, n)]).window for n in (94, 95, 96, 97)] == [3, 2, 1, 0]
 
 
 @given(

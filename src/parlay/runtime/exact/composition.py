@@ -151,9 +151,11 @@ class Composition:
 
     def frame(self, placed: Sequence[Placed]) -> Frame:
         """What a pass over them allows."""
-        rows = self.rows(placed) or [1]
-        real = self.of(placed).real_rows([one.n_cached for one in placed])
-        return Frame(max(0, min(rows[-1], real) - 1), rows[0])
+        rows, lengths = self.rows(placed) or [1], [one.n_cached for one in placed]
+        real = self.of(placed).real_rows(lengths)
+        # A text ends where a padded plain pass does not fit: no draft leads beyond.
+        left = self._size - self.floor - max(lengths)
+        return Frame(max(0, min(rows[-1] - 1, real - 1, left)), rows[0])
 
     def widths(
         self, rows: Sequence[int], lengths: Sequence[int], found: ExactClass | None = None
