@@ -15,6 +15,7 @@ from parlay.control.prices.both import Both
 from parlay.control.prices.cost import CostTable, Curve, DrafterCost, shipped_tables
 from parlay.control.prices.cutting import Cutting
 from parlay.control.profit import ProfitController
+from parlay.control.survival import Difficulty
 from parlay.decoding.draft import NO_DRAFT, Draft, Look
 from parlay.decoding.round import WAITS, Fallback, Round, Timing
 from parlay.replay.hindsight import plain_seconds
@@ -828,6 +829,25 @@ def test_a_limit_that_is_narrower_than_the_search_was_is_kept_to(limit: int) -> 
             view(each, seq_id=i, max_window=limit) for i, each in enumerate((offers[0], second))
         ]
         assert max(choice.window for choice in choose(controller, *views)) == limit
+
+
+@pytest.mark.parametrize("most", [1, 3])
+@pytest.mark.parametrize("unified", [True, False])
+def test_a_draft_that_is_gone_on_with_beside_the_pass_is_no_longer_than_its_text_has_room(
+    most: int, unified: bool
+) -> None:
+    cost = DrafterCost(Curve({1: 0.05, 17: 0.06}, {}), single_steps=False)
+    cost.both = Both({1: 1.001, 64: 1.001}, {1: 0.05, 64: 0.05})
+    curves = {(1, n): Curve({1: 1.0, 64: 1.05}, {}) for n in (1, 2)}
+    controller = proven(CostTable(curves, cost), "model", unified=unified)
+    views = [view(proposers=("model",), seq_id=i, max_window=n) for i, n in enumerate((16, most))]
+    known = controller.survival.of("model", views[0].greedy, views[0].thinking)
+    for _ in range(100):  # it is right, always
+        known.observe_position(16, 16, Difficulty())
+    wide, narrow = choose(controller, *views)
+    assert wide.ahead and wide.window > most
+    assert narrow.keep_going is not None and narrow.window == most
+    narrow.keep_going([0.01])  # its rates end where its room does
 
 
 def test_every_draft_model_is_due_a_look_by_the_tokens_that_came() -> None:

@@ -409,7 +409,7 @@ class ProfitController(Learner):
         # What is drafted beside a pass is of use to one sequence as far as its confidences go. Of
         # several all have to hold: nobody waits for tokens that are worth less than the pass.
         shared = plan.ahead and not plan.stakes
-        window = plan.window if shared else plan.most(market, most)
+        window = min(plan.window, most) if shared else plan.most(market, most)
         # The change of shape it begins with was decided upon: here it is the same for every window.
         prices = market.steady if market.plainly else _changed_to(plan.rows, market)
         if market.n_sequences == 1 and market.floor > 1:  # what would be padding costs nothing
