@@ -681,6 +681,17 @@ def test_a_plain_round_waits_in_the_shape_of_drafts_as_long_as_they_are_near() -
     assert 30 <= max(waited) < 45
 
 
+@pytest.mark.parametrize("sure", [(), (0.9,) * 8])
+def test_a_round_after_a_pass_that_read_more_of_a_prompt_than_prices_reach_is_weighed(
+    sure: tuple[float, ...],
+) -> None:
+    controller, offers = proven(flat(), "ngram"), {"ngram": draft("ngram", *sure)}
+    choose(controller, padding(offers))
+    controller.observe([replace(finished(n_pass_rows=1 + 512, seconds=3.0), reads_prompt=True)])
+    (choice,) = choose(controller, padding(offers, n_generated=2))
+    assert choice.width(1) == 1
+
+
 def test_what_waiting_costs_is_booked_as_lost() -> None:
     controller = proven(flat(), "ngram")
     choose(controller, padding())

@@ -239,9 +239,11 @@ class ProfitController(Learner):
 
     def _plain_width(self, view: View, curve: Curve) -> int:
         """Rows of a round without a draft. What was won in this text may be spent on waiting."""
-        lost_s = curve.steady[self._shapes.last] - curve.steady[1]
-        waits = self._shapes.waits(curve) and self._shapes.last <= view.max_window + 1
-        return self._shapes.last if waits and lost_s <= self.account.left(view.seq_id) else 1
+        last = self._shapes.last
+        if last > view.max_window + 1 or not self._shapes.waits(curve):
+            return 1
+        lost_s = curve.steady[last] - curve.steady[1]
+        return last if lost_s <= self.account.left(view.seq_id) else 1
 
     def _decline_all(
         self, requests: Sequence[FollowedRequest], n_sequences: int

@@ -23,6 +23,12 @@ def test_what_was_measured_is_kept_and_lines_lie_between() -> None:
     assert again.drafter.both.to_dict() == both.to_dict()
 
 
+def test_a_token_beside_a_pass_that_is_wider_than_prices_reach_teaches_none() -> None:
+    both = Both({2: 1.02}, {2: 0.002})
+    both.observe_token(513, 0.1)
+    assert set(both.token_s) == {0.002}
+
+
 def test_a_longer_pass_has_more_tokens_beside_it() -> None:
     both = Both({2: 1.1}, {2: 0.002})
     assert both.n_beside(4, 0.020) == pytest.approx(11.0)

@@ -26,6 +26,11 @@ def after(*passes: tuple[int, bool]) -> Shapes:
     return shapes
 
 
+def test_no_plain_pass_waits_in_the_shape_of_one_that_is_wider_than_prices_reach() -> None:
+    often = after(*[(513, True)] * 8)
+    assert not often.waits(curve(FLAT))
+
+
 def test_a_draft_is_padded_to_a_wider_shape_that_is_cheaper() -> None:
     found = widths(Shapes(), curve(FLAT))
     assert found[1] == 1

@@ -40,6 +40,8 @@ class Both:
 
     def observe_token(self, rows: int, seconds: float) -> None:
         """A token beside such a pass took so long."""
+        if rows > _MAX_ROWS:  # it read a prompt, too
+            return
         self.token_s[rows] += _RATE * (seconds - self.token_s[rows])
 
     @classmethod

@@ -65,7 +65,7 @@ class Shapes:
     def waits(self, curve: Curve) -> bool:
         """Whether a plain pass is made in the shape of the last draft: to stay there until the next
         one comes costs less than to leave it and to come back."""
-        if self.last <= 1:
+        if not 1 < self.last < len(curve.steady):  # one that read a prompt may have no price
             return False
         steady, changed = curve.steady, curve.changed
         n_plain = 1.0 / max(self._drafting, 1.0 / _SELDOM)
