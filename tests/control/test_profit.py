@@ -876,6 +876,25 @@ def test_every_draft_model_is_due_a_look_by_the_tokens_that_came() -> None:
     assert looked.count("model2") >= 0.5 * looked.count("model") > 10
 
 
+def test_while_a_pass_is_under_way_no_block_is_looked_at_and_its_turn_comes_later() -> None:
+    costs = table(slope=0.5, drafter=0.9, change=1.0)
+    assert costs.drafter is not None
+    costs.drafter.both = Both({1: 1.0001, 17: 1.0001}, {1: 0.95, 17: 0.95})
+    block = DrafterCost(Curve({1: 0.01, 17: 0.01}, {}), single_steps=False)
+    block.block, block.longest = Curve({1: 0.1, 17: 0.1}, {}), 7
+    costs.drafters = {"block": block}
+    controller, looked = ProfitController(costs), list[str]()
+    for n in range(1, 400):
+        (choice,) = choose(controller, view(proposers=("model", "block"), n_generated=n))
+        controller.observe([replace(finished(), reason=choice.reason)])
+        if choice.look:
+            looked.append(choice.proposer)
+        if choice.proposer == "model":
+            more = controller.hear(0, [Look("model", 0, (0.5,) * 4)], n)
+            assert more is None or more.proposer == "model"
+    assert {*looked} == {"model", "block"}
+
+
 def test_after_a_busy_moment_bets_begin_again_without_a_restart() -> None:
     """Other work made wide passes dearer than plain ones; nobody bet after that, and so nobody saw
     that it was over."""

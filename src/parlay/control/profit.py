@@ -75,7 +75,7 @@ class ProfitController(Learner):
         if any(plan.window and plan.value > self._margin * market.plain_s for plan in plans):
             self._search_pace.wake()
             return None
-        return self._look(request, market)
+        return self._look(request, market, under_way=True)
 
     def consider(
         self, seq_id: int, offers: Mapping[str, Draft], shown: Sequence[Shown], n_generated: int
@@ -281,9 +281,11 @@ class ProfitController(Learner):
                 choices[seq_id] = _shaped(look or _decline(request.view), padded.widths)
         return choices
 
-    def _look(self, request: FollowedRequest, market: Market) -> Choice | None:
+    def _look(
+        self, request: FollowedRequest, market: Market, *, under_way: bool = False
+    ) -> Choice | None:
         """Nothing pays: a block may be filled in all the same, or a draft be made beside passes,
-        to see whether the text follows."""
+        to see whether the text follows. `under_way`: a pass is, and waits for no block."""
         if market.n_sequences > 1 or request.view.max_window <= 1 or request.looking:
             return None
         n_since = request.n_since()
@@ -292,7 +294,7 @@ class ProfitController(Learner):
             if cost is None or (cost.block is None and cost.both is None):
                 continue
             looks = self._looks.setdefault(proposer, Looks(cheap=cost.block is None))
-            due = looks.due(n_since)
+            due = looks.due(n_since) and not (under_way and cost.block is not None)
             if due and self._may_look(proposer, request, cost, market.plain_s):
                 looks.asked()
                 request.looking = proposer
