@@ -733,6 +733,23 @@ def test_a_text_that_is_heard_of_between_two_choices_is_not_taken_for_a_new_one(
     assert controller._requests[0] is followed
 
 
+@pytest.mark.parametrize("window", [3, 0])
+def test_what_a_drafter_that_failed_has_to_read_again_is_priced_in_every_text(window: int) -> None:
+    """But not where a pass failed, whoever was bet on: then nobody was asked."""
+    controller = proven(table(0.02, 0.02), "model")
+    for seq_id, n in ((0, 1), (1, 1), (1, 6)):
+        at = view(proposers=("model",), seq_id=seq_id, n_generated=n, n_context=4000 + n)
+        (choice,) = choose(controller, at)
+        assert choice.proposer == "model" and choice.window
+        made = finished("model", 4, 4, 1.1, seq_id, (0.9,) * 4, n_context=4000 + n)
+        if n > 1:
+            failed = finished(seq_id=seq_id, fallback=Fallback.DRAFT_ERROR, n_context=4000 + n)
+            made = replace(failed, window=window)
+        controller.observe([made])
+    missing = [controller._requests[i].n_missing("model") for i in (0, 1)]
+    assert all((n > 4000) == (window > 0) for n in missing)
+
+
 # -- what is booked to whom --------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from parlay.control.probing import Probing
 from parlay.control.search_pace import SearchPace
 from parlay.control.survival import Survival
 from parlay.decoding.draft import JOINED, Look, Shown
-from parlay.decoding.round import WAITS, Round
+from parlay.decoding.round import WAITS, Fallback, Round
 
 # Reasons of choices that are learned from in another way.
 LOOKS, LOOKS_BESIDE, NOT_SEARCHED = "look", "look_beside", "not_searched"
@@ -150,6 +150,9 @@ class Learner:
         n_made = r.n_drafted + r.n_dropped
         if not n_made:
             self._regain(r, request)
+            if r.window and r.fallback is Fallback.DRAFT_ERROR:
+                for each in self._requests.values():  # whoever failed starts over with all of them
+                    each.has_forgotten(request.asked)
             if r.reason == LOOKS:  # it had nothing to say: that is all there will be to see
                 self._looks[request.asked].saw(0)
                 request.looking = ""

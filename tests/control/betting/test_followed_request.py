@@ -18,6 +18,13 @@ def test_a_draft_model_lacks_what_came_since_its_last_draft_less_what_it_read_by
     assert request.n_missing("model") == 1  # what it drafted itself, it need not read again
 
 
+def test_a_draft_model_that_failed_lacks_the_whole_text() -> None:
+    request = FollowedRequest(view(n_context=50))
+    request.has_read("model", 4, but=1)
+    request.has_forgotten("model")
+    assert request.n_missing("model") == 51
+
+
 def test_a_bet_that_is_made_again_is_learned_from_by_its_own_view_sooner_or_later() -> None:
     first, second, third = view(n_generated=1), view(n_generated=5), view(n_generated=9)
     request = FollowedRequest(first)

@@ -105,6 +105,10 @@ class FollowedRequest:
         """A draft model has read all there is after a round, `but` for the last ones."""
         self._n_read[proposer] = self.view.n_context + 1 + n_generated - but
 
+    def has_forgotten(self, proposer: str) -> None:
+        """A draft model failed, and reads the text from its beginning."""
+        self._n_read.pop(proposer, None)
+
     def evidence(self, proposer: str) -> Evidence:
         """What this text has shown of a proposer."""
         found = self._evidence.get(proposer)
