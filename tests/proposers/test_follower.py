@@ -20,6 +20,7 @@ from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.follower import Follower
 from parlay.proposers.head import HeadProposer
 from parlay.proposers.proposer import Ask
+from parlay.runtime.caching.prompt_cache import PromptCache
 from parlay.runtime.request import Request
 from parlay.timing.measuring import measure_follower
 from tests.proposers.scripted_states import (
@@ -158,6 +159,18 @@ def test_a_reused_prefix_is_not_fed_again(make: Make) -> None:
     assert second.n_reused == len(turn) - 2
     assert max(max(sizes) for what, sizes in found.drafter.passes if what == "read") < 8
     assert second.counts.n_accepted == second.counts.n_drafted > 0
+
+
+def test_a_conversation_that_comes_back_from_ram_is_not_taken_for_the_last_one(make: Make) -> None:
+    found = following(make, window=4, mode="faithful")
+    found.rig.slots.cache = PromptCache(1 << 20)
+    ours, others = tuple(range(1, 25)), tuple(range(25, 1, -1))
+    (first,) = found.rig.run(Request(ours, max_tokens=12, owner="me"))
+    found.rig.run(Request(others, max_tokens=12, owner="you"))
+    (again,) = found.rig.run(Request((*first.tokens, 3, 4, 5), max_tokens=12, owner="me"))
+    assert again.n_reused > len(ours)
+    known, text = found.drafter.cache[0], again.tokens
+    assert known in [text[i : i + len(known)] for i in range(len(text))]
 
 
 def test_a_prompt_longer_than_a_pass_is_fed_in_parts(make: Make) -> None:

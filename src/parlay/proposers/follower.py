@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parlay.decoding.draft import Draft
-from parlay.decoding.span import Span
+from parlay.decoding.span import Span, common_prefix
 from parlay.decoding.states import Fed, StateModel, States
 from parlay.proposers.drafting import Drafting, DraftLimits
 from parlay.proposers.proposer import Ask
@@ -35,6 +35,7 @@ class Followed:
     n_read: int = 0  # positions before this one are in the drafter's cache
     tokens: list[int] = field(default_factory=list)  # from there on: read by the target,
     states: list[States] = field(default_factory=list)  # and their states, in as many rows
+    text: Sequence[int] = ()  # that the last answer ended with: what is known is of that
 
     @property
     def n_known(self) -> int:
@@ -202,11 +203,21 @@ class Follower(ABC):
             self._read_ahead(0, self._slot(0), 0)
         self._reset()
 
-    def forget(self, seq_id: int) -> None:  # noqa: B027 - there is nothing to do
-        """Nothing: the cache may share a prefix with what comes next, as the target's does."""
+    def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
+        """The cache may share a prefix with what comes next, as the target's does. But what that
+        kept may have come from RAM, and be of a text that was not followed last."""
+        n_shared = common_prefix(self._slot(seq_id).text, tokens)
+        self._cut(seq_id, min(n_kept, n_shared))
 
-    def finish(self, seq_id: int, tokens: Sequence[int]) -> None:  # noqa: B027
-        """Nothing to learn; the cache stays for the next turn."""
+    def read(self, seq_id: int, tokens: Sequence[int]) -> None:  # noqa: B027
+        """Nothing: states come with the target's passes."""
+
+    def forget(self, seq_id: int) -> None:
+        self.leave(seq_id)
+
+    def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
+        """The cache stays for the next turn."""
+        self._slot(seq_id).text = tokens
 
     def shift(self, seq_id: int, keep: int, discard: int) -> None:
         """Move what the target moved; a cache that cannot is cut, and goes on after the gap."""
