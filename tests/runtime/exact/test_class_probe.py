@@ -232,6 +232,15 @@ def test_without_time_a_class_reaches_no_further() -> None:
     assert model.length(0) == 700
 
 
+def test_a_pass_that_fails_ends_the_trial_and_nothing_else() -> None:
+    model = Kernels(lambda n, start, place: 0, 2048)
+    (found,) = probe(model, MAX_ROWS, 1).classes
+    after(model, 700)
+    model.fail_next = 1
+    assert reaches(model, found, [(0, 700)], 60.0) == found
+    assert model.length(0) == 700
+
+
 # -- several sequences -------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, groupby
 
 from parlay.decoding.span import Passes
+from parlay.errors import ParlayError
 from parlay.runtime.exact.company_probe import Company, Together
 from parlay.runtime.exact.exactness import PAGE, SINGLE, ExactClass, n_pages
 from parlay.runtime.exact.signing import signature
@@ -79,7 +80,8 @@ def reaches(
     passes: Passes, found: ExactClass, placed: Sequence[tuple[int, int]], budget_s: float
 ) -> ExactClass:
     """The class with what it is found to hold for at the ends of these sequences' own texts, given
-    by id and length; their caches are left as they were. Without time nothing is found."""
+    by id and length; their caches are left as they were. Without time nothing is found, nor where
+    a pass fails: what cannot be tried is not known to hold."""
     walker = Walker(passes, 1, Budget(budget_s))
     n_vocab = passes.n_vocab
     runs = [WalkedRun(s, n, probe_tokens(_N_MIXED, n_vocab, n)) for s, n in placed]
@@ -87,7 +89,7 @@ def reaches(
         if max(n for _, n in placed) + _N_MIXED + max(found.widths) > passes.context_size:
             return found
         return _further(walker, found, runs)
-    except OutOfTime:
+    except (OutOfTime, ParlayError):
         return found
     finally:
         for run in runs:
