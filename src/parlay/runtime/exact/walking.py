@@ -121,12 +121,6 @@ class Walker:
         for i, token in enumerate(tokens):
             yield self.step(start + i, [token], width, seq_id)[0]
 
-    def in_full(self, tokens: Sequence[int], width: int) -> Iterator[Digest]:
-        """From the start of a text, every row real."""
-        for at in range(0, len(tokens), width):
-            rows = tokens[at : at + width]
-            yield from self.step(at, rows, len(rows))
-
     def mixed(
         self, start: int, tokens: Sequence[int], widths: Sequence[int], seq_id: int = 0
     ) -> Iterator[Digest]:
