@@ -18,6 +18,7 @@ from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.proposer import Ask
 from parlay.proposers.translated import Encoder, TranslatedProposer, _whole
+from parlay.testing import LaxConstraint
 from tests import tiny_models
 
 END = 0
@@ -119,6 +120,14 @@ def test_the_drafter_is_asked_for_one_more_and_greedily() -> None:
     TranslatedProposer(script, TARGET, OWN).propose([Ask(0, TARGET.tokenize("the"), 4)])
     (ask,) = script.asked
     assert (list(ask.tokens), ask.window, ask.sampling.greedy) == (own("the"), 5, True)
+
+
+def test_the_drafter_is_not_held_to_a_grammar_in_the_target_s_tokens() -> None:
+    drafter = Script(*own(" cat"), *own(" "))
+    grammar = LaxConstraint()
+    ask = Ask(0, TARGET.tokenize("the"), 4, constraint=grammar, until=lambda _tokens, _sure: True)
+    TranslatedProposer(drafter, TARGET, OWN).propose([ask])
+    assert (drafter.asked[0].constraint, drafter.asked[0].until) == (None, None)
 
 
 def test_without_a_window_nothing_is_drafted() -> None:

@@ -86,8 +86,16 @@ class TranslatedProposer:
         tokens = self._read(ask.seq_id, ask.tokens)
         window = ask.window + _LOOK_AHEAD if ask.window and tokens else 0
         # Noise is keyed by token ids, which mean something else here: draft the likeliest text.
+        # A grammar's ids do, too: what comes back is held to it.
         return replace(
-            ask, tokens=tokens, window=window, sampling=GREEDY, position=0, rejection=False
+            ask,
+            tokens=tokens,
+            window=window,
+            sampling=GREEDY,
+            position=0,
+            rejection=False,
+            constraint=None,
+            until=None,
         )
 
     def _read(self, seq_id: int, tokens: Sequence[int]) -> list[int]:
