@@ -48,7 +48,8 @@ class Answer:
         first = seq.first_token or ended
         return cls(
             text="".join(piece.text for piece in pieces),
-            tokens=tuple(piece.token for piece in pieces),
+            # Text that was held back to the end comes in a piece of its own, which is no token.
+            tokens=tuple(piece.token for piece in pieces[: seq.n_generated]),
             finish_reason=seq.finish_reason or "error",
             mode=mode,
             exact=seq.exact and mode == "exact",
