@@ -128,3 +128,18 @@ def test_a_draft_that_a_grammar_or_a_draw_binds_is_never_ready() -> None:
         made.add(np.arange(32, dtype=np.float32))
     assert free.ready([1]).n_tokens == 1
     assert bound.ready([1]).n_tokens == 0
+
+
+class Growing(list[int]):
+    """A text that another thread adds to as soon as it was measured."""
+
+    def __len__(self) -> int:
+        n = super().__len__()
+        self.append(7)
+        return n
+
+
+def test_a_text_that_grows_while_it_is_compared_has_gone_no_other_way() -> None:
+    made = drafting()
+    made.tokens += [5, 6, 7, 8]
+    assert made.n_agreed(Growing([1, 2, 5, 6])) == 2

@@ -74,7 +74,9 @@ class Drafting:
         n = len(tokens) - self.begins
         if not 0 <= n <= len(self.tokens):
             return None
-        return n if not n or self.tokens[:n] == list(tokens[self.begins :]) else None
+        # Another thread may let the text grow meanwhile: no more of it than was counted.
+        said = tokens[self.begins : self.begins + n]
+        return n if not n or self.tokens[:n] == list(said) else None
 
     def contradicts(self, tokens: Sequence[int]) -> bool:
         """Whether it says something else than a text, as far as both go."""
