@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from time import perf_counter
+from time import perf_counter, sleep
 
 import numpy as np
 import pytest
@@ -216,6 +216,18 @@ def test_a_pass_that_reads_a_prompt_counts_as_nobodys_decoding_time() -> None:
     assert counted == sum(r.n_generated for r in plain_rounds) >= before
     spent = sum(r.timing.overhead_s for r in plain_rounds)
     assert beside.counts.overhead_s == pytest.approx(spent)
+
+
+def test_passes_that_compare_bits_before_a_round_are_no_time_of_it() -> None:
+    rig, compared_s = Rig(window=2), 0.02
+
+    def compares(_spans: Seq[Span], _exact: bool) -> None:
+        sleep(compared_s)
+        rig.target.busy_s += compared_s
+
+    rig.scheduler._before_pass = compares
+    (seq,) = rig.run(Request(PROMPT, max_tokens=8))
+    assert min(r.timing.total_s for r in seq.rounds) < compared_s / 2
 
 
 def test_a_long_prompt_is_read_in_chunks_while_others_go_on_decoding() -> None:

