@@ -140,7 +140,7 @@ def run_until(crews: Crews, seconds: dict[Crew, float], there: Callable[[], bool
 
 
 def test_prices_follow_a_change_of_crew_at_once_and_a_race_leaves_none_behind() -> None:
-    prices = CostTable({(1, 1): Curve({1: 0.01}, {})}, DrafterCost(Curve({1: 0.001}, {}), False))
+    prices = CostTable({(1, 1): Curve({1: 0.01}, {})})
     crews, _ = made(holds=True, prices=prices, load=1.0)
     choice, seconds = crews.choice, {TWO: 0.010, ONE: 0.017}
     choice.recall({"winners": [[1, 2, False]]})
@@ -151,9 +151,17 @@ def test_prices_follow_a_change_of_crew_at_once_and_a_race_leaves_none_behind() 
     assert prices.pace == pytest.approx(1.0)
     loaded = {TWO: 0.034, ONE: 0.017}  # another core is taken
     run_until(crews, loaded, lambda: choice.chosen == ONE)
-    assert prices.drafter is not None
     assert prices.pace == pytest.approx(0.5, rel=0.01)  # of what it was under the same load
-    assert prices.pace == pytest.approx(prices.drafter.pace)
+
+
+def test_a_change_of_crew_leaves_drafts_as_dear_over_passes_as_they_were() -> None:
+    """Drafters share the target's threads, so that both change alike."""
+    cost, other = (DrafterCost(Curve({1: 0.001}, {}), False) for _ in range(2))
+    prices = CostTable({(1, 1): Curve({1: 0.01}, {})}, cost)
+    prices.drafters = {"other": other}
+    crews, _ = made(holds=True, prices=prices, load=1.0)
+    run_until(crews, {TWO: 0.010, ONE: 0.005}, lambda: prices.pace != 1.0)
+    assert (cost.pace, other.pace) == (1.0, 1.0)
 
 
 def test_real_answers_are_the_same_with_every_crew(tiny_llama: Path) -> None:

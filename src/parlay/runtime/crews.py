@@ -32,7 +32,6 @@ class _Settled:
     crew: Crew
     level: int
     pace: float
-    drafter_pace: float
 
 
 class Crews:
@@ -118,11 +117,11 @@ class Crews:
     def _note(self) -> None:
         table, choice = self._prices(), self.choice
         if table is not None:
-            drafter_pace = 1.0 if table.drafter is None else table.drafter.pace
-            self._settled = _Settled(table, choice.chosen, choice.level, table.pace, drafter_pace)
+            self._settled = _Settled(table, choice.chosen, choice.level, table.pace)
 
     def _reprice(self) -> None:
-        """A crew that is not the one prices were learned under: they follow at once."""
+        """A crew that is not the one prices were learned under: they follow at once, drafters' too.
+        Those share the threads, and their own pace is over the machine's."""
         settled, table, choice = self._settled, self._prices(), self.choice
         if settled is None or table is not settled.table or choice.now == self._used:
             return
@@ -130,5 +129,3 @@ class Crews:
             return  # no race compares two loads: rounds will tell
         factor = choice.over(choice.now) / choice.over(settled.crew)
         table.pace = settled.pace * factor
-        if table.drafter is not None:
-            table.drafter.pace = settled.drafter_pace * factor
