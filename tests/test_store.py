@@ -12,7 +12,8 @@ import pytest
 from parlay import store
 from parlay.bench import history
 from parlay.bench.comparison import Interval
-from parlay.control.prices.cost import CostTable, Curve
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import Curve
 from parlay.control.profit import ProfitController
 from parlay.pairing.manifest import user_manifest
 from parlay.runtime.startup.learned import joined, keep_learned, learned_controller

@@ -32,8 +32,9 @@ from benchmarks.shared.record import keep
 from benchmarks.shared.wanted_edits import wanted
 from parlay import Parlay
 from parlay.bench.suite import Prompt, load_suite
-from parlay.control.prices.cost import CostTable, DrafterCost, load_costs, shipped_costs
+from parlay.control.prices.cost import CostTable, load_costs, shipped_costs
 from parlay.control.prices.cutting import Cutting
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.control.profit import ProfitController
 from parlay.decoding.draft import Draft
 from parlay.decoding.mask import members

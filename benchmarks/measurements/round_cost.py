@@ -40,7 +40,8 @@ from numpy.typing import NDArray
 from benchmarks.shared.arguments import parsed, parser_of
 from benchmarks.shared.between import Between
 from benchmarks.shared.record import keep
-from parlay.control.prices.cost import MAX_ROWS, CostTable, load_costs, shipped_costs
+from parlay.control.prices.cost import CostTable, load_costs, shipped_costs
+from parlay.control.prices.curve import MAX_ROWS
 from parlay.control.prices.cutting import Cutting
 from parlay.control.profit import ProfitController
 from parlay.decoding.draft import Draft

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from parlay.control.controller import View
-from parlay.control.prices.cost import CostTable, Curve, DrafterCost
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import Curve
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Fallback, Round, Timing
 from parlay.replay.recording import RecordedOffer, Recording

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from parlay.control.controller import Choice, Controller, NeverRests, View
 from parlay.control.prices.both import Both
-from parlay.control.prices.cost import CostTable, Curve, DrafterCost, shipped_tables
+from parlay.control.prices.cost import CostTable, shipped_tables
+from parlay.control.prices.curve import Curve
 from parlay.control.prices.cutting import Cutting
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.control.profit import ProfitController
 from parlay.control.survival import Difficulty
 from parlay.decoding.draft import NO_DRAFT, Draft, Look

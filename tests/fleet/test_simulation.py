@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlay.control.prices.cost import CostTable, Curve, DrafterCost, load_costs
+from parlay.control.prices.cost import CostTable, load_costs
+from parlay.control.prices.curve import Curve
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.errors import BadRequest
 from parlay.fleet.arrivals import Arrival, busiest, denser, from_log, poisson, rate_of
 from parlay.fleet.exact_rows import ExactRows

@@ -12,7 +12,9 @@ import pytest
 from parlay import Parlay
 from parlay.control.crew import Crew
 from parlay.control.crew_choice import CrewChoice, OtherLoad
-from parlay.control.prices.cost import CostTable, Curve, DrafterCost
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import Curve
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.decoding.round import Round, Timing
 from parlay.decoding.span import Span
 from parlay.llama.threads import Threads, can_sleep

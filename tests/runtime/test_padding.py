@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from parlay.control.controller import Choice, FixedWindow, View
-from parlay.control.prices.cost import CostTable, Curve
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import Curve
 from parlay.control.prices.cutting import Cutting
 from parlay.decoding.span import Span
 from parlay.runtime.caching.slots import Slots

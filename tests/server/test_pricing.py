@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from parlay import store
-from parlay.control.prices.cost import Curve, DrafterCost
+from parlay.control.prices.curve import Curve
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.decoding.round import Fallback
 from parlay.deployment import Deployment, load_deployment
 from parlay.pairing.alignment import check_pair

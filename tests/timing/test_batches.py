@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from parlay.control.prices.cost import MAX_ROWS, CostTable
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import MAX_ROWS
 from parlay.decoding.span import Span
 from parlay.testing import ScriptedModel
 from parlay.timing.batches import BatchPlan, batch_shapes, measure_batches

@@ -13,9 +13,11 @@ from parlay.control.betting.followed_request import FollowedRequest
 from parlay.control.controller import View
 from parlay.control.looks import Looks
 from parlay.control.prices.both import Both
-from parlay.control.prices.cost import MAX_ROWS, CostTable, Curve, DrafterCost
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import MAX_ROWS, Curve
 from parlay.control.prices.cutting import APART, Cutting
 from parlay.control.prices.cutting import seconds as seconds_of
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.control.prices.shapes import Shapes
 from parlay.control.probing import Probing
 from parlay.control.search_pace import SearchPace

@@ -21,7 +21,8 @@ from parlay.control.betting.streak import Streak
 from parlay.control.controller import Choice, View, given, no_room, plain
 from parlay.control.learning import LOOKS, LOOKS_BESIDE, NOT_SEARCHED, Learner
 from parlay.control.looks import IN_A_ROW, Looks
-from parlay.control.prices.cost import MAX_ROWS, Curve, DrafterCost
+from parlay.control.prices.curve import MAX_ROWS, Curve
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.control.prices.shapes import faster_widths
 from parlay.control.probing import Probing
 from parlay.decoding.draft import Draft, Look, Shown

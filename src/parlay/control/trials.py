@@ -14,7 +14,8 @@ from functools import partial
 from statistics import median
 
 from parlay.control.controller import View
-from parlay.control.prices.cost import CostTable, Curve
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import Curve
 from parlay.decoding.round import Round
 
 _SHARE = 0.02  # of the time spent decoding

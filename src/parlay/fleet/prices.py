@@ -9,7 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from functools import lru_cache
 
-from parlay.control.prices.cost import MAX_ROWS, CostTable, Curve
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import MAX_ROWS, Curve
 
 # Without prompt passes in the table, reading is priced as verifying the same rows.
 _CACHE = 1 << 16

@@ -14,8 +14,9 @@ from functools import partial
 
 from parlay.control.controller import Choice, Controller, Listener, View
 from parlay.control.prices.both import Both
-from parlay.control.prices.cost import CostTable, DrafterCost
+from parlay.control.prices.cost import CostTable
 from parlay.control.prices.cutting import APART, Cutting, PassPart, seconds
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.control.prices.packing import padded
 from parlay.decoding.draft import Draft, Look, Ready, Shown
 from parlay.decoding.round import Fallback, Round, Timing

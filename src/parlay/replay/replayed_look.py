@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from parlay.control.looks import IN_A_ROW
-from parlay.control.prices.cost import DrafterCost
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.decoding.draft import Look
 from parlay.replay.recording import Recording
 

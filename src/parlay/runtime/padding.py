@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from parlay.control.prices.cost import MAX_ROWS, CostTable, Curve
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import MAX_ROWS, Curve
 from parlay.control.prices.cutting import Cutting, PassPart, seconds
 from parlay.control.prices.packing import is_whole, padded, unmeasured
 from parlay.decoding.span import Passes, Span

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from parlay import store
 from parlay.control.controller import Choice, View
-from parlay.control.prices.cost import CostTable, Curve
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import Curve
 from parlay.control.profit import ProfitController
 from parlay.control.trials import Trials
 from parlay.decoding.draft import Draft, Look, Shown

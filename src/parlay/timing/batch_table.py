@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parlay import store
-from parlay.control.prices.cost import MAX_ROWS, CostTable
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import MAX_ROWS
 from parlay.errors import LoadError
 from parlay.llama import library
 from parlay.llama.context import Context

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from parlay.control.prices.cost import MAX_ROWS, CostTable, Curve, DrafterCost
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import MAX_ROWS, Curve
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.decoding.span import Passes
 from parlay.timing.measuring import LARGEST_SPREAD, OVERHEAD_S, seconds_per_choice
 from parlay.timing.shape_runs import Clock, TimedShape, Times, time_shapes

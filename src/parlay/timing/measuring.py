@@ -16,7 +16,9 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.control.prices.cost import CostTable, Curve, DrafterCost
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import Curve
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.control.prices.undoing import Undoing
 from parlay.decoding.span import Passes, Span
 from parlay.errors import BadRequest

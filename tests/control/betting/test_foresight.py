@@ -11,7 +11,9 @@ from parlay.control.account import Account
 from parlay.control.betting.foresight import Foresight
 from parlay.control.controller import View
 from parlay.control.prices.both import Both
-from parlay.control.prices.cost import CostTable, Curve, DrafterCost
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import Curve
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.control.profit import ProfitController
 from parlay.decoding.draft import NOTHING_READY, Ready
 from parlay.decoding.round import Round, Timing

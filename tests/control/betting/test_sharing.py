@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from parlay.control.controller import View
-from parlay.control.prices.cost import CostTable, Curve
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import Curve
 from parlay.control.profit import ProfitController
 from parlay.decoding.draft import Draft, Shown
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from parlay.control.prices.both import Both
-from parlay.control.prices.cost import CostTable, Curve, DrafterCost
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import Curve
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.errors import BadRequest
 
 

@@ -4,38 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from parlay.control.prices.both import Both
-from parlay.control.prices.cost import (
-    MAX_ROWS,
-    CostTable,
-    Curve,
-    DrafterCost,
-    load_costs,
-    shipped_tables,
-)
+from parlay.control.prices.cost import CostTable, load_costs, shipped_tables
+from parlay.control.prices.curve import Curve
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.errors import BadRequest
 from tests.control.synthetic import table
-
-rising = st.dictionaries(st.integers(1, 64), st.floats(0.001, 1.0), min_size=1).map(
-    lambda points: dict(zip(sorted(points), sorted(points.values()), strict=True))
-)
-
-
-@given(rising)
-def test_prices_between_measured_shapes_rise_as_those_do(points: dict[int, float]) -> None:
-    curve = Curve(points, {})
-    assert len(curve.steady) == MAX_ROWS + 1
-    assert all(a <= b + 1e-12 for a, b in zip(curve.steady, curve.steady[1:], strict=False))
-    assert all(curve.steady[rows] == pytest.approx(seconds) for rows, seconds in points.items())
-
-
-def test_a_measured_step_down_is_kept() -> None:
-    curve = Curve({1: 1.0, 5: 3.0, 8: 2.0}, {})
-    assert curve.steady[5] > curve.steady[8]
-    assert 2.0 < curve.steady[6] < 3.0
 
 
 def test_an_outlier_moves_a_price_a_little_only() -> None:
@@ -161,42 +136,6 @@ def test_a_drafter_can_be_priced_anew() -> None:
     assert costs.drafter.step_s() == pytest.approx(0.3)
     with pytest.raises(BadRequest):
         table(drafter=None).with_drafter(0.3)
-
-
-def test_a_drafter_catches_up_as_the_draft_model_does() -> None:
-    curve = Curve({1: 1.0, 2: 1.5, 400: 10.0}, {1: 2.0, 400: 12.0})
-    steady = DrafterCost(curve, single_steps=True)
-    assert steady.catch_up_s(2) == 2.0  # two passes of one token
-    assert steady.catch_up_s(401) == pytest.approx(14.0)  # one wide pass, and back
-    bulk = DrafterCost(curve, single_steps=False)
-    assert bulk.catch_up_s(2) == 1.5  # one pass of two rows
-    assert bulk.draft_s(3, n_missing=2) == pytest.approx(3.5)
-    assert bulk.draft_s(0) == 0.0
-
-
-def test_a_drafters_pace_follows_what_it_takes() -> None:
-    drafter = DrafterCost(Curve({1: 1.0}, {}), single_steps=False)
-    for _ in range(100):
-        drafter.observe(drafter.draft_s(4), 8.0)
-    assert drafter.draft_s(4) == pytest.approx(8.0, rel=0.05)
-
-
-def test_a_block_costs_once_and_little_more_for_each_further_token() -> None:
-    block = Curve({2: 0.010, 8: 0.016}, {})
-    drafter = DrafterCost(Curve({1: 0.001, 64: 0.004}, {}), single_steps=False, block=block)
-    assert drafter.step_s() == pytest.approx(0.001)
-    assert drafter.catch_up_s(1) == pytest.approx(0.011)
-    # Of a long text only the end is still to be read.
-    assert drafter.catch_up_s(500) == pytest.approx(0.014)
-    assert drafter.draft_s(7, 1) == pytest.approx(0.017)
-
-
-def test_a_whole_block_costs_what_it_was_measured_to_cost() -> None:
-    """The first rows of one may be dearer than its last."""
-    block = Curve({2: 0.010, 9: 0.016, 16: 0.017}, {})
-    reading = Curve({1: 0.001, 64: 0.004}, {})
-    drafter = DrafterCost(reading, single_steps=False, block=block, longest=15)
-    assert drafter.draft_s(15) == pytest.approx(0.018)
 
 
 def test_the_price_of_blocks_survives_a_file() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from parlay.control.prices.cost import CostTable, Curve
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import Curve
 from parlay.control.prices.cutting import Cutting, PassPart, seconds
 
 APART, UNIFIED = Cutting(), Cutting(unified=True)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlay.control.prices.cost import CostTable, Curve
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import Curve
 from parlay.control.prices.cutting import Cutting, PassPart, seconds
 from parlay.control.prices.packing import is_whole, padded, unmeasured
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parlay.control.prices.cost import Curve
+from parlay.control.prices.curve import Curve
 from parlay.control.prices.shapes import Shapes, faster_widths
 
 # As an F16 model on a GPU: rows hardly cost, and from 17 on the kernels are faster ones.

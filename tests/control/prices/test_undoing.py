@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from parlay.control.prices.cost import CostTable, Curve
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import Curve
 from parlay.control.prices.undoing import FOR_NOTHING, Undoing
 from parlay.control.profit import ProfitController
 from parlay.replay.recording import RecordedOffer, Recording

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from parlay.control.prices.cost import CostTable, Curve
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import Curve
 from parlay.runtime.engine import Engine
 from parlay.runtime.exact.class_calibration import exact_rows_told, exactness_told
 from parlay.runtime.exact.class_probe import Probe

@@ -16,7 +16,7 @@ from parlay.control.betting.followed_request import FollowedRequest
 from parlay.control.betting.foresight import Foresight
 from parlay.control.betting.market import Market
 from parlay.control.betting.valuation import position_rates
-from parlay.control.prices.cost import DrafterCost
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.control.survival import MAX_POSITIONS, Survival
 
 # A draft model that has to read more than this many tokens is an investment in the rest of the

@@ -11,7 +11,7 @@ from itertools import accumulate
 from operator import mul
 
 from parlay.control.prices.both import Both
-from parlay.control.prices.cost import DrafterCost
+from parlay.control.prices.drafter_cost import DrafterCost
 
 
 @dataclass(frozen=True, slots=True)

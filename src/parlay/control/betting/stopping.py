@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from operator import add
 from typing import TypeVar
 
-from parlay.control.prices.cost import MAX_ROWS
+from parlay.control.prices.curve import MAX_ROWS
 from parlay.control.prices.undoing import FOR_NOTHING, Undoing
 from parlay.control.survival import CELL_OF, STEPS
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from parlay.control.prices.cost import MAX_ROWS, CostTable
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import MAX_ROWS
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parlay.control.prices.cost import Curve
+from parlay.control.prices.curve import Curve
 
 _KEPT = 0.9  # of a shape's share of the passes, per pass
 _WORTH = 0.9  # part of the change that a shape in constant use is expected to save

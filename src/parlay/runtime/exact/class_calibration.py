@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from parlay import store
-from parlay.control.prices.cost import MAX_ROWS, CostTable
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import MAX_ROWS
 from parlay.control.survival import Survival
 from parlay.decoding.span import Passes
 from parlay.errors import BadRequest

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from time import perf_counter
 
-from parlay.control.prices.cost import CostTable, Curve
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.curve import Curve
 from parlay.decoding.span import Passes
 from parlay.runtime.exact.exactness import ExactClass
 from parlay.timing.measuring import OVERHEAD_S, numbers_up_to

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from parlay import store
 from parlay.control.prices.both import Both
-from parlay.control.prices.cost import CostTable, DrafterCost
+from parlay.control.prices.cost import CostTable
+from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.decoding.span import Passes
 from parlay.llama import library
 from parlay.llama.context import Context
