@@ -12,7 +12,7 @@ import pytest
 
 import parlay as package
 from parlay import Parlay
-from parlay.errors import BadRequest
+from parlay.errors import BadRequest, Closed
 
 SCHEMA = {
     "type": "object",
@@ -46,6 +46,24 @@ def test_drafts_do_not_change_what_a_grammar_lets_through(parlay: Parlay) -> Non
 def test_one_form_at_a_time(parlay: Parlay) -> None:
     with pytest.raises(BadRequest, match="not both"):
         parlay.generate("hello", json_schema=SCHEMA, grammar='root ::= "on"')
+
+
+def test_a_closed_runtime_says_so(target: Path) -> None:
+    """llama.cpp would read freed memory: the process ended without a word."""
+    with Parlay(target, draft="none", threads=1, context_size=512) as closed:
+        pass
+    vocabulary = closed.engine.model.vocabulary
+    for use in (
+        lambda: closed.generate("hello"),
+        lambda: closed.stream([{"role": "user", "content": "hello"}]),
+        lambda: closed.generate("hello", raw=True, grammar='root ::= "on"'),
+        lambda: closed.tokens("hello"),
+        lambda: vocabulary.text_of(1),
+        vocabulary.fingerprint,
+        lambda: closed.engine.model.description,
+    ):
+        with pytest.raises(Closed, match="closed; open"):
+            use()
 
 
 def test_the_package_gives_all_it_names_and_nothing_else() -> None:

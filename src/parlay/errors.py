@@ -4,6 +4,7 @@
     |-- BadRequest            an option has a value that cannot be used
     |   |-- PromptTooLong     the prompt does not fit into the context
     |   `-- NothingFollows    no token may come next: grammar and logit_bias leave none
+    |-- Closed                the engine is closed, or was while an answer was made
     |-- ModelUnavailable      a model is not here and could not be fetched
     |-- ModelFileError        the file is missing, not GGUF, or truncated
     |-- LoadError             llama.cpp refused the model, or memory ran out
@@ -33,6 +34,10 @@ class PromptTooLong(BadRequest):
 
 class NothingFollows(BadRequest):
     """No token may come next: the grammar and logit_bias leave none."""
+
+
+class Closed(ParlayError):
+    """The engine is closed, or was while an answer was being made."""
 
 
 class ModelUnavailable(ParlayError):

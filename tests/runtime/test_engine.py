@@ -16,6 +16,7 @@ from parlay.decoding.span import Span
 from parlay.decoding.verdict import Origin
 from parlay.errors import (
     BadRequest,
+    Closed,
     LoadError,
     ParlayError,
     PromptTooLong,
@@ -37,7 +38,7 @@ from parlay.runtime.request import Request
 from parlay.runtime.sequence import Piece
 from parlay.runtime.sequence import Sequence as Answering
 from parlay.runtime.startup.engine_settings import EngineSettings
-from parlay.runtime.worker import Closed, Worker
+from parlay.runtime.worker import Worker
 from tests import tiny_models
 from tests.serving import PATIENCE_S
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from parlay.decoding.draft import Draft
 from parlay.decoding.span import Span
-from parlay.errors import ParlayError
+from parlay.errors import Closed, ParlayError
 from parlay.proposers.proposer import Ask
 from parlay.runtime import worker as worker_module
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Piece
 from parlay.runtime.sequence import Sequence as Answering
-from parlay.runtime.worker import Closed, Worker
+from parlay.runtime.worker import Worker
 from parlay.testing import ScriptedProposer
 from tests.runtime.rig import LOGITS, Letters, Rig, plain
 from tests.serving import PATIENCE_S

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from parlay.errors import BadRequest, LoadError
+from parlay.errors import BadRequest, Closed, LoadError
 from parlay.llama import adapters, large_pages, library
 from parlay.llama.facts import read_facts
 from parlay.llama.library import C
@@ -39,12 +39,12 @@ class Model:
         adapters.check_adapters(settings.adapters, path)
         self.in_large_pages = has_room_for_a_copy(settings, self.facts.file_bytes)
         self.handle: int | None = _load(path, settings, self.in_large_pages, is_wanted)
+        self.vocabulary = Vocabulary(C.llama_model_get_vocab(self.handle))
         try:
             self.adapters = adapters.load(self.handle, settings.adapters)
         except BaseException:
             self.close()
             raise
-        self.vocabulary = Vocabulary(C.llama_model_get_vocab(self.handle))
         self.n_layers: int = C.llama_model_n_layer(self.handle)
         self.n_embd: int = C.llama_model_n_embd(self.handle)
         self.n_ctx_train: int = C.llama_model_n_ctx_train(self.handle)
@@ -67,12 +67,12 @@ class Model:
     def description(self) -> str:
         """llama.cpp's one-line name, such as `llama 135M Q4_1`."""
         buffer = ctypes.create_string_buffer(256)
-        C.llama_model_desc(self.handle, buffer, len(buffer))
+        C.llama_model_desc(self._open_handle, buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace")
 
     def chat_template(self) -> ChatTemplate | None:
         """The template that comes with the model, if it has one."""
-        source: bytes | None = C.llama_model_chat_template(self.handle, None)
+        source: bytes | None = C.llama_model_chat_template(self._open_handle, None)
         if source is None:
             return None
         vocabulary = self.vocabulary
@@ -80,9 +80,16 @@ class Model:
         eos = vocabulary.text_of(vocabulary.eos) if vocabulary.eos >= 0 else ""
         return ChatTemplate(source.decode("utf-8", "replace"), bos, eos)
 
+    @property
+    def _open_handle(self) -> int:
+        if self.handle is None:
+            raise Closed("the model is closed; open it again")
+        return self.handle
+
     def close(self) -> None:
         """Free the weights; safe to call twice."""
         if self.handle is not None:
+            self.vocabulary.close()
             C.llama_model_free(self.handle)
             self.handle = None
 

@@ -1,6 +1,7 @@
 """A model's vocabulary: text to tokens and back, and which tokens end a text.
 
-Knows nothing of contexts; it stays valid as long as its model.
+Knows nothing of contexts. It is valid as long as its model, and says so afterwards: llama.cpp would
+read freed memory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from parlay.errors import BadRequest
+from parlay.errors import BadRequest, Closed
 from parlay.llama.library import C
 
 # Fine-tunes pad the vocabulary to a multiple of 64 or 128.
@@ -38,7 +39,7 @@ class Vocabulary:
     """Token ids of one model."""
 
     def __init__(self, handle: int) -> None:
-        self._handle = handle
+        self._open: int | None = handle
         self.size: int = C.llama_vocab_n_tokens(handle)
         self.kind: int = C.llama_vocab_type(handle)
         self.bos: int = C.llama_vocab_bos(handle)
@@ -48,6 +49,16 @@ class Vocabulary:
             token for token in range(self.size) if C.llama_vocab_is_eog(handle, token)
         )
         self._pieces: dict[int, bytes] = {}
+
+    def close(self) -> None:
+        """The model is about to be freed."""
+        self._open = None
+
+    @property
+    def _handle(self) -> int:
+        if self._open is None:
+            raise Closed("the model is closed; open it again")
+        return self._open
 
     @property
     def infill(self) -> InfillMarks | None:

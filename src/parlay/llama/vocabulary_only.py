@@ -26,7 +26,9 @@ def open_vocabulary(path: Path) -> Iterator[Vocabulary]:
     handle: int | None = C.llama_model_load_from_file(os.fsencode(path), params)
     if not handle:
         raise LoadError(f"llama.cpp could not read {path.name}: {library.last_error()}")
+    vocabulary = Vocabulary(C.llama_model_get_vocab(handle))
     try:
-        yield Vocabulary(C.llama_model_get_vocab(handle))
+        yield vocabulary
     finally:
+        vocabulary.close()
         C.llama_model_free(handle)

@@ -23,7 +23,7 @@ from parlay.control.trace import Sink as TraceSink
 from parlay.control.trace import Trace
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.round import Fallback
-from parlay.errors import BadRequest, PromptTooLong
+from parlay.errors import BadRequest, Closed, PromptTooLong
 from parlay.llama.context import Context
 from parlay.llama.kernels import PROMPT_ROWS
 from parlay.llama.model import Model
@@ -72,7 +72,7 @@ from parlay.runtime.startup.snapshots import (
     room_for_prompts,
     wanted_files,
 )
-from parlay.runtime.worker import Closed, Worker
+from parlay.runtime.worker import Worker
 from parlay.timing.measuring import Progress, Stopwatch, quietly
 
 

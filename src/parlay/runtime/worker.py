@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from parlay.errors import ParlayError
+from parlay.errors import Closed
 from parlay.runtime.faults import as_parlay
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence
@@ -27,10 +27,6 @@ _REST_S = 1.0  # between looks at the machine while there is nothing to do
 
 def _nothing() -> None:
     pass
-
-
-class Closed(ParlayError):
-    """The engine was closed while an answer was being made."""
 
 
 class Worker:

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parlay.errors import BadRequest, ParlayError, PromptTooLong
-from parlay.runtime.worker import Closed
+from parlay.errors import BadRequest, Closed, ParlayError, PromptTooLong
 
 _ANTHROPIC = {
     400: "invalid_request_error",

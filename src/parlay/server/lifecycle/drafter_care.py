@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from parlay.decoding.round import Fallback
-from parlay.errors import LoadError, ParlayError, VocabularyMismatch
+from parlay.errors import Closed, LoadError, ParlayError, VocabularyMismatch
 from parlay.runtime.engine import Engine
-from parlay.runtime.worker import Closed
 from parlay.web.alerts import Alerts
 
 log = logging.getLogger("parlay.server")
