@@ -27,6 +27,13 @@ def text(words: str) -> str:
     return hashlib.sha256(words.encode()).hexdigest()
 
 
+def test_tokens_that_came_with_the_first_are_no_speed_up() -> None:
+    """Where a draft of 50 was accepted at once, the rest may still come as fast as ever."""
+    plain = sample("p0", "plain", 0, 0, speed=100.0)
+    at_once = plain.model_copy(update={"arm": "fast", "n_first": 51, "decode_s": 0.5})
+    assert at_once.tokens_per_second("decode") == plain.tokens_per_second("decode") == 100.0
+
+
 def test_twice_as_fast_is_2x_overall_and_in_each_category() -> None:
     found = compare(runs(2.0), CATEGORIES, "plain", "fast")
     assert found.speedup is not None

@@ -60,6 +60,12 @@ def test_llama_cpp_without_drafts_has_drafted_nothing() -> None:
     assert event.server_decode_s == 0.07
 
 
+def test_our_own_server_tells_how_many_tokens_came_with_the_first() -> None:
+    event = event_of({"timings": {"predicted_ms": 70.0, "first_n": 5}})
+    assert AnswerEvent().then(event).n_first == 5
+    assert event_of({"timings": {"predicted_ms": 70.0, "first_n": 0}}).n_first is None
+
+
 def test_our_own_words_come_before_llama_cpps() -> None:
     own = {"drafted": 6, "accepted": 5, "rounds": 2}
     event = event_of({"speculation": own, "timings": {"predicted_n": 7, "draft_n": 1}})

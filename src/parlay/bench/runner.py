@@ -165,6 +165,7 @@ class Runner:
             **_place(step, at_s),
             outcome="ok",
             n_tokens=reply.n_tokens,
+            n_first=reply.n_first,
             counted=reply.counted,
             n_prompt=reply.n_prompt,
             first_token_s=round(reply.first_token_s, 7),

@@ -5,9 +5,9 @@ Plain data with bounds, the same in the samples file and in a result; knows no s
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from parlay.reading.bounds import Count, Finite, Label, Reason, Seconds, Sha256, Strict
 from parlay.reading.speculation import Speculation
@@ -37,6 +37,7 @@ class Sample(Strict):
     outcome: Outcome
     error: Reason | None = None
     n_tokens: Count = 0
+    n_first: Count = 1  # of them, those that came with the first: `decode_s` begins after them
     counted: Literal["usage", "chunks"] = "usage"  # how `n_tokens` is known
     n_prompt: Count | None = None
     first_token_s: Seconds = 0.0
@@ -48,14 +49,23 @@ class Sample(Strict):
     speculation: Speculation | None = None
     readings: Readings | None = None
 
+    @model_serializer(mode="wrap")
+    def _as_ever(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `n_first` where it is as ever: a record is known by the hash of its fields, and
+        those made before there was this one keep theirs."""
+        fields: dict[str, Any] = dump(self)
+        if fields.get("n_first") == 1:
+            del fields["n_first"]
+        return fields
+
     def tokens_per_second(self, clock: Clock) -> float | None:
-        """Decoding speed after the first token, or over everything; None if it has none."""
+        """Decoding speed after the first tokens, or over everything; None if it has none."""
         seconds = {
             "decode": self.decode_s,
             "server": self.server_decode_s,
             "wall": self.wall_s,
         }[clock]
-        n = self.n_tokens if clock == "wall" else self.n_tokens - 1
+        n = self.n_tokens if clock == "wall" else self.n_tokens - max(1, self.n_first)
         if self.outcome != "ok" or n < 1 or not seconds:
             return None
         return n / seconds

@@ -48,14 +48,14 @@ class ObservedAnswer:
         return self.n_pieces if self.said.n_tokens is None else self.said.n_tokens
 
     def decoding(self, streamed: bool) -> tuple[float, int]:
-        """Seconds and the tokens they made: after the first one, as far as anyone can tell."""
-        n = self.generated
-        if self.said.server_decode_s and n > 1:
-            return self.said.server_decode_s, n - 1
+        """Seconds and the tokens they made: after the first ones, as far as anyone can tell."""
+        n = self.generated - (self.said.n_first or 1)
+        if self.said.server_decode_s and n > 0:
+            return self.said.server_decode_s, n
         if streamed and self.first is not None and self.last is not None:
-            return self.last - self.first, n - 1
+            return self.last - self.first, n
         whole = (self.ended or self.arrived) - (self.asked or self.arrived)
-        return whole, n
+        return whole, self.generated
 
 
 def speculation(

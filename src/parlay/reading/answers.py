@@ -14,7 +14,9 @@ from typing import Any
 from parlay.reading.bounds import MAX_COUNT, MAX_POSITIONS, one_line
 from parlay.reading.speculation import Speculation
 
-_KEPT = ("finish_reason", "n_tokens", "n_prompt", "n_cached", "server_decode_s", "speculation")
+_KEPT = (
+    "finish_reason", "n_tokens", "n_first", "n_prompt", "n_cached", "server_decode_s", "speculation"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class AnswerEvent:
     text: str = ""
     finish_reason: str | None = None
     n_tokens: int | None = None
+    n_first: int | None = None  # tokens that came with the first one; None: it does not say
     n_prompt: int | None = None
     n_cached: int | None = None
     server_decode_s: float | None = None  # from the first token to the last, by its own clock
@@ -54,6 +57,7 @@ def event_of(chunk: dict[str, Any]) -> AnswerEvent:
         text=_text_of(choice),
         finish_reason=string(choice.get("finish_reason")),
         n_tokens=count(usage.get("completion_tokens")),
+        n_first=first_of(chunk),
         n_prompt=count(usage.get("prompt_tokens")),
         n_cached=count(details.get("cached_tokens")),
         server_decode_s=decode_s,
@@ -90,6 +94,11 @@ def told(chunk: dict[str, Any]) -> tuple[float | None, Speculation | None]:
         or _lm_studio(stats)
     )
     return decode_s, found
+
+
+def first_of(chunk: dict[str, Any]) -> int | None:
+    """How many tokens came with the first one: our own server tells it."""
+    return count(mapping(chunk.get("timings")).get("first_n")) or None
 
 
 def _own(told: dict[str, Any]) -> Speculation | None:

@@ -32,6 +32,7 @@ def event_of(chunk: dict[str, Any]) -> AnswerEvent:
         text=_text(chunk),
         finish_reason=_reason(chunk, response),
         n_tokens=answers.count(usage.get("output_tokens")) or None,
+        n_first=answers.first_of(whole),
         n_prompt=None if n_prompt is None else n_prompt + (read or 0),
         n_cached=answers.count(cached) if read is None else read,
         server_decode_s=decode_s,

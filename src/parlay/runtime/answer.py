@@ -40,6 +40,7 @@ class Answer:
     exact_class: str | None  # the class its passes were to stay in
     exact_reason: str | None  # why it is not exact
     pieces: tuple[Piece, ...] = field(repr=False)
+    n_first: int = 1  # tokens that came with the first one: their time is the prompt's
     exact_cost_percent: float | None = None  # of the speed, that staying in the class costs here
 
     @classmethod
@@ -61,13 +62,14 @@ class Answer:
             exact_class=seq.exact_class,
             exact_reason=exact_reason([seq], mode),
             pieces=tuple(pieces),
+            n_first=seq.n_first,
             exact_cost_percent=seq.exact_cost_percent,
         )
 
     @property
     def tokens_per_second(self) -> float:
-        """Decoding speed: tokens after the first one over the time they took."""
-        n = len(self.tokens) - 1
+        """Decoding speed: tokens after those that came with the first, over the time they took."""
+        n = len(self.tokens) - self.n_first
         return n / self.decode_s if n > 0 and self.decode_s > 0 else 0.0
 
     @property

@@ -92,6 +92,7 @@ class Sequence:
         self.n_cached = 0  # tokens in the target's cache; kept equal to its length
         self.n_reused = 0  # of the prompt, taken from an earlier turn's cache
         self.n_generated = 0
+        self.n_first = 0  # of them, those that came with the first: decoding is timed from there
         self.seq_id = -1  # the slot, once it has one
         self.counts = Counts()
         self.rounds: deque[Round] = deque(maxlen=KEPT_ROUNDS)
@@ -190,6 +191,7 @@ class Sequence:
             self.tokens += verdict.tokens
             self.n_generated += len(verdict.tokens)
         n = self.n_generated - n_before
+        self.n_first = self.n_first or n
         self._untold.append(_Taken(verdict, n, texts, n_before, proposer, logprobs, rejected))
         return n
 

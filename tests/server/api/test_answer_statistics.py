@@ -8,9 +8,14 @@ import pytest
 
 from parlay.decoding.counts import Counts
 from parlay.decoding.round import WAITS, Fallback, Round, Timing
-from parlay.server.api.answer_statistics import merged
+from parlay.decoding.verdict import Verdict
+from parlay.runtime.answer import Answer
+from parlay.runtime.request import Request
+from parlay.runtime.sequence import Piece, Sequence
+from parlay.server.api.answer_statistics import merged, timings
 from parlay.server.figures.observer import Observer
 from parlay.server.figures.plain_speed import PlainSpeed
+from tests.runtime.rig import Letters
 
 
 def a_round(n_drafted: int, n_accepted: int, seconds: float, n_sequences: int = 1) -> Round:
@@ -29,6 +34,33 @@ def a_round(n_drafted: int, n_accepted: int, seconds: float, n_sequences: int = 
         timing=Timing(verify_s=seconds),
         fallback=None if n_drafted else Fallback.NO_DRAFT,
     )
+
+
+def an_answer(*rounds: int, seconds: float) -> tuple[Sequence, list[Piece]]:
+    """Rounds of so many tokens; from the first to the last it takes so long."""
+    pieces: list[Piece] = []
+    request = Request(prompt=(1, 2), max_tokens=99)
+    seq = Sequence(request, Letters(), frozenset(), lambda _seq, told: pieces.extend(told))
+    for n in rounds:
+        seq.commit(Verdict(tuple(range(n)), n - 1, n - 1), "suffix")
+    seq.finish("stop")
+    seq.retire()
+    assert seq.first_token is not None
+    seq.ended = seq.first_token + seconds
+    return seq, pieces
+
+
+@pytest.mark.parametrize(("rounds", "speed"), [((17, 9, 8), 170.0), ((1, 1, 1), 20.0), ((5,), 0.0)])
+def test_tokens_that_came_with_the_first_have_no_part_in_the_speed(
+    rounds: tuple[int, ...], speed: float
+) -> None:
+    """A cached prompt has no pass of its own: its answer begins with a whole round."""
+    seq, pieces = an_answer(*rounds, seconds=0.1 if len(rounds) > 1 else 0.0)
+    told = timings([seq])
+    assert (told["predicted_n"], told["first_n"]) == (sum(rounds), rounds[0])
+    assert told["predicted_per_second"] == pytest.approx(speed)
+    assert told["predicted_per_token_ms"] == pytest.approx(1e3 / speed if speed else 0.0, rel=1e-3)
+    assert Answer.of(seq, pieces, "exact").tokens_per_second == pytest.approx(speed)
 
 
 def test_merged_counts_equal_counting_everything_at_once() -> None:

@@ -36,6 +36,9 @@ PROBE_S: Final = 5.0
 N_ALTERNATIVES: Final = 20
 MAX_ANSWER_BYTES: Final = 16_000_000
 
+_TOLD: Final = (
+    "finish_reason", "n_tokens", "n_first", "n_prompt", "server_decode_s", "speculation"
+)  # fmt: skip
 _REPETITIVE = Prompt(
     "warm-up",
     "warm-up",
@@ -262,7 +265,7 @@ class _ObservedStream:
             self._first = self._first or now
             self._last = now
             self._parts.append(event.text)
-        for name in ("finish_reason", "n_tokens", "n_prompt", "server_decode_s", "speculation"):
+        for name in _TOLD:
             if (value := getattr(event, name)) is not None:
                 self._facts[name] = value
 

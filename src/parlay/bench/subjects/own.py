@@ -65,6 +65,7 @@ class OwnArm:
         return Reply(
             text=answer.text,
             n_tokens=len(answer.tokens),
+            n_first=answer.n_first,
             n_prompt=answer.n_prompt,
             first_token_s=answer.prefill_s,
             decode_s=answer.decode_s,

@@ -62,6 +62,7 @@ class Reply:
     first_token_s: float
     decode_s: float
     wall_s: float
+    n_first: int = 1  # tokens that came with the first one
     counted: Literal["usage", "chunks"] = "usage"
     n_prompt: int | None = None
     server_decode_s: float | None = None

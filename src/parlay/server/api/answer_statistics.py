@@ -71,11 +71,16 @@ def speculation(
 
 
 def timings(seqs: Seq[Sequence]) -> dict[str, Any]:
-    """The response's `timings`, with llama.cpp's names."""
+    """The response's `timings`, with llama.cpp's names.
+
+    The time of decoding begins when the first tokens have come, so they are not in its speed.
+    """
     n_cached = sum(seq.n_reused for seq in seqs)
     n_prompt = sum(len(seq.request.prompt) for seq in seqs) - n_cached
     prompt_s = max((seq.first_token or seq.ended or seq.started) - seq.started for seq in seqs)
     n_predicted = sum(seq.n_generated for seq in seqs)
+    n_first = sum(seq.n_first for seq in seqs)
+    n_timed = n_predicted - n_first
     predicted_s = max(decode_s(seq) for seq in seqs)
     return {
         "cache_n": n_cached,
@@ -84,9 +89,10 @@ def timings(seqs: Seq[Sequence]) -> dict[str, Any]:
         "prompt_per_token_ms": _ms(_over(prompt_s, n_prompt)),
         "prompt_per_second": round(_over(n_prompt, prompt_s), 3),
         "predicted_n": n_predicted,
+        "first_n": n_first,
         "predicted_ms": _ms(predicted_s),
-        "predicted_per_token_ms": _ms(_over(predicted_s, n_predicted)),
-        "predicted_per_second": round(_over(n_predicted, predicted_s), 3),
+        "predicted_per_token_ms": _ms(_over(predicted_s, n_timed)),
+        "predicted_per_second": round(_over(n_timed, predicted_s), 3),
         "draft_n": sum(seq.counts.n_drafted for seq in seqs),
         "draft_n_accepted": sum(seq.counts.n_accepted for seq in seqs),
     }

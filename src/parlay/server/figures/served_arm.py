@@ -110,6 +110,7 @@ class ServedArm:
         return Reply(
             text=text,
             n_tokens=seq.n_generated,
+            n_first=seq.n_first,
             n_prompt=len(seq.request.prompt),
             first_token_s=first - seq.started,
             decode_s=ended - first,
