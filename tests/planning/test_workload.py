@@ -51,6 +51,11 @@ def test_our_own_log() -> None:
     assert found == LoggedRequest("chat/code", "chat", 100, 200, 100.0, 1000.0, 100, 60, 2.0)
 
 
+def test_an_answer_whose_client_left_is_no_measure() -> None:
+    assert parse({**OURS, "status": 499}) is None
+    assert parse({**OURS, "status": 200}) == parse(OURS)
+
+
 def test_a_log_from_before_0_2_tells_the_same() -> None:
     old = {name: value for name, value in OURS.items() if name not in ("drafted", "accepted")}
     assert parse({**old, "proposed_tokens": 100, "accepted_tokens": 60}) == parse(OURS)

@@ -57,8 +57,8 @@ class Exchange:
         """The answer, or nothing where the client has left."""
         try:
             if not await sse.unless_gone(self._begin(), request.receive):
-                self._end(499)
-                return Response(status_code=499)  # nobody is there to read it
+                self._end(failures.LEFT)
+                return Response(status_code=failures.LEFT)  # nobody is there to read it
         except failures.Failure as failure:
             self._end(failure.status, None, error=failure.code)
             body = failure.body_for(request.url.path)
@@ -330,7 +330,7 @@ class Exchange:
 
     def _leave(self) -> None:
         """A stream is over, however it ended: nothing of it stays behind."""
-        self._end(499)
+        self._end(failures.LEFT)
 
     def _end(self, status: int, numbers: dict[str, Any] | None = None, **more: Any) -> None:
         """Count, log and let go; only the first call does anything."""
@@ -351,7 +351,8 @@ class Exchange:
             streamed=asked.stream,
         )
         self._gateway.finished(asked, observed, attempt.up, line, about)
-        self._gateway.pools.release(attempt.up, observed.ended - observed.arrived)
+        took = None if status == failures.LEFT else observed.ended - observed.arrived
+        self._gateway.pools.release(attempt.up, took)
         self._gateway.later(attempt.close())
 
 

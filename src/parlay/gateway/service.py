@@ -185,7 +185,8 @@ class Gateway:
         assert observed.ended is not None
         self.n_retries += about["retries"]
         self.metrics.requests.labels(asked.endpoint, about["status"]).inc()
-        self.metrics.whole.observe(observed.ended - observed.arrived)
+        if about["status"] != failures.LEFT:  # how long an answer takes, it does not tell
+            self.metrics.whole.observe(observed.ended - observed.arrived)
         self.metrics.queued.observe((observed.asked or observed.ended) - observed.arrived)
         if observed.first is not None and asked.stream:
             self.metrics.ttft.observe(observed.first - observed.arrived)

@@ -19,6 +19,7 @@ MAX_LINE = 1 << 24  # prompts may be in there
 _WHOLE_MS = ("e2e_ms", "latency_ms", "duration_ms", "response_ms", "total_ms")
 _TIME = ("time", "timestamp", "created_at")
 _LATEST = 1e11  # seconds; beyond it a number would mean milliseconds, or nothing
+_LEFT = 499  # the status of a request whose client went away
 _ROUTE = ("route", "path", "url", "endpoint")
 
 
@@ -86,7 +87,7 @@ def parse_line(line: bytes) -> LoggedRequest | None:
 
 def _parlay(raw: Mapping[str, Any]) -> LoggedRequest | None:
     n_answer, n_prompt = _count(raw, "generated"), _count(raw, "prompt_tokens")
-    if not n_answer:
+    if not n_answer or _count(raw, "status") == _LEFT:  # half an answer is no measure of whole ones
         return None
     endpoint = _text(raw, "endpoint")
     ttft, whole, queue = (_number(raw, f"{name}_ms") for name in ("ttft", "e2e", "queue"))

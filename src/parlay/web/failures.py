@@ -12,6 +12,7 @@ from typing import Any
 
 from parlay.errors import BadRequest, Closed, ParlayError, PromptTooLong
 
+LEFT = 499  # the status of a request whose client went away
 _ANTHROPIC = {
     400: "invalid_request_error",
     401: "authentication_error",

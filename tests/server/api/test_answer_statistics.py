@@ -12,6 +12,7 @@ from parlay.decoding.verdict import Verdict
 from parlay.runtime.answer import Answer
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Piece, Sequence
+from parlay.server.api import answer_statistics as statistics
 from parlay.server.api.answer_statistics import merged, timings
 from parlay.server.figures.observer import Observer
 from parlay.server.figures.plain_speed import PlainSpeed
@@ -61,6 +62,19 @@ def test_tokens_that_came_with_the_first_have_no_part_in_the_speed(
     assert told["predicted_per_second"] == pytest.approx(speed)
     assert told["predicted_per_token_ms"] == pytest.approx(1e3 / speed if speed else 0.0, rel=1e-3)
     assert Answer.of(seq, pieces, "exact").tokens_per_second == pytest.approx(speed)
+
+
+def test_an_answer_whose_client_left_has_taken_until_now() -> None:
+    """The worker hears of it with its next round; the log does not wait for that."""
+    seq = Sequence(Request(prompt=(1, 2)), Letters(), frozenset(), lambda *_: None)
+    seq.submitted -= 1.0
+    assert statistics.queue_s(seq) >= 1.0  # it never had a slot
+    seq.seq_id, seq.started = 0, seq.submitted + 0.25
+    seq.commit(Verdict((1, 2, 3), 2, 2), "suffix")
+    assert statistics.queue_s(seq) == pytest.approx(0.25)
+    assert statistics.e2e_s(seq) >= 1.0
+    assert 0 <= statistics.decode_s(seq) < 1.0
+    assert all(value >= 0 for value in timings([seq]).values())
 
 
 def test_merged_counts_equal_counting_everything_at_once() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,6 +116,23 @@ def test_the_request_log_has_a_line_per_request_and_no_prompt(target: Path, tmp_
     assert second["stream"] is True and third["status"] == 400
     assert "secret" not in path.read_text()
     assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_client_that_left_is_logged_as_such_and_tells_no_time(
+    target: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "requests.jsonl"
+    with running(target, monitoring__request_log=str(path)) as server:
+        server.service.engine.call(partial(time.sleep, 1.0))  # so that it leaves first
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.url}/v1/completions", json=BODY, timeout=0.3)
+        wait_for(lambda: samples(server).get("parlay_requests_total|completions|499") == 1)
+        assert samples(server)["parlay_request_seconds_count"] == 0
+        assert server.service._usual_s == 1.0
+    (told,) = map(json.loads, path.read_text().splitlines())
+    assert (told["status"], told["finish_reason"]) == (499, "cancelled")
+    assert told["e2e_ms"] >= 200 and told["queue_ms"] >= 200
+    assert told["tokens_per_second"] == 0.0
 
 
 def test_prompts_are_logged_when_asked_for(target: Path, tmp_path: Path) -> None:

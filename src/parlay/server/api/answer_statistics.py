@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence as Seq
+from time import perf_counter
 from typing import Any
 
 from parlay.decoding.counts import Counts
@@ -33,17 +34,33 @@ def merged(parts: Seq[Counts]) -> Counts:
     return total
 
 
+def _end(seq: Sequence) -> float:
+    """When it ended; of a client that leaves the worker has not heard yet, and it ends now."""
+    return perf_counter() if seq.ended is None else seq.ended
+
+
+def queue_s(seq: Sequence) -> float:
+    """From the request's arrival until it had a slot."""
+    return (seq.started if seq.seq_id >= 0 else _end(seq)) - seq.submitted
+
+
 def ttft_s(seq: Sequence) -> float:
     """From the request's arrival to its first token, the queue included."""
-    return (seq.first_token or seq.ended or seq.submitted) - seq.submitted
+    return (seq.first_token or _end(seq)) - seq.submitted
 
 
 def e2e_s(seq: Sequence) -> float:
-    return (seq.ended or seq.submitted) - seq.submitted
+    return _end(seq) - seq.submitted
+
+
+def prompt_s(seq: Sequence) -> float:
+    """From when it had a slot to its first token."""
+    return max(0.0, ttft_s(seq) - queue_s(seq))
 
 
 def decode_s(seq: Sequence) -> float:
-    return (seq.ended or 0.0) - (seq.first_token or seq.ended or 0.0)
+    end = _end(seq)
+    return end - (seq.first_token or end)
 
 
 def speculation(
@@ -62,7 +79,7 @@ def speculation(
         "policy": policy,
         **counts.as_dict(),
         "fallback_ms": {why.value: _ms(s) for why, s in counts.fallback_s.items()},
-        "queue_ms": _ms(max(seq.started - seq.submitted for seq in seqs)),
+        "queue_ms": _ms(max(queue_s(seq) for seq in seqs)),
         "ttft_ms": _ms(max(ttft_s(seq) for seq in seqs)),
         "e2e_ms": _ms(max(e2e_s(seq) for seq in seqs)),
         "speedup": None if speedup is None else round(speedup, 4),
@@ -77,7 +94,7 @@ def timings(seqs: Seq[Sequence]) -> dict[str, Any]:
     """
     n_cached = sum(seq.n_reused for seq in seqs)
     n_prompt = sum(len(seq.request.prompt) for seq in seqs) - n_cached
-    prompt_s = max((seq.first_token or seq.ended or seq.started) - seq.started for seq in seqs)
+    read_s = max(prompt_s(seq) for seq in seqs)
     n_predicted = sum(seq.n_generated for seq in seqs)
     n_first = sum(seq.n_first for seq in seqs)
     n_timed = n_predicted - n_first
@@ -85,9 +102,9 @@ def timings(seqs: Seq[Sequence]) -> dict[str, Any]:
     return {
         "cache_n": n_cached,
         "prompt_n": n_prompt,
-        "prompt_ms": _ms(prompt_s),
-        "prompt_per_token_ms": _ms(_over(prompt_s, n_prompt)),
-        "prompt_per_second": round(_over(n_prompt, prompt_s), 3),
+        "prompt_ms": _ms(read_s),
+        "prompt_per_token_ms": _ms(_over(read_s, n_prompt)),
+        "prompt_per_second": round(_over(n_prompt, read_s), 3),
         "predicted_n": n_predicted,
         "first_n": n_first,
         "predicted_ms": _ms(predicted_s),

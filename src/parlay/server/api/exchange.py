@@ -80,8 +80,8 @@ class Exchange:
     async def _whole(self, request: Request) -> Response:
         """Collect everything, unless the client leaves first."""
         if not await sse.unless_gone(self._collect(), request.receive):
-            self._finished(499)
-            return Response(status_code=499)  # nobody is there to read it
+            self._finished(failures.LEFT)
+            return Response(status_code=failures.LEFT)  # nobody is there to read it
         self._finished(200)
         return JSONResponse(self._reply.whole(), headers=self._headers)
 
@@ -127,4 +127,4 @@ class Exchange:
     def _leave(self) -> None:
         """However it ended: free the slots, and log a client that went away."""
         self._job.cancel()
-        self._finished(499)
+        self._finished(failures.LEFT)

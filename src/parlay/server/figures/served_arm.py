@@ -22,7 +22,7 @@ from parlay.runtime.engine import Engine
 from parlay.server.api.job import Job
 from parlay.server.api.planner import Plan
 from parlay.server.lifecycle.service import Service
-from parlay.web.failures import Failure
+from parlay.web.failures import LEFT, Failure
 from parlay.web.schema import ChatRequest
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ class ServedArm:
     def _count(self, job: Job, plan: Plan) -> None:
         """As any request; and the next arm must find neither its prompt read nor its answer."""
         seq = job.sequences[0]
-        status = 200 if seq.finish_reason in ("stop", "length") else 499
+        status = 200 if seq.finish_reason in ("stop", "length") else LEFT
         reply_id = f"bench-{secrets.token_hex(12)}"
         self._service.finished(job, plan, reply_id, {"status": status, "stream": False})
 

@@ -232,10 +232,11 @@ class Service:
     def finished(self, job: Job, plan: Plan, reply_id: str, about: dict[str, Any]) -> None:
         """Count and log one request, before its last byte is sent."""
         seqs = job.sequences
-        whole = max(statistics.e2e_s(seq) for seq in seqs)
-        self._usual_s += 0.1 * (whole - self._usual_s)
-        self.metrics.whole.observe(whole)
-        self.metrics.queued.observe(max(0.0, seqs[0].started - seqs[0].submitted))
+        if about["status"] != failures.LEFT:  # how long an answer takes, it does not tell
+            whole = max(statistics.e2e_s(seq) for seq in seqs)
+            self._usual_s += 0.1 * (whole - self._usual_s)
+            self.metrics.whole.observe(whole)
+        self.metrics.queued.observe(max(0.0, statistics.queue_s(seqs[0])))
         if seqs[0].first_token is not None:
             self.metrics.ttft.observe(statistics.ttft_s(seqs[0]))
         self.metrics.requests.labels(plan.endpoint, about["status"]).inc()
@@ -260,7 +261,7 @@ class Service:
             "time": timestamp(),
             "request_id": reply_id,
             "endpoint": plan.endpoint,
-            "finish_reason": seqs[0].finish_reason,
+            "finish_reason": seqs[0].finish_reason or "cancelled",
             "prompt_tokens": len(seqs[0].request.prompt),
             "reused_tokens": seqs[0].n_reused,
             "tokens_per_second": timings["predicted_per_second"],
