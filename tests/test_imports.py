@@ -26,7 +26,7 @@ LEVELS = (
     ("hub", "timing"),
     ("proposers", "control", "replay", "pairing", "planning", "fleet"),
     ("llama", "decoding", "reading"),
-    ("errors", "store", "models"),
+    ("errors", "option_types", "store", "models"),
 )
 LEVEL = {part: n for n, parts in enumerate(LEVELS) for part in parts}
 # Modules of the package itself that belong to no part yet, and where they stand.

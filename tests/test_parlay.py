@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import parlay as package
 from parlay import Parlay
-from parlay.errors import BadRequest, Closed
+from parlay.errors import BadRequest, Closed, ParlayError
 
 SCHEMA = {
     "type": "object",
@@ -46,6 +47,61 @@ def test_drafts_do_not_change_what_a_grammar_lets_through(parlay: Parlay) -> Non
 def test_one_form_at_a_time(parlay: Parlay) -> None:
     with pytest.raises(BadRequest, match="not both"):
         parlay.generate("hello", json_schema=SCHEMA, grammar='root ::= "on"')
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"max_tokens": 2.5}, "max_tokens is 2.5; give a whole number"),
+        ({"window": "x"}, "window is 'x'; give a whole number or None"),
+        ({"draft": ["suffix"]}, r"draft is \['suffix'\]; give text or None"),
+        ({"prediction": 5}, "prediction is 5; give text or None"),
+        ({"temperature": "x"}, "temperature is 'x'; give a number"),
+        ({"mode": "bogus"}, "mode is 'bogus'; give exact, faithful or None"),
+        ({"context_full": "bogus"}, "context_full is 'bogus'; give stop or slide"),
+        ({"verification": "bogus"}, "verification is 'bogus'; give coupled or rejection"),
+        ({"stop": 5}, "stop is 5; give text, a list of texts or None"),
+        ({"max_token": 5}, "unknown option: max_token; did you mean max_tokens?"),
+        ({"greedy": True}, "unknown option: greedy"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_named(
+    parlay: Parlay, option: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(BadRequest, match=said.replace("?", r"\?")):
+        parlay.generate("hello", **option)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"mode": "bogus"}, "mode is 'bogus'; give exact, faithful or None"),
+        ({"slots": "a"}, "slots is 'a'; give a whole number"),
+        ({"window": "x"}, "window is 'x'; give a whole number or None"),
+        ({"context_size": "most"}, "context_size is 'most'; give a whole number or auto"),
+        ({"draft": ["suffix"]}, r"draft is \['suffix'\]; give text"),
+        ({"devices": "nowhere"}, "no device 'nowhere'"),
+        ({"lora": "missing.gguf"}, "missing.gguf"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named(
+    target: Path, setting: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ParlayError, match=said):
+        Parlay(target, **setting)
+
+
+def test_one_stop_string_is_not_its_letters(parlay: Parlay) -> None:
+    whole = parlay.generate("on and on", max_tokens=40).text
+    stop = whole[4:8]
+    assert parlay.generate("on and on", max_tokens=40, stop=stop).text == whole.partition(stop)[0]
+    listed = parlay.generate("on and on", max_tokens=40, stop=[stop])
+    assert listed.text == whole.partition(stop)[0]
+
+
+def test_a_prompt_that_is_none_is_refused(parlay: Parlay) -> None:
+    with pytest.raises(BadRequest, match="prompt is 5; give text or a list of mappings"):
+        parlay.generate(5)  # type: ignore[arg-type]
 
 
 def test_a_closed_runtime_says_so(target: Path) -> None:

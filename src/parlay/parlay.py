@@ -14,14 +14,15 @@ from typing import Any
 
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.reasoning import OPEN
-from parlay.decoding.sampling import Sampling
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_drafter, resolve_model
+from parlay.option_types import check_option, texts
 from parlay.pairing.heads import find_head
 from parlay.pairing.records import find_drafter
 from parlay.runtime.answer import Answer
+from parlay.runtime.answer_settings import options_of
 from parlay.runtime.engine import Engine
-from parlay.runtime.request import ContextFull, Mode, Request, Verification
+from parlay.runtime.request import Mode, Request
 from parlay.runtime.sequence import Piece, Sequence
 from parlay.runtime.startup.load_settings import LoadSettings, by_keywords
 from parlay.runtime.startup.loading import FREE_PROPOSERS
@@ -129,47 +130,26 @@ class Parlay:
         tokens = self.engine.model.vocabulary.continuation(prediction) if prediction else []
         return tuple(tokens[: self.engine.target.context_size])
 
-    def _start(
-        self,
-        prompt: str | Seq[Message],
-        *,
-        whole: bool,
-        max_tokens: int = 256,
-        stop: Seq[str] = (),
-        draft: str | None = None,
-        window: int | None = None,
-        mode: Mode | None = None,
-        verification: Verification = "coupled",
-        context_full: ContextFull = "stop",
-        logprobs: int | None = None,
-        raw: bool = False,
-        tools: Seq[Message] = (),
-        prediction: str = "",
-        json_schema: Mapping[str, Any] | None = None,
-        grammar: str | None = None,
-        **sampling: Any,
-    ) -> Stream:
-        try:
-            drawn = Sampling(**sampling)
-        except TypeError as error:
-            raise BadRequest(f"unknown option: {error}") from None
-        tokens = self.tokens(prompt, raw=raw, tools=tools)
+    def _start(self, prompt: str | Seq[Message], *, whole: bool, **options: Any) -> Stream:
+        given, sampling = options_of(options)
+        tokens = self.tokens(prompt, raw=given.raw, tools=given.tools or ())
+        plain = given.raw or self.template is None
         request = Request(
             prompt=tuple(tokens),
-            thinking=None if raw or self.template is None else self._opens_thinking(tokens),
-            max_tokens=max_tokens,
-            sampling=drawn,
-            stop=tuple(stop),
-            proposers=None if draft is None else parse_draft(draft),
-            window=window,
-            mode=mode,
-            verification=verification,
-            expected=self._expected(prediction),
-            context_full=context_full,
-            logprobs=logprobs,
+            thinking=None if plain else self._opens_thinking(tokens),
+            max_tokens=given.max_tokens,
+            sampling=sampling,
+            stop=texts(given.stop),
+            proposers=None if given.draft is None else parse_draft(given.draft),
+            window=given.window,
+            mode=given.mode,
+            verification=given.verification,
+            expected=self._expected(given.prediction or ""),
+            context_full=given.context_full,
+            logprobs=given.logprobs,
         )
-        stream = Stream(mode or self.engine.mode, whole)
-        constraint = self._constraint(json_schema, grammar, bool(request.thinking))
+        stream = Stream(given.mode or self.engine.mode, whole)
+        constraint = self._constraint(given.json_schema, given.grammar, bool(request.thinking))
         stream.sequence = self.engine.submit(request, stream._take, constraint)
         return stream
 
@@ -200,6 +180,7 @@ class Parlay:
         self, prompt: str | Seq[Message], *, raw: bool = False, tools: Seq[Message] = ()
     ) -> list[int]:
         """What the target reads: the prompt through its chat template, or as it is."""
+        check_option("prompt", prompt, str | Seq[Message])
         vocabulary = self.engine.model.vocabulary
         if isinstance(prompt, str) and (raw or self.template is None):
             return vocabulary.tokenize(prompt)

@@ -50,6 +50,7 @@ def test_finished_folder_is_not_overwritten(prompts: Path, tmp_path: Path) -> No
         (["--suite", "core-13"], "core-12, core-60"),
         (["--library", "/no/such/folder"], "no folder"),
         (["--window", "few"], "give auto or a number"),
+        (["--quick", "--mode", "bogus"], "mode is 'bogus'; give exact, faithful"),
         (["--window", "auto", "--window", "17"], "16 is the widest"),
     ],
 )

@@ -22,6 +22,7 @@ from parlay.decoding.draft import Distribution
 from parlay.decoding.noise import exceeds, gumbel
 from parlay.decoding.shortlist import Logits, Permits, likeliest_permitted, permitted, shortlist
 from parlay.errors import BadRequest, DecodeError, NothingFollows, ParlayError
+from parlay.option_types import check_options
 
 Row = NDArray[np.float32]
 
@@ -85,6 +86,7 @@ class Sampling:
         object.__setattr__(self, "lowered", lowered)
 
     def _check(self) -> None:
+        check_options(self)
         for item in fields(self):
             if item.name in _RANGES:
                 _check_range(item.name, getattr(self, item.name))

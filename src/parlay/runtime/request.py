@@ -12,6 +12,7 @@ from parlay.decoding.reasoning import THINK, Marks
 from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
 from parlay.errors import BadRequest
+from parlay.option_types import check_options
 
 Mode = Literal["exact", "faithful"]
 ContextFull = Literal["stop", "slide"]
@@ -47,6 +48,7 @@ class Request:
         return self.fallback is not None or self.proposers == () or self.window == 0
 
     def __post_init__(self) -> None:
+        check_options(self, but=("prompt", "expected"))
         if not self.prompt:
             raise BadRequest("the prompt is empty; give at least one token")
         if self.max_tokens < 1:

@@ -22,6 +22,7 @@ from parlay.llama.settings import (
     RopeSettings,
     SplitMode,
 )
+from parlay.option_types import check_options, texts
 from parlay.runtime.request import Mode
 from parlay.runtime.startup.engine_settings import (
     MAX_WINDOW,
@@ -51,7 +52,7 @@ class LoadSettings:
     slots: int = 1
     threads: int = 0
     gpu_layers: int | Literal["auto"] = -1
-    devices: Sequence[str] = ()
+    devices: str | Sequence[str] = ()
     flash_attention: FlashAttention = "auto"
     cache_type_k: str = "auto"
     cache_type_v: str = "auto"
@@ -69,8 +70,8 @@ class LoadSettings:
     tensor_split: Sequence[float] = ()
     main_gpu: int = 0
     n_cpu_moe: int = 0
-    tensor_overrides: Sequence[str] = ()
-    lora: Sequence[str] = ()
+    tensor_overrides: str | Sequence[str] = ()
+    lora: str | Sequence[str] = ()
     rope: RopeSettings | None = None
     vram_budget_gb: float | None = None
     translate: bool = False
@@ -81,6 +82,9 @@ class LoadSettings:
     follow_load: bool = True
     measure_again: bool = False
     progress: Progress = quietly
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     def engine(self, target: Path, draft: tuple[str, ...]) -> EngineSettings:
         """For this file and these proposers; what is left to us is fitted to the machine."""
@@ -129,7 +133,7 @@ class LoadSettings:
         """Where the target's weights go."""
         return ModelSettings(
             -1 if self.gpu_layers == "auto" else self.gpu_layers,
-            tuple(self.devices),
+            texts(self.devices),
             self.mmap,
             self.mlock,
             self.large_pages,
@@ -137,8 +141,8 @@ class LoadSettings:
             tensor_split=tuple(self.tensor_split),
             main_gpu=self.main_gpu,
             n_cpu_moe=self.n_cpu_moe,
-            overrides=tuple(Override.parse(text) for text in self.tensor_overrides),
-            adapters=tuple(Adapter.parse(text) for text in self.lora),
+            overrides=tuple(Override.parse(text) for text in texts(self.tensor_overrides)),
+            adapters=tuple(Adapter.parse(text) for text in texts(self.lora)),
         )
 
     @property
