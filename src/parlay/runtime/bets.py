@@ -39,6 +39,7 @@ from parlay.runtime.placed_bet import FAILED, Bet, bet_on
 from parlay.runtime.sequence import Sequence
 
 Watch = Callable[[Seq[Sequence]], None]  # told of the sequences of a pass before it is made
+ReadListener = Callable[[Seq[Round]], None]  # told of first tokens that came with a prompt
 
 _LEAST_FORCED = 4  # tokens: for fewer a model's draft is not ended
 _NO_OFFERS: Mapping[str, Draft] = {}
@@ -74,6 +75,7 @@ class Bets:
         """`max_window` of every sequence; wider where a pass of `most_rows` has room for it."""
         self.controller = controller
         self.listeners: list[Listener] = []  # hear of every round, choose nothing
+        self.readers: list[ReadListener] = []  # hear of first tokens that prompts' own passes gave
         self.watches: list[Watch] = []  # are told what every pass is for
         self.proposers = dict(proposers)
         self.absent: dict[str, Fallback] = {}  # proposers that are not there now, and why
@@ -114,6 +116,14 @@ class Bets:
         """The same for all who count, and have no say in the next pass."""
         for listener in self.listeners:
             self._observe(listener, rounds)
+
+    def tell_read(self, rounds: Seq[Round]) -> None:
+        """First tokens, each with its prompt: nothing was bet on them, but they count."""
+        for reader in self.readers:
+            try:
+                reader(rounds)
+            except Exception as error:
+                self._faults.tell("a first token was not counted", error)
 
     def _observe(self, listener: Listener, rounds: Seq[Round]) -> None:
         """Whoever fails at it ends no answer."""

@@ -478,6 +478,8 @@ class Scheduler:
         rounds = told.rounds
         if rounds:
             self.bets.tell(rounds)
+        if told.read:
+            self.bets.tell_read(told.read)
 
     def _lost(self, outcome: PassOutcome) -> Inexact | None:
         """Why a pass was not exact. A prompt's chunk read alone is: it is always read like that."""

@@ -129,3 +129,8 @@ class PassTold:
     def rounds(self) -> list[Round]:
         """Without those that only read a prompt."""
         return [found for row, found in self.settled if row.decodes]
+
+    @property
+    def read(self) -> list[Round]:
+        """Those alone: each gave the first token after a prompt, in the prompt's own time."""
+        return [found for row, found in self.settled if not row.decodes]

@@ -48,6 +48,8 @@ def test_metrics_move_with_what_the_response_says(server: Running) -> None:
 
     assert moved("parlay_drafted_tokens_total") == spec["drafted"] > 0
     assert moved("parlay_accepted_tokens_total") == spec["accepted"]
+    assert moved("parlay_generated_tokens_total") == spec["generated"] == 30
+    assert moved("parlay_rounds_total") == spec["rounds"]
     assert moved("parlay_requests_total|completions|200") == 1
     assert moved("parlay_time_to_first_token_seconds_count") == 1
     assert moved("parlay_inter_token_seconds_count") > 0

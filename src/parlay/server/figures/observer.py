@@ -55,6 +55,12 @@ class Observer:
         self.overhead_s += timing.overhead_s
         self.baseline.observe(rounds)
 
+    def observe_read(self, rounds: Sequence[Round]) -> None:
+        """First tokens that came with their prompts: in the sums, as in an answer's own; they say
+        nothing of how fast rounds are."""
+        for found in rounds:
+            self.counts.observe(found)
+
     def recent_sums(self) -> Recent:
         """The same in a tenth of the time, for whoever looks every second."""
         rounds = tuple(self.recent)

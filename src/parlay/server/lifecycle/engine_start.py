@@ -146,6 +146,7 @@ def open_engine(deployment: Deployment) -> tuple[Engine, Observer]:
     engine = Engine(engine_settings(deployment), FixedWindow(deployment.runtime.fixed_window))
     observer = Observer()
     engine.bets.listeners.append(observer)
+    engine.bets.readers.append(observer.observe_read)
     try:
         check_tokenizer(deployment, engine.model)
     except BaseException:
