@@ -398,6 +398,26 @@ def test_embeddings_are_refused_clearly(client: OpenAI) -> None:
     assert caught.value.status_code == 501
 
 
+def test_an_answer_that_nothing_was_drafted_for_has_no_speedup(client: OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="", messages=HELLO, max_tokens=8, extra_body={"speculation": False}
+    )
+    told = (answer.model_extra or {})["speculation"]
+    assert told["drafted"] == 0 and told["speedup"] is None
+
+
+def test_tools_beside_a_form_of_the_whole_answer_are_told_of(client: OpenAI) -> None:
+    forms: dict[str, Any] = {"response_format": {"type": "json_object"}}
+    answer = client.chat.completions.create(
+        model="", messages=HELLO, max_tokens=8, tools=[WEATHER], extra_body=forms
+    )
+    (told,) = (answer.model_extra or {})["warnings"]
+    assert told["param"] == "tools" and "send one of the two" in told["message"]
+    for alone in ({"tools": [WEATHER]}, {"extra_body": forms}):
+        answer = client.chat.completions.create(model="", messages=HELLO, max_tokens=8, **alone)
+        assert "warnings" not in (answer.model_extra or {})
+
+
 def test_unknown_fields_are_told_and_bad_values_refused(client: OpenAI) -> None:
     raw = client.chat.completions.with_raw_response.create(
         model="", messages=HELLO, max_tokens=1, extra_body={"temprature": 1}

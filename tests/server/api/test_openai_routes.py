@@ -124,3 +124,32 @@ def test_the_model_is_found_by_its_name_and_no_other_is(routed: Running) -> None
     assert missing.status_code == 404
     assert missing.json()["error"]["code"] == "model_not_found"
     assert only["id"] in missing.json()["error"]["message"]
+
+
+limited = server_on("target", server__max_answer_tokens=4)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/v1/completions", BODY, "max_tokens"),
+        ("/v1/chat/completions", CHAT, "max_tokens"),
+        ("/v1/chat/completions", CHAT | {"max_completion_tokens": 9}, "max_completion_tokens"),
+        ("/v1/responses", {"input": "on on", "max_output_tokens": 30}, "max_output_tokens"),
+        ("/v1/messages", CHAT, "max_tokens"),
+    ],
+)
+def test_whoever_asks_for_more_than_the_server_answers_with_is_told(
+    limited: Running, path: str, body: dict[str, Any], name: str
+) -> None:
+    answer = httpx.post(f"{limited.url}{path}", json=body).json()
+    assert answer["speculation"]["generated"] == 4
+    (told,) = answer["warnings"]
+    wanted = body[name]
+    said = f"{name} is {wanted}; this server answers with 4 tokens at most"
+    assert (told["param"], told["message"]) == (name, said)
+
+
+def test_whoever_asks_for_less_or_says_nothing_is_told_nothing(limited: Running) -> None:
+    for body in (BODY | {"max_tokens": 4}, {"prompt": "on on"}):
+        assert "warnings" not in httpx.post(f"{limited.url}/v1/completions", json=body).json()

@@ -68,7 +68,7 @@ def speculation(
 ) -> dict[str, Any]:
     """The response's `speculation` field."""
     counts = merged([seq.counts for seq in seqs])
-    speedup = baseline.speedup(counts)
+    speedup = baseline.speedup(counts) if counts.n_drafted else None  # else there was no bet
     single = baseline.of(1)
     return {
         "mode": mode,

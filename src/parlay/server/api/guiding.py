@@ -61,6 +61,16 @@ class Guiding:
                 told.append(Told("tools", message[:300]))
         return tuple(found), tuple(told)
 
+    def beside(self, wish: Wish) -> tuple[Told, ...]:
+        """What is said where the whole answer has a form, and functions are given too."""
+        if wish.grammar is None or wish.forced or not wish.functions:
+            return ()
+        message = (
+            "the answer keeps to the form that came with it (response_format, json_schema or"
+            " grammar): a tool is called only where that lets it, and unguided; send one of the two"
+        )
+        return (Told("tools", message),)
+
     def constraints(self, wish: Wish) -> Callable[[], Constraint | None]:
         """Checked now; one constraint for each answer when called."""
         calls = self._calls(wish) if wish.functions else None

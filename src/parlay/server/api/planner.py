@@ -6,7 +6,7 @@ Knows the schema, the conversation and the routes; starts nothing.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
@@ -33,6 +33,8 @@ from parlay.web.schema import (
 from parlay.web.unknown import Told, refuse_unfollowed, tell, unknown_fields
 
 _MAX_PROMPTS = 128
+# The names under which bodies say how long an answer may be; the first that is given holds.
+_LENGTHS = ("max_completion_tokens", "max_tokens", "n_predict")
 _MOST_BYTES_A_TOKEN = 16  # of text on average: beyond that a prediction is cut unread
 
 
@@ -110,7 +112,12 @@ class Planner:
             thinking=prompt.thinking and body.reasoning_format == "auto",
             functions=functions,
             style=self._conversation.style,
-            told=(*self.told(body), *self._conversation.told(body), *told),
+            told=(
+                *self.told(body, endpoint),
+                *self._conversation.told(body),
+                *told,
+                *self._guiding.beside(wish),
+            ),
         )
 
     def prompt(self, body: ChatRequest) -> Prompt:
@@ -136,7 +143,7 @@ class Planner:
             plans[0],
             requests=tuple(request for plan in plans for request in plan.requests),
             constraints=tuple(one for plan in plans for one in plan.constraints),
-            told=self.told(body),
+            told=self.told(body, "completions"),
         )
 
     def _completed(self, given: str | list[int], suffix: str | None) -> Prompt:
@@ -152,12 +159,25 @@ class Planner:
         facts = self._facts("infill", body, prompt, headers, grammar)
         facts = replace(facts, code=True)
         constraint = self._guiding.constraints(Wish(grammar))
-        return replace(self._plan(body, facts, prompt, constraint, None), told=self.told(body))
+        plan = self._plan(body, facts, prompt, constraint, None)
+        return replace(plan, told=self.told(body, "infill"))
 
-    def told(self, body: Options) -> tuple[Told, ...]:
+    def told(self, body: Options, endpoint: Endpoint) -> tuple[Told, ...]:
         """What of a body is not followed; some of it is refused instead."""
         refuse_unfollowed(body.model_extra or {})
-        return self.unknown(unknown_fields(body), type(body))
+        return (
+            *self.unknown(unknown_fields(body), type(body)),
+            *self._shortened(body, endpoint),
+        )
+
+    def _shortened(self, body: Options, endpoint: Endpoint) -> Iterator[Told]:
+        """Where more tokens were asked for than this server answers with."""
+        most = self._deployment.server.max_answer_tokens
+        given = ((name, getattr(body, name, None)) for name in _LENGTHS)
+        name, wanted = next(((name, n) for name, n in given if n), ("", 0))
+        if most is not None and wanted > most:
+            name = "max_output_tokens" if endpoint == "responses" else name
+            yield Told(name, f"{name} is {wanted}; this server answers with {most} tokens at most")
 
     def unknown(self, names: Seq[str], kind: type[Options] = ChatRequest) -> tuple[Told, ...]:
         """What is said about unknown fields, where they are not refused."""
