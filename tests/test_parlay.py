@@ -99,6 +99,20 @@ def test_one_stop_string_is_not_its_letters(parlay: Parlay) -> None:
     assert listed.text == whole.partition(stop)[0]
 
 
+def test_the_json_of_an_answer_has_the_log_probabilities_that_were_asked_for(
+    parlay: Parlay,
+) -> None:
+    answer = parlay.generate("hello", max_tokens=5, logprobs=2)
+    told = json.loads(json.dumps(answer.as_dict()))["logprobs"]
+    assert [one["token"] for one in told] == list(answer.tokens)
+    assert "".join(one["text"] for one in told) == answer.text
+    for one in told:
+        likeliest, next_one = one["top"]
+        assert likeliest == {"token": one["token"], "logprob": one["logprob"]}  # it is greedy
+        assert next_one["logprob"] <= likeliest["logprob"] <= 0
+    assert parlay.generate("hello", max_tokens=5).as_dict()["logprobs"] is None
+
+
 def test_a_prompt_that_is_none_is_refused(parlay: Parlay) -> None:
     with pytest.raises(BadRequest, match="prompt is 5; give text or a list of mappings"):
         parlay.generate(5)  # type: ignore[arg-type]

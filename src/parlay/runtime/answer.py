@@ -97,4 +97,17 @@ class Answer:
                 "tokens_per_second": round(self.tokens_per_second, 3),
             },
             "speculation": self.speculation.as_dict(),
+            "logprobs": [_scored(piece) for piece in self.pieces if piece.logprob] or None,
         }
+
+
+def _scored(piece: Piece) -> dict[str, Any]:
+    """A token with its log-probability, and the likeliest ones at its place by their ids."""
+    assert piece.logprob is not None
+    top = [{"token": token, "logprob": round(p, 6)} for token, p in piece.logprob.top]
+    return {
+        "token": piece.token,
+        "text": piece.text,
+        "logprob": round(piece.logprob.logprob, 6),
+        "top": top,
+    }
