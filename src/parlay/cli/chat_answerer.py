@@ -123,10 +123,11 @@ class LocalAnswerer:
         )
 
     def _speedup(self, answer: Answer) -> float | None:
-        """Against plain passes as they were measured here, half-way through the answer."""
+        """Against plain passes as they were measured here, half-way through the answer; None where
+        nothing was drafted."""
         prices, counts = self._parlay.engine.prices, answer.speculation
         seconds = counts.draft_s + counts.verify_s + counts.overhead_s
-        if prices is None or seconds <= 0:
+        if prices is None or not counts.n_drafted or seconds <= 0:
             return None
         plain_s = prices.plain_s(answer.n_prompt + len(answer.tokens) // 2, 1)
         return round(counts.n_generated * plain_s / seconds, 4)

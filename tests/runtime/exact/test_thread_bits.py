@@ -118,3 +118,14 @@ def test_a_cache_that_cannot_be_cut_keeps_the_rule(threads: Threads) -> None:
     model = PartedSums(threads, 1000)
     assert not bits(model, threads, cuts=False).same(1, [placed(model, 10)])
     assert not model.shapes
+
+
+def test_a_trial_that_fails_costs_no_answer_and_is_not_made_again(threads: Threads) -> None:
+    model = PartedSums(threads, 1000)
+    found, span = bits(model, threads), placed(model, 10)
+    model.fail_next = 1
+    assert not found.same(1, [span])
+    assert len(model.cache[0]) == 10
+    n_passes = len(model.shapes)
+    assert not found.same(1, [span])
+    assert len(model.shapes) == n_passes

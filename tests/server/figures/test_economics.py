@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from parlay.bench.analysis import CostPoint, Costs
-from parlay.server.figures.economics import ServedAcceptance, economics
+from parlay.server.figures.economics import ServedAcceptance, costs_of, economics
+from parlay.server.lifecycle.service import Service
+from tests.control.synthetic import table
 
 
 def costs(*times: float, drafter: float | None = None) -> Costs:
@@ -41,3 +46,17 @@ def test_the_acceptance_of_late_is_put_on_one_side_of_the_line(share: float, sid
 def test_without_prices_nothing_is_claimed() -> None:
     found = economics(None, None, ["suffix"])
     assert found["rows"] == [] and found["headline"] == "Not measured yet."
+
+
+def test_a_machine_that_runs_slower_is_shown_with_slower_drafts_too() -> None:
+    shown = []
+    for pace in (1.0, 2.0):
+        prices = table(slope=0.1, drafter=0.2)
+        prices.pace = pace
+        bets, settings = SimpleNamespace(proposers={"model": None}), SimpleNamespace(widest=16)
+        engine = SimpleNamespace(prices=prices, bets=bets, settings=settings)
+        found = costs_of(cast(Service, SimpleNamespace(engine=engine)))
+        assert found is not None
+        shown.append((found.target[0].seconds, found.drafts[0].seconds))
+    usual, slow = shown
+    assert slow == pytest.approx([2 * seconds for seconds in usual])

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from parlay.decoding.span import Passes, Span
+from parlay.errors import ParlayError
 from parlay.llama.kernels import PROMPT_ROWS
 from parlay.llama.threads import Threads
 from parlay.runtime.exact.exactness import band
@@ -56,10 +57,13 @@ class ThreadBits:
 
     def _try(self, key: _Key, spans: Sequence[Span]) -> bool:
         n, _, width, _ = key
-        if is_prompt(spans):
-            return len(spans) == 1 and self._reads_alike(n, spans[0])
-        room = self._passes.context_size - max(span.start for span in spans)
-        return width <= room and self._agrees(n, spans, width)
+        try:
+            if is_prompt(spans):
+                return len(spans) == 1 and self._reads_alike(n, spans[0])
+            room = self._passes.context_size - max(span.start for span in spans)
+            return width <= room and self._agrees(n, spans, width)
+        except ParlayError:  # no answer fails for it: what cannot be tried is not known to be alike
+            return False
 
     def _reads_alike(self, n: int, span: Span) -> bool:
         tokens = span.tokens[:_N_PROMPT]

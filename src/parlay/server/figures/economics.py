@@ -37,8 +37,9 @@ def costs_of(service: Service) -> Costs | None:
     if len(known) < _MIN_POINTS:  # not measured yet
         return None
     drafter = table.drafter if "model" in service.engine.bets.proposers else None
-    drafts = {} if drafter is None else {b - 1: drafter.draft_s(b - 1) for b in known if b > 1}
-    return Costs.of(RoundCosts({b: table.pace * curve.steady[b] for b in known}, drafts))
+    pace = table.pace  # of the machine, whatever computes on it
+    drafts = {} if drafter is None else {b - 1: pace * drafter.draft_s(b - 1) for b in known[1:]}
+    return Costs.of(RoundCosts({b: pace * curve.steady[b] for b in known}, drafts))
 
 
 def acceptance_of(service: Service) -> ServedAcceptance | None:
