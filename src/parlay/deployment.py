@@ -59,8 +59,10 @@ _MODELS = ("model.target", "model.drafter")
 _PATHS = (
     *_MODELS,
     "model.tokenizer",
+    "runtime.remember_file",
     "monitoring.request_log",
     "server.api_keys_file",
+    "server.slot_save_path",
 )
 _PREFIX = "PARLAY_"
 

@@ -9,10 +9,11 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from parlay.deployment import DeploymentError
 from parlay.proposers.skeleton import SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime.engine import Engine
-from parlay.server.lifecycle.answer_memory import AnswerMemory
+from parlay.server.lifecycle.answer_memory import AnswerMemory, check_memory_file
 from tests.server.running import Running, running
 from tests.serving import wait_for
 
@@ -103,15 +104,40 @@ def test_a_folder_is_left_where_it_is_and_said_to_keep_nothing(
     (tmp_path / "mine").mkdir()
     opened(tmp_path / "mine")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-    assert caplog.messages == ["nothing is kept in mine: Is a directory"]
+    (said,) = caplog.messages
+    assert said.startswith("what is remembered is not kept: ") and "no memory of answers" in said
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"name": "of something else"}', "\xff"])
-def test_a_file_of_another_kind_is_set_aside_and_not_written_over(
-    tmp_path: Path, text: str
-) -> None:
+@pytest.mark.parametrize(
+    "text", ["{", '{"parlay_memory": 1, "owners": {', '{"parlay_memory": 7, "owners": {}}']
+)
+def test_a_damaged_file_of_its_own_is_set_aside(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.json"
-    path.write_text(text, "latin-1")
+    path.write_text(text)
+    check_memory_file(path)
     opened(path)
-    assert (tmp_path / "mine.json.damaged").read_text("latin-1") == text
+    assert (tmp_path / "mine.json.damaged").read_text() == text
     assert "parlay_memory" in path.read_text()
+
+
+def test_an_empty_file_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.touch()
+    check_memory_file(path)
+    opened(path)
+    assert [found.name for found in tmp_path.iterdir()] == ["mine.json"]
+    assert "parlay_memory" in path.read_text()
+
+
+@pytest.mark.parametrize("text", ["[]", '{"name": "of something else"}', "\xff", "GGUF\x03"])
+def test_a_file_of_another_kind_is_refused_and_left_as_it_is(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "mine.gguf"
+    path.write_text(text, "latin-1")
+    with pytest.raises(DeploymentError, match=r"mine\.gguf is no memory of answers; name another"):
+        check_memory_file(path)
+    opened(path)
+    assert [found.name for found in tmp_path.iterdir()] == ["mine.gguf"]
+    assert path.read_text("latin-1") == text
+    assert len(caplog.messages) == 1

@@ -12,6 +12,7 @@ from parlay.deployment import Deployment, DeploymentError, load_deployment
 from parlay.llama.settings import Adapter, Override, RopeSettings
 from parlay.runtime.startup.load_settings import LoadSettings
 from parlay.server.lifecycle.engine_start import (
+    check_files,
     engine_settings,
     keep_fit,
     load_settings,
@@ -92,3 +93,20 @@ def test_adapters_are_meant_from_the_files_folder(tmp_path: Path) -> None:
 def test_a_context_that_is_no_number_is_one_line(tiny_llama: Path) -> None:
     with pytest.raises(DeploymentError, match=r"runtime\.context_size: Input should be"):
         load_deployment(overrides={"runtime.context_size": "many"}, environ={})
+
+
+@pytest.mark.parametrize("key", ["runtime.remember_file", "server.slot_save_path"])
+def test_a_file_of_somebody_elses_is_refused_before_anything_is_loaded(
+    tiny_llama: Path, key: str
+) -> None:
+    given = {"model.target": str(tiny_llama), key: str(tiny_llama)}
+    with pytest.raises(DeploymentError, match=f"^{key}: .*; name another"):
+        check_files(load_deployment(overrides=given, environ={}))
+
+
+@pytest.mark.parametrize("key", ["runtime.remember_file", "server.slot_save_path"])
+def test_what_is_written_is_meant_from_the_files_folder(tmp_path: Path, key: str) -> None:
+    file, (section, _, name) = tmp_path / "deploy.yaml", key.partition(".")
+    file.write_text(f"{section}:\n  {name}: kept\n")
+    found = load_deployment(file, environ={})
+    assert getattr(getattr(found, section), name) == str(tmp_path / "kept")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from parlay.deployment import DeploymentError
+from parlay.server.lifecycle.slot_files import check_slot_folder, make_slot_folder
 from tests import tiny_models
 from tests.server.running import Running, running
 
@@ -21,8 +24,8 @@ def server(
 ) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("slots")
     path = tiny_models.WRITERS[request.param](folder / "model.gguf", ftype="q8_0")
-    (folder / "saved").mkdir()
-    keys = {"server__api_keys": ("one", "two"), "server__slot_save_path": str(folder / "saved")}
+    saved = str(folder / "made" / "saved")
+    keys = {"server__api_keys": ("one", "two"), "server__slot_save_path": saved}
     with running(path, runtime__slots=1, runtime__mode="faithful", **keys) as found:
         yield found
 
@@ -106,10 +109,40 @@ def test_a_damaged_file_is_told_and_the_slot_stays(server: Running) -> None:
     assert complete(server)[1] > 0
 
 
-def test_saved_slots_are_bounded(server: Running) -> None:
+def test_a_folder_that_was_taken_away_is_made_again(server: Running) -> None:
+    complete(server)
+    shutil.rmtree(str(server.service.deployment.server.slot_save_path))
+    assert post(server, "/slots/0?action=save", {"filename": "again.bin"}).status_code == 200
+
+
+def test_a_folder_that_became_a_file_is_told_in_one_line(server: Running) -> None:
+    complete(server)
+    folder = Path(str(server.service.deployment.server.slot_save_path))
+    shutil.rmtree(folder)
+    folder.touch()
+    try:
+        answer = post(server, "/slots/0?action=save", {"filename": "talk.bin"})
+    finally:
+        folder.unlink()
+        folder.mkdir()
+    assert answer.status_code == 500
+    assert "see server.slot_save_path" in answer.json()["error"]["message"]
+
+
+def test_where_no_folder_can_be_made_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DeploymentError, match="no folder to save to"):
+        check_slot_folder(tmp_path / "file" / "saved")
+    with pytest.raises(DeploymentError, match="no folder to save to"):
+        make_slot_folder(tmp_path / "file" / "saved")
+    check_slot_folder(tmp_path / "new" / "saved")
+    assert not (tmp_path / "new").exists()
+
+
+def test_saved_slots_are_bounded(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     complete(server)
     files = server.service.slot_files
-    files._most_bytes = 100
+    monkeypatch.setattr(files, "_most_bytes", 100)
     with pytest.raises(Exception, match="raise server"):
         files._check_room(Path(str(files._folder)) / "new.bin", 101)
 

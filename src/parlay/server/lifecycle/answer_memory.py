@@ -10,12 +10,32 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from parlay.deployment import DeploymentError
 from parlay.proposers.memory import Memory, Remembered
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime.engine import Engine
 
 log = logging.getLogger("parlay.server")
+_MARK = b'{"parlay_memory"'  # how every file of ours begins
+
+
+def check_memory_file(path: Path) -> None:
+    """Refuse what somebody else keeps there: a slip of the pen must not cost them their file."""
+    if path.exists() and not _is_ours(path):
+        raise DeploymentError(
+            f"runtime.remember_file: {path} is no memory of answers; name another file"
+        )
+
+
+def _is_ours(path: Path) -> bool:
+    """By its first bytes, since damage may come after them; an empty file is anybody's."""
+    try:
+        with path.open("rb") as file:
+            first = file.read(len(_MARK))
+    except OSError:
+        return False
+    return _MARK.startswith(first)
 
 
 class AnswerMemory:
@@ -62,15 +82,21 @@ class AnswerMemory:
         if memory is None or path is None or not path.exists():
             return
         try:
+            check_memory_file(path)
             text = path.read_bytes()
-            if not memory.load(_parsed(text)):
+            if text and not memory.load(_parsed(text)):
                 aside = path.with_suffix(path.suffix + ".damaged")
                 path.replace(aside)
                 log.warning("%s is damaged; it was set aside as %s", path.name, aside.name)
-        except OSError as error:  # it may be somebody's folder: it stays as it is
-            log.warning("nothing is kept in %s: %s", path.name, error.strerror)
-            self._path = None
+        except OSError as error:
+            self._keep_nothing(f"{path.name}: {error.strerror}")
+        except DeploymentError as error:  # it came there while the target was loaded
+            self._keep_nothing(error.message)
         self._kept = memory.told
+
+    def _keep_nothing(self, why: str) -> None:
+        log.warning("what is remembered is not kept: %s", why)
+        self._path = None
 
     def _save(self) -> None:
         memory, path = self._memory, self._path

@@ -29,6 +29,8 @@ from parlay.runtime.startup.fitting import fit_engine
 from parlay.runtime.startup.load_settings import LoadSettings
 from parlay.runtime.startup.loading import drafter_files
 from parlay.server.figures.observer import Observer
+from parlay.server.lifecycle.answer_memory import check_memory_file
+from parlay.server.lifecycle.slot_files import check_slot_folder
 
 _REMEMBERED = 1 << 16  # tokens: some 4 MB
 
@@ -163,6 +165,16 @@ def check_files(deployment: Deployment) -> None:
         raise DeploymentError(f"model.target: no file at {target}; check the path")
     if model.tokenizer is not None and not Path(model.tokenizer).is_file():
         raise DeploymentError(f"model.tokenizer: no file at {model.tokenizer}; leave the key out")
+    check_writable(deployment)
+
+
+def check_writable(deployment: Deployment) -> None:
+    """What it will write, and must not write over."""
+    kept, saved = deployment.runtime.remember_file, deployment.server.slot_save_path
+    if kept:
+        check_memory_file(Path(kept).expanduser())
+    if saved is not None:
+        check_slot_folder(Path(saved).expanduser())
 
 
 def check_memory(deployment: Deployment) -> None:

@@ -33,7 +33,7 @@ from parlay.server.lifecycle.answer_memory import AnswerMemory
 from parlay.server.lifecycle.cache_care import CacheCare
 from parlay.server.lifecycle.drafter_care import DrafterCare
 from parlay.server.lifecycle.engine_start import check_drafters, drafter_paths, guarded
-from parlay.server.lifecycle.slot_files import SlotFiles
+from parlay.server.lifecycle.slot_files import SlotFiles, make_slot_folder
 from parlay.server.lifecycle.warmup import WarmUp
 from parlay.web import admission, failures
 from parlay.web.alerts import Alerts
@@ -94,9 +94,14 @@ class Service:
     def apply(self, deployment: Deployment) -> None:
         """Take over everything that can change while requests run: all of it, or nothing."""
         keys = checked_keys(deployment, self._bound)
+        saved = deployment.server.slot_save_path
+        folder = None if saved is None else Path(saved).expanduser()
+        if folder is not None:
+            make_slot_folder(folder)
         log = RequestLog.of(deployment.monitoring)
         # From here on nothing fails.
         self.deployment = deployment
+        self.slot_files = SlotFiles(self.engine, folder, deployment.server.slot_save_mb << 20)
         self.keys = keys
         self.responses.size = deployment.server.stored_responses
         self.responses.trim()
@@ -174,12 +179,6 @@ class Service:
     def owner_of(self, key: str) -> str:
         """Whose cached prompts a request may use, by the key it showed."""
         return "" if self.deployment.server.share_prompt_cache else self.keys.owner(key)
-
-    @property
-    def slot_files(self) -> SlotFiles:
-        server = self.deployment.server
-        folder = None if server.slot_save_path is None else Path(server.slot_save_path)
-        return SlotFiles(self.engine, folder, server.slot_save_mb << 20)
 
     def _owned(self, request: Request, owner: str) -> Request:
         """Whose it is: cached prompts may be shared, what was said to another never is."""

@@ -6,20 +6,44 @@ Knows the engine and one folder; copies are made on the worker's thread, files o
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
 from parlay import store
+from parlay.deployment import DeploymentError
 from parlay.errors import BadRequest
 from parlay.llama import library
 from parlay.llama.sequence_file import SequenceFile
 from parlay.llama.undo import SavedSequence
 from parlay.runtime.caching.prompt_cache import Kept
 from parlay.runtime.engine import Engine
+from parlay.web.failures import Failure
 
 T = TypeVar("T")
+
+
+def check_slot_folder(folder: Path) -> None:
+    """Refuse a folder that is not there and cannot be made; makes none."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise _no_folder(folder, f"{there} cannot be written to")
+
+
+def make_slot_folder(folder: Path) -> None:
+    """What is saved are conversations: a new folder is its owner's alone."""
+    try:
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_folder(folder, error.strerror) from None
+
+
+def _no_folder(folder: Path, why: str | None) -> DeploymentError:
+    return DeploymentError(
+        f"server.slot_save_path: {folder} is no folder to save to ({why}); name another"
+    )
 
 
 class SlotFiles:
@@ -36,11 +60,10 @@ class SlotFiles:
         self._check_owner(path, owner)
         kept = await self._on_worker(lambda: self._engine.slots.copy(slot, owner))
         saved = cast(SavedSequence, kept.saved)
-        self._check_room(path, saved.n_bytes)
         made_with, firm_with = await self._on_worker(self._made_with)
         tokens = tuple(kept.tokens)
         file = SequenceFile(made_with, owner, tokens, saved, kept.n_firm, firm_with)
-        n = await asyncio.to_thread(file.write, path)
+        n = await asyncio.to_thread(self._write, file, path)
         return {
             "id_slot": slot,
             "filename": name,
@@ -88,6 +111,16 @@ class SlotFiles:
         """Names are everybody's, what is saved under them is not."""
         if path.exists() and SequenceFile.owner_of(path) != owner:
             raise BadRequest(f"{path.name} is another's; choose another name")
+
+    def _write(self, file: SequenceFile, path: Path) -> int:
+        """However the folder is by now: it may have been taken away, or be full."""
+        try:
+            path.parent.mkdir(0o700, parents=True, exist_ok=True)
+            self._check_room(path, file.saved.n_bytes)
+            return file.write(path)
+        except OSError as error:
+            message = f"{path.name} cannot be saved ({error.strerror}); see server.slot_save_path"
+            raise Failure(500, message, "server_error", "slot_save") from None
 
     def _check_room(self, path: Path, n_bytes: int) -> None:
         others = [f for f in path.parent.iterdir() if f != path and f.is_file()]
