@@ -11,8 +11,8 @@ import typer
 from typer.testing import CliRunner
 
 from parlay.cli import pair
-from parlay.errors import BadRequest
-from parlay.models import BLOCK_DRAFTER, DEFAULT_DRAFTER
+from parlay.errors import BadRequest, ModelUnavailable
+from parlay.models import BLOCK_DRAFTER, DEFAULT_DRAFTER, SHIPPED_DRAFTERS
 from parlay.pairing.baseline import load_baseline
 
 app = typer.Typer()
@@ -129,3 +129,16 @@ def test_verify_exits_1_where_a_file_changed(
 def test_an_incompatible_pair_is_not_recorded(tiny_llama: Path, tiny_other_vocab: Path) -> None:
     with pytest.raises(BadRequest, match="cannot draft for"):
         run("add", tiny_llama, tiny_other_vocab)
+
+
+def test_a_pair_is_recorded_by_names(
+    tiny_llama: Path, tiny_drafter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parlay.models.default_model", lambda _say: tiny_llama)
+    monkeypatch.setitem(SHIPPED_DRAFTERS, "default", tiny_drafter)
+    code, out = run("add", "default", "default", "--json")
+    found = json.loads(out)
+    assert (code, found["target"]["name"]) == (0, tiny_llama.name)
+    assert found["drafter"]["name"] == tiny_drafter.name
+    with pytest.raises(ModelUnavailable, match="nobody-has-this"):
+        run("add", "default", "nobody-has-this")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from parlay.cli import profile
 from parlay.deployment import Deployment
-from parlay.errors import BadRequest
+from parlay.errors import BadRequest, ParlayError
 from parlay.pairing.baseline import Baseline, save_baseline
 
 app = typer.Typer()
@@ -89,6 +89,11 @@ def test_a_measured_pair_gives_the_speedup(
         run(plain, *pair)
     with pytest.raises(BadRequest, match="needs both"):
         run(plain, "--target", tiny_llama)
+    for name in ("nofile", "nofile.gguf", plain):
+        with pytest.raises(ParlayError, match=Path(name).stem):
+            run(plain, "--target", name, "--draft", tiny_drafter)
+        with pytest.raises(ParlayError, match=Path(name).stem):
+            run(plain, "--target", tiny_llama, "--draft", name)
     gains = {"1": 1.2, "4": 2.5}
     known = Baseline("m", 100, 4, 0.7, 2.5, 0.1, {}, (0.7,), gains, {})
     save_baseline(tiny_llama, tiny_drafter, known)

@@ -9,7 +9,7 @@ import pytest
 
 from parlay.cli.tune import _verdict
 from parlay.deployment import load_deployment
-from parlay.errors import BadRequest, ModelFileError
+from parlay.errors import BadRequest, ModelFileError, ParlayError
 from parlay.pairing.manifest import user_manifest
 from parlay.tuning.outcome import TOO_LATE, Outcome, Row
 from parlay.tuning.race import TuningRace
@@ -113,4 +113,13 @@ def test_what_is_no_model_is_not_raced_and_leaves_no_deployment(
     for name in ("nowhere.gguf", "cut.gguf"):
         done = call("tune", name, "--prompts", "mine.jsonl")
         assert isinstance(done.exception, ModelFileError) and name in done.exception.message
+    assert not (here / "speculative-deploy.yaml").exists()
+
+
+def test_a_named_drafter_that_is_no_model_is_told_before_the_race(
+    here: Path, tiny_llama: Path
+) -> None:
+    for name in ("nowhere.gguf", "mine.jsonl", "nobody-has-this"):
+        done = call("tune", tiny_llama, "--prompts", "mine.jsonl", "--drafter", name)
+        assert isinstance(done.exception, ParlayError) and name in done.exception.message
     assert not (here / "speculative-deploy.yaml").exists()

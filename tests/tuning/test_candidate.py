@@ -34,6 +34,16 @@ def test_siblings_and_heads_are_candidates_and_strangers_are_not(
     assert all(c.n_bytes > 0 for c in found)
 
 
+def test_a_named_file_that_cannot_draft_is_shown_with_the_reason(
+    target: Path, tiny_llama: Path, tiny_other_vocab: Path
+) -> None:
+    named = [Entry(f.stem, f, "hub") for f in (tiny_llama, tiny_other_vocab, target)]
+    found = {c.path: c.problem for c in candidates(target, 512, named=named)}
+    assert found[tiny_llama] is None
+    assert "another vocabulary" in (found[tiny_other_vocab] or "")
+    assert "half of the target" in (found[target] or "")
+
+
 def test_a_target_with_a_head_of_its_own_may_use_it(tmp_path: Path) -> None:
     target = tiny_drafters.write_nextn(tmp_path / "target.gguf")
     own = next(c for c in candidates(target, 512) if c.kind == "head")

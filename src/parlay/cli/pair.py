@@ -155,20 +155,21 @@ def _windows(baseline: Baseline) -> Table:
 
 
 def add(
-    target: Path,
-    drafter: Path,
+    target: Annotated[str, typer.Argument(help="File or name.")],
+    drafter: Annotated[str, typer.Argument(help="File or name.")],
     notes: Annotated[str, typer.Option(help="Anything worth keeping.")] = "",
     json_output: Json = False,
 ) -> None:
     """Check a pair and write it into the manifest, with its last measurement."""
-    alignment = check_pair(target, drafter)
+    ours, theirs = resolve_model(target), resolve_drafter(drafter)
+    alignment = check_pair(ours, theirs)
     if alignment.verdict == "incompatible":
         worst = next(d for d in alignment.differences if d.harmless is None)
         raise BadRequest(
-            f"{drafter.name} cannot draft for {target.name} ({worst.what}: {worst.detail});"
+            f"{theirs.name} cannot draft for {ours.name} ({worst.what}: {worst.detail});"
             " parlay pair check shows all of it"
         )
-    pair = record(target, drafter, alignment, notes)
+    pair = record(ours, theirs, alignment, notes)
     if json_output:
         typer.echo(json.dumps(pair.model_dump(mode="json")))
     else:

@@ -16,6 +16,8 @@ from rich.table import Table
 
 from parlay.cli.options import Json
 from parlay.errors import BadRequest
+from parlay.hub.resolving import resolve_drafter, resolve_model
+from parlay.llama.facts import read_facts
 from parlay.pairing.baseline import load_baseline
 from parlay.planning.requests import read_logs
 from parlay.planning.workload import Speeds, WorkloadRoute, profile, rules
@@ -37,8 +39,10 @@ def register(app: typer.Typer) -> None:
 
 def profile_logs(
     logs: Annotated[list[Path], typer.Argument(help="Request logs, JSON lines.")],
-    target: Annotated[Path | None, typer.Option(help="With --draft: its measurement.")] = None,
-    draft: Annotated[Path | None, typer.Option(help="The drafter's GGUF file.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="File or name; with --draft: their measurement.")
+    ] = None,
+    draft: Annotated[str | None, typer.Option(help="The drafter: file or name.")] = None,
     speedup: Annotated[float | None, typer.Option(min=0.01, help="Of decoding.")] = None,
     prompt_tps: Annotated[float | None, typer.Option(min=0.01, help="For logs without times.")] = (
         None
@@ -73,13 +77,16 @@ def profile_logs(
         raise typer.Exit(1)
 
 
-def _expected(target: Path | None, draft: Path | None) -> float | None:
+def _expected(target: str | None, draft: str | None) -> float | None:
     """The best predicted speed-up of a measured pair."""
     if target is None and draft is None:
         return None
     if target is None or draft is None:
         raise BadRequest("a pair's measurement needs both --target and --draft")
-    baseline = load_baseline(target, draft)
+    files = resolve_model(target), resolve_drafter(draft)
+    for path in files:
+        read_facts(path)  # what is no model was never measured
+    baseline = load_baseline(*files)
     if baseline is None:
         raise BadRequest("this pair was not measured here; run parlay pair check --measure first")
     return max(1.0, *baseline.speedups.values()) if baseline.speedups else None

@@ -26,7 +26,7 @@ from parlay.cli.report import write
 from parlay.errors import BadRequest
 from parlay.hub.name import is_name
 from parlay.hub.place import Entry
-from parlay.hub.resolving import resolve_model
+from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.llama.facts import read_facts
 from parlay.results import community
 from parlay.results.record import dump
@@ -124,9 +124,16 @@ def tune(options: TuneOptions) -> None:
 
 def _candidates(path: Path, options: TuneOptions) -> list[Candidate]:
     """Those here, those that were named, and those that a hub has."""
-    named = [Entry(name, resolve_model(name, _say), "hub") for name in options.drafter or ()]
+    named = [Entry(name, _drafter(name), "hub") for name in options.drafter or ()]
     fetched = published(path, _say) if options.fetch else ()
-    return candidates(path, options.context_size, [*named, *fetched])
+    return candidates(path, options.context_size, fetched, named)
+
+
+def _drafter(name: str) -> Path:
+    """Whoever names one wants it raced: what is no model is an error, not left out."""
+    path = resolve_drafter(name, _say)
+    read_facts(path)
+    return path
 
 
 def _check_out(out: Path) -> None:

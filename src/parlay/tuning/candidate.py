@@ -5,7 +5,7 @@ Knows files by their headers, vocabularies by `pairing` and memory by the plan; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from parlay.pairing.tokenizer import read_tokenizer
 from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here
 
 _WINDOW = 16
+_NO_DRAFTER = "it has another vocabulary or width, or more than half of the target's weights"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,11 @@ class Candidate:
     problem: str | None = None  # why it is not raced
 
 
-def candidates(target: Path, context_size: int, more: Iterable[Entry] = ()) -> list[Candidate]:
-    """Its own head, the shipped drafters, and every file here that could draft for it."""
+def candidates(
+    target: Path, context_size: int, more: Iterable[Entry] = (), named: Sequence[Entry] = ()
+) -> list[Candidate]:
+    """Its own head, the shipped drafters, and every file here that could draft for it; of those
+    that somebody `named`, also the others, with what is wrong with them."""
     says = read_card(target)
     if says is None:
         return []
@@ -43,14 +47,21 @@ def candidates(target: Path, context_size: int, more: Iterable[Entry] = ()) -> l
     own = [] if head is None else [_head_entry(head.path, target)]
     shipped = [Entry(name, path, "parlay") for name, path in SHIPPED_DRAFTERS.items()]
     found: dict[Path, Entry] = {target.resolve(): Entry("", target, "parlay")}
-    for entry in (*shipped, *more, *place.everything()):
+    for entry in (*shipped, *named, *more, *place.everything()):
         if any(entry.path.resolve() == taken.path.resolve() for taken in own):
             continue
         card = read_card(entry.path)
         if card is not None and could_draft(card, says):
             found.setdefault(entry.path.resolve(), entry)
     del found[target.resolve()]
-    return [_checked(entry, target, context_size) for entry in (*own, *found.values())]
+    raced = [_checked(entry, target, context_size) for entry in (*own, *found.values())]
+    taken = {candidate.path.resolve() for candidate in raced}
+    refused = [entry for entry in named if entry.path.resolve() not in taken]
+    return [*raced, *(_refused(entry, target) for entry in refused)]
+
+
+def _refused(entry: Entry, target: Path) -> Candidate:
+    return Candidate(_name(entry), entry.path, _kind(entry, target), 0, _NO_DRAFTER)
 
 
 def _head_entry(path: Path, target: Path) -> Entry:
