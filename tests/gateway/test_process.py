@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import yaml
 
 from tests.gateway.fakes import WORDS, Engine, engines
@@ -66,6 +68,30 @@ def test_sigterm_lets_streams_finish_and_sighup_changes_the_pool(tmp_path: Path)
                 assert [line for line in lines if line][-1] == "data: [DONE]"
             assert process.wait(PATIENCE_S) == 0
             assert len(one.asked) == n
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "messages"])
+def test_a_stream_that_is_given_up_ends_with_the_reason(tmp_path: Path, path: str) -> None:
+    log = tmp_path / "log.jsonl"
+    more = {"server": {"port": 0, "drain_s": 0.5}, "monitoring": {"request_log": str(log)}}
+    body = {**ASK, "max_tokens": 100}
+    with (
+        engines(Engine("m", delay_s=PATIENCE_S)) as (one,),
+        ThreadPoolExecutor(1) as pool,
+        served(write(tmp_path / "d.yaml", one.url, **more)) as (process, url),
+    ):
+        whole = pool.submit(httpx.post, f"{url}/{path}", json=body, timeout=PATIENCE_S)
+        wait_for(lambda: len(one.asked) == 1)
+        streamed = {**body, "stream": True}
+        with httpx.stream("POST", f"{url}/{path}", json=streamed) as response:
+            lines = response.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            assert any("the server is shutting down" in line for line in lines)
+        assert whole.result(PATIENCE_S).status_code == 503
+        assert process.wait(PATIENCE_S) == 0
+    found = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line["status"], line["error"]) for line in found] == [(503, "shutting_down")] * 2
 
 
 def test_every_request_has_a_line_in_the_log_with_the_servers_own_keys(tmp_path: Path) -> None:

@@ -47,10 +47,10 @@ def test_a_server_that_was_closed_already_takes_nobody() -> None:
 
 
 def test_whoever_ends_a_server_is_told_what_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    server = UvicornServer(uvicorn.Config("nobody:app", timeout_graceful_shutdown=7))
+    server = UvicornServer(uvicorn.Config("nobody:app"), drain_s=7)
     server.handle_exit(15, None)
     assert caplog.text == ""  # nobody is waited for
-    busy = UvicornServer(uvicorn.Config("nobody:app", timeout_graceful_shutdown=7))
+    busy = UvicornServer(uvicorn.Config("nobody:app"), drain_s=7)
     busy.server_state.tasks.add(cast("asyncio.Task[None]", object()))
     busy.handle_exit(15, None)
     assert "1 request(s) under way, 7 s for them; once more ends at once" in caplog.text

@@ -70,6 +70,10 @@ class Exchange:
         return await self._whole()
 
     async def _begin(self) -> None:
+        with self._gateway.under_way.waiting():
+            await self._ask()
+
+    async def _ask(self) -> None:
         """Ask servers until one begins to answer."""
         failed: UpstreamFailed | None = None
         for n in range(self._gateway.deployment.gateway.retries + 1):
@@ -191,15 +195,20 @@ class Exchange:
                 if frames:
                     yield self._sent(*frames)
             yield self._finish(last, usage)
-        except UpstreamFailed as failed:
+        except (UpstreamFailed, failures.Failure) as error:
             if last is not None and not self._unfinished:  # only the farewell is missing
                 yield self._finish(last, usage)
                 return
-            self._gateway.failed(self._up, failed)
-            failure = failed.answer or _broken()
-            self._end(failure.status, None, error=failure.code)
             rest = b"" if last is None else self._sent(last)
-            yield rest + self._told(failure)
+            yield rest + self._break_off(error)
+
+    def _break_off(self, error: UpstreamFailed | failures.Failure) -> bytes:
+        """The end of a stream that has none, logged before its bytes go out."""
+        if isinstance(error, UpstreamFailed):
+            self._gateway.failed(self._up, error)
+            error = error.answer or _broken()
+        self._end(error.status, None, error=error.code)
+        return self._told(error)
 
     def _sent(self, *chunks: dict[str, Any]) -> bytes:
         """Chunks in the format the client asked in."""
@@ -226,11 +235,8 @@ class Exchange:
                     yield self._last_event(piece.chunk) if last else _event(piece.chunk)
             if not self._attempt.done:
                 raise UpstreamFailed("cut")
-        except UpstreamFailed as failed:
-            self._gateway.failed(self._up, failed)
-            failure = failed.answer or _broken()
-            self._end(failure.status, None, error=failure.code)
-            yield self._told(failure)
+        except (UpstreamFailed, failures.Failure) as error:
+            yield self._break_off(error)
 
     def _last_event(self, chunk: dict[str, Any]) -> bytes:
         """With the numbers, and logged before its bytes go out."""
@@ -244,8 +250,9 @@ class Exchange:
 
     async def _pieces(self, attempt: Attempt) -> AsyncIterator[list[RelayedPiece]]:
         yield attempt.first_pieces
-        async for pieces in attempt.rest(self._deadline):
-            yield pieces
+        with self._gateway.under_way.waiting():
+            async for pieces in attempt.rest(self._deadline):
+                yield pieces
 
     def _finish(self, last: dict[str, Any] | None, usage: dict[str, Any]) -> bytes:
         """The end, logged before its bytes go out."""
@@ -330,6 +337,8 @@ class Exchange:
 
     def _leave(self) -> None:
         """A stream is over, however it ended: nothing of it stays behind."""
+        if self._gateway.under_way.given_up:
+            self._end(503, None, error="shutting_down")
         self._end(failures.LEFT)
 
     def _end(self, status: int, numbers: dict[str, Any] | None = None, **more: Any) -> None:

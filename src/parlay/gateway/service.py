@@ -21,6 +21,7 @@ from parlay.gateway.metrics import GatewayCollector, GatewayView, RouteKey
 from parlay.gateway.pools import Pools
 from parlay.gateway.relay import Attempt, UpstreamFailed
 from parlay.gateway.tally import Tally, together
+from parlay.gateway.under_way import UnderWay
 from parlay.gateway.upstream import Upstream
 from parlay.web import admission, failures
 from parlay.web.alerts import Alerts
@@ -39,6 +40,7 @@ class Gateway:
         self._bound = deployment.server.host
         self.started = time.time()
         self.draining = False
+        self.under_way = UnderWay()
         self.admission = admission.Admission()
         self.supervisor_link = SupervisorLink()  # nobody keeps anything, unless a supervisor does
         self.alerts = Alerts()
@@ -222,8 +224,9 @@ class Gateway:
         task.add_done_callback(self._tasks.discard)
 
     def cancel_all(self) -> None:
-        """Requests are tasks of the loop and end with it; no new ones come."""
+        """Nobody waits any longer: answers end where they are, and say why."""
         self.draining = True
+        self.under_way.give_up()
 
     async def shut(self) -> None:
         """Finish what was put off, and hang up everywhere."""

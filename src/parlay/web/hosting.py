@@ -1,6 +1,6 @@
 """Anything served, as a process: start, signals, drain, end.
 
-SIGTERM or SIGINT drains, a second one ends at once; SIGHUP reads the deployment again.
+SIGTERM or SIGINT drains, a second one gives up what is open; SIGHUP reads the deployment again.
 Knows uvicorn; what is served, and on which engine, is the subclass's business.
 """
 
@@ -30,6 +30,8 @@ from parlay.web.supervisor_link import SupervisorLink
 
 log = logging.getLogger("parlay.server")
 _TURNS = 3  # of the loop, until a connection that was taken is made
+_FAREWELL_S = 3.0  # for telling those whose answers are given up
+_LOOK_S = 0.05
 
 
 class Served(Protocol):
@@ -59,19 +61,26 @@ def kept_old(alerts: Alerts, error: ParlayError) -> bool:
 
 
 class UvicornServer(uvicorn.Server):
-    """uvicorn, draining on the first signal and ending on the second."""
+    """uvicorn: the first signal drains, the second gives up what is open, the third waits for
+    nobody. Whose answer is given up is told so before the connection is closed."""
 
     service: Served | None = None
+    _hurried = False
+
+    def __init__(self, config: uvicorn.Config, drain_s: float) -> None:
+        super().__init__(config)
+        self._drain_s = drain_s
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.should_exit:
+        if self._hurried:
             self.force_exit = True
-            if self.service is not None:
-                self.service.cancel_all()
+        elif self.should_exit:
+            self._hurried = True
         elif n := len(self.server_state.tasks):
-            seconds = self.config.timeout_graceful_shutdown
             log.warning(
-                "ending: %d request(s) under way, %s s for them; once more ends at once", n, seconds
+                "ending: %d request(s) under way, %g s for them; once more ends at once",
+                n,
+                self._drain_s,
             )
         if self.service is not None:
             self.service.draining = True
@@ -79,7 +88,28 @@ class UvicornServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await take_no_more(self.servers)
-        await super().shutdown(sockets)
+        parting = asyncio.create_task(self._part())
+        try:
+            await super().shutdown(sockets)  # returns once all have gone, or at `force_exit`
+        finally:
+            await _end([parting])
+
+    async def _part(self) -> None:
+        """With those who are not done when the drain ends: first a word, then nothing more."""
+        await self._wait(self._drain_s, lambda: self._hurried)
+        if self.service is not None:
+            self.service.cancel_all()
+        await self._wait(_FAREWELL_S, lambda: self.force_exit)
+        await hang_up(self)
+        await self._wait(_LOOK_S, lambda: False)  # who hears that nobody is there ends by itself
+        self.force_exit = True
+
+    async def _wait(self, seconds: float, enough: Callable[[], bool]) -> None:
+        """As long as somebody is still served, or has not got the last bytes yet."""
+        state, loop = self.server_state, asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (state.tasks or state.connections) and not enough() and loop.time() < end:
+            await asyncio.sleep(min(_LOOK_S, seconds))
 
 
 async def take_no_more(servers: Iterable[asyncio.Server]) -> None:
@@ -150,9 +180,8 @@ class Host(ABC, Generic[S]):
             listener.close()
 
     async def _serve(self, service: S, listener: socket.socket) -> None:
-        self.server = UvicornServer(
-            _config(self.app(service), service.deployment, service.supervisor_link)
-        )
+        config = _config(self.app(service), service.deployment, service.supervisor_link)
+        self.server = UvicornServer(config, service.deployment.server.drain_s)
         self.server.service = service
         beside = self.beside(service).items()
         tasks = [asyncio.create_task(keep_running(n, work, service.alerts)) for n, work in beside]
@@ -168,7 +197,7 @@ class Host(ABC, Generic[S]):
             service.cancel_all()
             await _end(tasks)
             await self.end(service)
-            await _hang_up(self.server)
+            await hang_up(self.server)
 
     async def _reload(self, service: S) -> bool:
         """One at a time; what nobody expected leaves the old deployment as it is."""
@@ -200,7 +229,7 @@ async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _hang_up(server: UvicornServer) -> None:
+async def hang_up(server: UvicornServer) -> None:
     """On those who are still there after the drain: uvicorn leaves their connections open."""
     for connection in list(server.server_state.connections):
         connection.transport.abort()
@@ -233,6 +262,5 @@ def _config(
         access_log=False,
         lifespan="off",
         server_header=False,
-        timeout_graceful_shutdown=round(deployment.server.drain_s),
         timeout_keep_alive=30,
     )

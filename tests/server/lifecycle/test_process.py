@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,10 @@ class Served:
         except httpx.HTTPError:
             return True  # nobody listens any more
 
+    @property
+    def n_busy(self) -> int:
+        return sum(slot["is_processing"] for slot in httpx.get(f"{self.url}/slots").json())
+
     def speculative(self) -> dict[str, Any]:
         found: dict[str, Any] = httpx.get(f"{self.url}/metrics/speculative").json()
         return found
@@ -65,7 +70,8 @@ def write(path: Path, target: Path, **sections: dict[str, Any]) -> Path:
 
 @contextmanager
 def served(deployment: Path) -> Iterator[Served]:
-    """What it says goes to the test's own output, which is shown where the test fails."""
+    """What it says goes to the test's own output, which is shown where the test fails; never a
+    traceback."""
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
             [sys.executable, str(SCRIPT), str(deployment), "--json"],
@@ -83,7 +89,9 @@ def served(deployment: Path) -> Iterator[Served]:
             process.wait()
             process.stdout.close()  # type: ignore[union-attr]
             said.seek(0)
-            print(f"the server (status {status}) said:", said.read())
+            text = said.read()
+            print(f"the server (status {status}) said:", text)
+            assert "Traceback" not in text
 
 
 @contextmanager
@@ -107,15 +115,29 @@ def test_sigterm_lets_the_answer_finish_and_a_second_one_ends(target: Path, tmp_
         assert server.process.poll() is None
         server.process.send_signal(signal.SIGTERM)
         server.process.wait(PATIENCE_S)  # half of what draining may take
-        assert ended_early(lines)
+        assert "shutting_down" in list(lines)[-2]
 
 
-def ended_early(lines: Iterator[str]) -> bool:
-    """The client is told, or sees the connection break; never a text that looks complete."""
-    try:
-        return "shutting_down" in list(lines)[-2]
-    except httpx.HTTPError:
-        return True
+@pytest.mark.parametrize("n_signals", [1, 2])
+def test_a_stream_that_is_given_up_ends_with_the_reason(
+    target: Path, tmp_path: Path, n_signals: int
+) -> None:
+    log = tmp_path / "requests.jsonl"
+    drain = {"drain_s": 1 if n_signals == 1 else 2 * PATIENCE_S}
+    path = write(tmp_path / "d.yaml", target, server=drain, monitoring={"request_log": str(log)})
+    with served(path) as server, ThreadPoolExecutor(1) as pool, streaming(server, ENDLESS) as lines:
+        whole = pool.submit(server.ask, max_tokens=10**6, context_full="slide")
+        wait_for(lambda: server.n_busy == 2)
+        for _ in range(n_signals):
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+        *_, told, done = lines
+        assert json.loads(told.removeprefix("data: "))["error"]["code"] == "shutting_down"
+        assert done == "data: [DONE]"
+        assert whole.result(PATIENCE_S).status_code == 503
+        assert server.process.wait(PATIENCE_S) == 0
+    found = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line["status"], line["error"]) for line in found] == [(503, "shutting_down")] * 2
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux's tables")

@@ -125,6 +125,8 @@ class Exchange:
             self._service.finished(self._job, self._plan, self._reply.id, about)
 
     def _leave(self) -> None:
-        """However it ended: free the slots, and log a client that went away."""
+        """However it ended: free the slots, and log a client that went away, or was sent away."""
         self._job.cancel()
+        if self._service.gave_up:
+            self._finished(503, error="shutting_down")
         self._finished(failures.LEFT)

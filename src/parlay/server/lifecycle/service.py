@@ -60,6 +60,7 @@ class Service:
         self.observer = observer
         self.started = time.time()
         self.draining = False
+        self.gave_up = False  # on the answers that were still open when draining ended
         self.admission = admission.Admission()
         self.supervisor_link = SupervisorLink()  # nobody keeps anything, unless a supervisor does
         self.alerts = Alerts()
@@ -223,6 +224,8 @@ class Service:
             os._exit(70)
 
     def cancel_all(self) -> None:
+        """Nobody waits any longer: answers end where they are, and say why."""
+        self.draining = self.gave_up = True
         for job in self._jobs:
             job.cancel()
 
