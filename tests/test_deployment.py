@@ -122,6 +122,31 @@ def test_unknown_variables_and_flags_name_the_nearest_key() -> None:
         load_deployment(environ={}, overrides={"runtme.slots": 3})
 
 
+@pytest.mark.parametrize("key", ["engine", "routes", "upstreams", "routes.chat"])
+def test_what_only_a_file_can_say_is_said_to_be_so(key: str) -> None:
+    with pytest.raises(DeploymentError, match="can be set in a deployment file only"):
+        load_deployment(environ={}, overrides={key: "endpoints"})
+    with pytest.raises(DeploymentError, match="names no section; did you mean server"):
+        load_deployment(environ={}, overrides={"serve.port": 1})
+
+
+@pytest.mark.parametrize("name", ["1", "3-4", "8,12,16", "3-4+9-16", "1-4,8"])
+def test_exact_classes_are_written_as_they_are_named(name: str) -> None:
+    found = load_deployment(environ={}, overrides={"runtime.exact_class": name})
+    assert found.runtime.exact_class == name
+    with pytest.raises(DeploymentError, match=r"runtime\.exact_class: must be numbers of rows"):
+        load_deployment(environ={}, overrides={"runtime.exact_class": f"{name}z"})
+
+
+@pytest.mark.parametrize("address", ["foo", "hooks.example/hush", "ftp://a.example", "https://"])
+def test_a_webhook_is_an_address_and_is_not_shown(address: str) -> None:
+    with pytest.raises(DeploymentError, match="begins with http") as caught:
+        load_deployment(environ={}, overrides={"monitoring.alert_webhook": address})
+    assert "hush" not in caught.value.message
+    fine = {"monitoring.alert_webhook": "https://hooks.example/a?b=c"}
+    assert load_deployment(environ={}, overrides=fine).monitoring.alert_webhook
+
+
 def test_names_are_no_paths(tmp_path: Path) -> None:
     found = load(tmp_path, "model: {target: default, drafter: 'suffix, d.gguf'}")
     assert found.model.target == "default"

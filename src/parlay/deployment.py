@@ -52,6 +52,11 @@ _Tokens = Annotated[int, Field(ge=16)] | Literal["auto"]
 _CHOICE = re.compile(
     r"(constrained-)?int|literal\[.*\]"
 )  # pydantic's name for one of several types
+_RUNS = r"\d+(-\d+)?(,\d+(-\d+)?)*"
+_EXACT_CLASS = re.compile(
+    rf"{_RUNS}(\+{_RUNS})?"
+)  # as classes are named; which there are, is probed
+_WEBHOOK = re.compile(r"https?://[^\s/?#]+\S*", re.IGNORECASE)
 # Words of `model.drafter` that are no model's name.
 KEPT_NAMES = frozenset({*SHIPPED_DRAFTERS, "auto", "suffix", "ngram", "none"})
 _FIXED_WINDOW = 4  # of a fixed controller that is given none
@@ -157,6 +162,13 @@ class RuntimeSection(Section):
     snapshots: int | None = Field(None, ge=0, le=64)
     context_full: Literal["stop", "slide"] = "stop"
 
+    @field_validator("exact_class")
+    @classmethod
+    def _is_a_class(cls, value: str | None) -> str | None:
+        if value is not None and not _EXACT_CLASS.fullmatch(value.replace(" ", "")):
+            raise ValueError("must be numbers of rows such as 1, 3-4 or 3-4+9-16")
+        return value
+
     @field_validator("tensor_split", mode="before")
     @classmethod
     def _shares(cls, value: object) -> object:
@@ -196,6 +208,13 @@ class MonitoringSection(Section):
     log_prompts: bool = False
     alert_webhook: str | None = None
     memory_pressure_pct: float = Field(95, gt=0, le=100)
+
+    @field_validator("alert_webhook")
+    @classmethod
+    def _is_an_address(cls, value: str | None) -> str | None:
+        if value is not None and not _WEBHOOK.fullmatch(value):
+            raise ValueError("must be an address that begins with http:// or https://")
+        return value
 
     @field_validator("metrics_endpoint")
     @classmethod
@@ -390,8 +409,10 @@ def _value_of(name: str, text: str) -> Any:
 
 def _put(content: dict[str, Any], dotted: str, value: Any) -> None:
     section, _, key = dotted.partition(".")
+    if section in _top() and section not in _SECTIONS:
+        raise DeploymentError(f"{section} can be set in a deployment file only; write it there")
     if section not in _SECTIONS:
-        raise DeploymentError(f"{dotted} names no section{_hint(section, _top())}")
+        raise DeploymentError(f"{dotted} names no section{_hint(section, list(_SECTIONS))}")
     _check_key(dotted, section, key)
     part = content.setdefault(section, {})
     if not isinstance(part, dict):
@@ -452,7 +473,7 @@ def explain(error: ValidationError) -> str:
     reason = first["msg"].removeprefix("Value error, ")
     if not place:
         return reason
-    secret = "key" in dotted or "urls" in place
+    secret = "key" in dotted or "webhook" in dotted or "urls" in place
     given = "" if secret else f" (given {first['input']!r:.60})"
     return f"{dotted}: {reason}{given}"
 

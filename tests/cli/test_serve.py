@@ -48,3 +48,16 @@ def test_a_check_fetches_nothing() -> None:
     assert found["problem"] == (
         "acme/Tiny-GGUF:Q4_0 is not on this machine; parlay pull acme/Tiny-GGUF:Q4_0"
     )
+
+
+def test_a_file_that_is_no_model_is_no_drafter_and_no_target(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.gguf"
+    other.write_text("hello")
+    done = check(tiny_llama, "-c", 256, "--draft", other)
+    problem = json.loads(done.stdout)["problem"]
+    assert done.exit_code == 1
+    assert problem.startswith("model.drafter: ") and "not a GGUF file" in problem
+    done = check(other)
+    assert done.exit_code == 1 and "not a GGUF file" in json.loads(done.stdout)["problem"]

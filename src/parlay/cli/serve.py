@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +21,7 @@ from parlay.cli.machine_options import (
 from parlay.cli.option_groups import with_groups
 from parlay.cli.settings import settings
 from parlay.deployment import KEPT_NAMES, Deployment, DeploymentError, load_deployment
-from parlay.errors import BadRequest, LoadError, ModelUnavailable
+from parlay.errors import ModelFileError, ModelUnavailable, ParlayError
 
 if TYPE_CHECKING:
     from parlay.web.supervised import Supervised
@@ -217,10 +218,8 @@ def _check(deployment: Deployment, json_output: bool) -> None:
             check_files(deployment)
             deployment = with_fit(with_known_drafter(deployment))
             check_memory(deployment)
-            missing = [path for path in drafter_paths(deployment) if not path.is_file()]
-            if missing:
-                problem = f"model.drafter: no file at {missing[0]}; the server would decode plainly"
-    except (BadRequest, LoadError, ModelUnavailable) as error:
+            _check_drafters(drafter_paths(deployment))
+    except ParlayError as error:
         problem = error.message
     if json_output:
         typer.echo(json.dumps({"ok": problem is None, "problem": problem}))
@@ -228,6 +227,21 @@ def _check(deployment: Deployment, json_output: bool) -> None:
         typer.echo(problem or "the deployment can be served", err=problem is not None)
     if problem is not None:
         raise typer.Exit(1)
+
+
+def _check_drafters(paths: Iterable[Path]) -> None:
+    """A server that has one begins without it, and decodes plainly: here it is told before."""
+    from parlay.llama.facts import read_facts
+
+    for path in paths:
+        if not path.is_file():
+            raise DeploymentError(
+                f"model.drafter: no file at {path}; the server would decode plainly"
+            )
+        try:
+            read_facts(path)
+        except ModelFileError as error:
+            raise DeploymentError(f"model.drafter: {error.message}") from None
 
 
 def _refuse_missing(deployment: Deployment) -> None:
