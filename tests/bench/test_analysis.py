@@ -11,10 +11,10 @@ from parlay.reading.speculation import Speculation
 COSTS = Costs(target=[CostPoint(rows=b, seconds=0.01 * c) for b, c in [(1, 1), (2, 1.5), (5, 3)]])
 
 
-def taken(by_position: list[float], length: float) -> Acceptance:
+def taken(by_position: list[float], length: float, drafted: int = 10) -> Acceptance:
     return Acceptance(
         generated=100,
-        counts=Speculation(drafted=10, accepted=5),
+        counts=Speculation(drafted=drafted, accepted=drafted // 2),
         token_acceptance=0.5,
         sequence_acceptance=None,
         draft_share=0.1,
@@ -37,6 +37,13 @@ def test_a_window_that_wins_is_named() -> None:
     assert "it pays" in found.text
     assert "window 3" in found.text
     assert "measured 1.30x" in found.text
+
+
+@pytest.mark.parametrize("cycle_s", [0.008, 0.0128])
+def test_where_nothing_was_drafted_nothing_is_said_to_pay_or_not(cycle_s: float) -> None:
+    speedup = Interval(ratio=0.98, low=0.9, high=1.1, n_prompts=6, n_pairs=30, scope="tasks")
+    found = analyse(COSTS, taken([], 1.0, drafted=0), speedup, cycle_s)
+    assert found.text == "Nothing was drafted: every round was a plain step; measured 0.98x"
 
 
 def test_a_draft_is_paid_whole_where_whole_drafts_were_timed() -> None:

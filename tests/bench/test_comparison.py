@@ -47,6 +47,16 @@ def test_twice_as_fast_is_2x_overall_and_in_each_category() -> None:
     assert found.candidate_tokens_per_second == pytest.approx(205.0)
 
 
+def test_a_category_in_which_nothing_was_drafted_has_no_acceptance() -> None:
+    bets, none = Speculation(drafted=40, accepted=20), Speculation(drafted=0, accepted=0)
+    told = [
+        s.model_copy(update={"speculation": bets if CATEGORIES[s.prompt] == "code" else none})
+        for s in runs()
+    ]
+    found = compare(told, CATEGORIES, "plain", "fast").by_category
+    assert [c.token_acceptance for c in found] == [0.5, None]
+
+
 def test_clock_is_the_servers_only_where_all_answers_have_it() -> None:
     both = [s.model_copy(update={"server_decode_s": s.decode_s / 2}) for s in runs()]
     assert compare(both, CATEGORIES, "plain", "fast").clock == "server"

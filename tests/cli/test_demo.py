@@ -28,6 +28,14 @@ def test_the_tour_shows_the_drafters_acceptance_and_ends_well(
     first = re.search(r"(\d+)% of its first tokens were right", told)
     assert first is not None and 0 < int(first[1]) <= 100
     assert re.search(
-        r"such a round takes \d+\.\d\d plain ones .*: it (pays|does not pay) here", told
+        r"such a round takes \d+\.\d\d plain ones .*: (by these )?it (pays|does not pay)", told
     )
     assert re.search(r"controller: \d\.\d\dx .*(it bet in|it did not bet)", told)
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_prices_and_the_measurement_may_disagree_and_that_is_said(pays: bool) -> None:
+    assert demo._paid(1.5, pays, pays).endswith("pays here" if pays else "does not pay here")
+    told = demo._paid(1.5, pays, not pays)
+    assert f"by these it {'pays' if pays else 'does not pay'}, in this one answer it did" in told
+    assert "parlay bench" in told

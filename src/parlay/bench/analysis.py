@@ -103,7 +103,7 @@ def analyse(
         windows=rows,
         cycle_cost=round(cycle, 6) if cycle else None,
         expected=expected,
-        text=_words(rows, cycle, length, speedup),
+        text=_words(rows, cycle, acceptance, speedup),
     )
 
 
@@ -124,18 +124,33 @@ def _rounded(number: float | None) -> float | None:
 
 
 def _words(
-    rows: list[WindowRow], cycle: float | None, length: float | None, speedup: Interval | None
+    rows: list[WindowRow],
+    cycle: float | None,
+    acceptance: Acceptance | None,
+    speedup: Interval | None,
 ) -> str:
     parts = []
-    if cycle and length:
-        verb = "pays" if length > cycle else "does not pay"
-        parts.append(
-            f"A round cost {cycle:.2f} plain steps and made {length:.2f} tokens: it {verb}"
-        )
-    best = max((r for r in rows if r.speedup), key=lambda r: r.speedup or 0, default=None)
-    if best is not None and best.speedup is not None:
-        word = f"window {best.window} ({best.speedup:.2f}x)" if best.speedup > 1 else "no window"
-        parts.append(f"where it drafts, the cost table favours {word}")
+    if acceptance is not None and not acceptance.counts.drafted:
+        parts.append("Nothing was drafted: every round was a plain step")
+    else:
+        parts += _round_words(cycle, acceptance)
+        parts += _window_words(rows)
     if speedup is not None:
         parts.append(f"measured {speedup.ratio:.2f}x")
     return "; ".join(parts) or "costs were measured, acceptance was not"
+
+
+def _round_words(cycle: float | None, acceptance: Acceptance | None) -> list[str]:
+    length = acceptance.acceptance_length if acceptance else None
+    if not cycle or not length:
+        return []
+    verb = "pays" if length > cycle else "does not pay"
+    return [f"A round cost {cycle:.2f} plain steps and made {length:.2f} tokens: it {verb}"]
+
+
+def _window_words(rows: list[WindowRow]) -> list[str]:
+    best = max((r for r in rows if r.speedup), key=lambda r: r.speedup or 0, default=None)
+    if best is None or best.speedup is None:
+        return []
+    word = f"window {best.window} ({best.speedup:.2f}x)" if best.speedup > 1 else "no window"
+    return [f"where it drafts, the cost table favours {word}"]

@@ -231,7 +231,7 @@ def _by_category(
                 category=name,
                 speedup=speedup,
                 verdict=speedup.verdict,
-                token_acceptance=taken.token_acceptance if taken else None,
+                token_acceptance=taken.token_acceptance if taken and taken.counts.drafted else None,
                 acceptance_length=taken.acceptance_length if taken else None,
             )
         )

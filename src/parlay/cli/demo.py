@@ -96,9 +96,20 @@ def verdict(parlay: Parlay, drafted: Answer, plain: Answer, chosen: Answer) -> I
     if costs is not None and costs.drafter is not None:
         curve = costs.curve(plain.n_prompt, 1)
         price = (curve.of(WINDOW + 1, False) + costs.drafter.draft_s(WINDOW)) / curve.of(1, False)
-        pays = "pays" if counts.acceptance_length > price else "does not pay"
-        yield f"such a round takes {price:.2f} plain ones on this machine: it {pays} here"
+        won = drafted.tokens_per_second > plain.tokens_per_second
+        yield _paid(price, counts.acceptance_length > price, won)
     yield f"controller: {_times(chosen, plain)} ({_decided(chosen.speculation)})"
+
+
+def _paid(price: float, pays: bool, won: bool) -> str:
+    """Prices are of many rounds and the measurement is of one answer: they may disagree."""
+    verb = "pays" if pays else "does not pay"
+    if pays == won:
+        return f"such a round takes {price:.2f} plain ones on this machine: it {verb} here"
+    return (
+        f"such a round takes {price:.2f} plain ones by the prices of this machine: by these it"
+        f" {verb}, in this one answer it {'did' if won else 'did not'}; parlay bench tells for sure"
+    )
 
 
 def _times(one: Answer, plain: Answer) -> str:

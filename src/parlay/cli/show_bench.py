@@ -91,7 +91,7 @@ def table(comparisons: Sequence[Comparison]) -> Table:
                 f"{part.speedup.ratio:.2f}x",
                 _range(part.speedup),
                 "",
-                "" if part.token_acceptance is None else f"{part.token_acceptance:.0%}",
+                "-" if part.token_acceptance is None else f"{part.token_acceptance:.0%}",
                 "",
                 Text(part.verdict, style=_COLOURS[part.verdict]),
             )
