@@ -115,6 +115,12 @@ def remove(kind: str, key: str) -> None:
         (cache_folder() / kind / f"{key}.json").unlink(missing_ok=True)
 
 
+def can_hold(folder: Path) -> bool:
+    """Whether files can be written to a folder, or to one that could be made there; makes none."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """Where to write a file that is to appear at `path` at once or not at all."""

@@ -454,6 +454,10 @@ def test_what_is_no_request_is_refused_with_the_reason(
     url = f"{running.url}/v1/chat/completions"
     assert httpx.post(url, content=b"{").json()["error"]["code"] == "invalid_json"
     assert httpx.post(url, content=b"[]").status_code == 400
+    for path in ("chat/completions", "messages"):
+        empty = httpx.post(f"{running.url}/v1/{path}", json={}).json()["error"]
+        assert empty["message"].startswith(("messages", "model")), empty
+    assert ask(running, n=9).json()["error"]["param"] == "n"
     assert "messages" in httpx.post(url, json={"model": "x"}).json()["error"]["message"]
     assert "at most 8" in ask(running, n=9).json()["error"]["message"]
     assert "window" in ask(running, speculation={"window": 3}).json()["error"]["message"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from parlay.deployment import DeploymentError, load_deployment
-from parlay.web.request_log import RequestLog
+from parlay.web.request_log import RequestLog, check_log
 
 
 def lines(path: Path) -> list[int]:
@@ -61,3 +61,14 @@ def test_a_path_that_cannot_be_written_is_a_mistake_in_the_deployment(tmp_path: 
     given = {"monitoring.request_log": str(tmp_path / "file" / "log")}
     with pytest.raises(DeploymentError, match=r"monitoring\.request_log"):
         RequestLog.of(load_deployment(environ={}, overrides=given).monitoring)
+    with pytest.raises(DeploymentError, match=r"monitoring\.request_log"):
+        check_log(load_deployment(environ={}, overrides=given).monitoring)
+
+
+def test_a_check_refuses_a_folder_and_makes_nothing(tmp_path: Path) -> None:
+    given = {"monitoring.request_log": str(tmp_path)}
+    with pytest.raises(DeploymentError, match="it is a folder"):
+        check_log(load_deployment(environ={}, overrides=given).monitoring)
+    given = {"monitoring.request_log": str(tmp_path / "new" / "log")}
+    check_log(load_deployment(environ={}, overrides=given).monitoring)
+    assert not list(tmp_path.iterdir())

@@ -206,11 +206,13 @@ def _check(deployment: Deployment, json_output: bool) -> None:
         with_fit,
         with_known_drafter,
     )
+    from parlay.web.request_log import check_log
     from parlay.web.security import checked_keys
 
     problem = None
     try:
         checked_keys(deployment)
+        check_log(deployment.monitoring)
         for pool in deployment.upstreams:
             key_headers(pool)
         if deployment.engine == "local":

@@ -5,6 +5,7 @@ Knows HTTP and the gateway; never shows a prompt, and addresses only to those wi
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any, TypeVar
 
@@ -16,7 +17,6 @@ from starlette.responses import JSONResponse, Response
 from parlay.gateway.exchange import Exchange
 from parlay.gateway.service import Gateway
 from parlay.gateway.upstream import Upstream
-from parlay.reading import answers
 from parlay.routing import Endpoint
 from parlay.web import failures
 from parlay.web.bodies import NOT_JSON
@@ -115,8 +115,12 @@ async def _answer(request: Request, endpoint: Endpoint) -> Response:
 
 
 async def _object(request: Request) -> dict[str, Any]:
-    body = answers.object_of(await request.body())
-    if not body:
+    """What was sent; an empty object is one, and lacks what the route will name."""
+    try:
+        body = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        raise NOT_JSON from None
+    if not isinstance(body, dict):
         raise NOT_JSON
     return body
 

@@ -6,7 +6,9 @@ Knows FastAPI and the service behind it by three attributes; starts and stops no
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from fastapi import APIRouter, FastAPI, Request
@@ -28,6 +30,7 @@ from parlay.web.supervisor_link import SupervisorLink
 
 log = logging.getLogger("parlay.server")
 _PAGE_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+_NAME = re.compile(r"([a-z_]+)(?:\.[a-z_0-9]+)*")
 _FIELDS = sorted({*ChatRequest.model_fields, *CompletionRequest.model_fields})
 
 
@@ -88,14 +91,24 @@ async def _fail(request: Request, error: Exception) -> Response:
     service.refused(endpoint_of(request.url.path), failure)
     if failure.status >= 500 and not isinstance(error, failures.Failure):
         log.error("a request failed", exc_info=error)
-    return JSONResponse(failure.body_for(request.url.path), failure.status, failure.headers)
+    headers = dict(getattr(error, "headers", None) or {})  # such as Allow, where a method is wrong
+    body = failure.body_for(request.url.path)
+    return JSONResponse(body, failure.status, {**headers, **failure.headers})
 
 
 def _failure(error: Exception, path: str) -> failures.Failure:
     if isinstance(error, RequestValidationError):
-        return failures.of_validation(error.errors(), _FIELDS)
+        return _about(failures.of_validation(error.errors(), _FIELDS))
     if isinstance(error.__cause__, RecursionError):  # what reads bodies says only that it failed
         return failures.of(error.__cause__)
     if isinstance(error, HTTPException):
         return failures.Failure(error.status_code, str(error.detail), code="http")
-    return failures.of(error, path)
+    return _about(failures.of(error, path))
+
+
+def _about(failure: failures.Failure) -> failures.Failure:
+    """What we say of one field begins with its name, and whoever reads by machine is told it."""
+    first = _NAME.match(failure.message)
+    if failure.param is None and first is not None and first[1] in _FIELDS:
+        return replace(failure, param=first[0])
+    return failure

@@ -15,6 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from parlay import store
 from parlay.deployment import DeploymentError, MonitoringSection
 
 log = logging.getLogger("parlay.server")
@@ -31,6 +32,24 @@ _ENDPOINTS = {
     "/v1/responses": "responses",
     "/infill": "infill",
 }
+
+
+def check_log(monitoring: MonitoringSection) -> None:
+    """Refuse a log that could not be written; begins none."""
+    if monitoring.request_log is None:
+        return
+    path = Path(monitoring.request_log)
+    if path.is_dir():
+        raise _unwritable(monitoring.request_log, "it is a folder")
+    fine = os.access(path, os.W_OK) if path.exists() else store.can_hold(path.parent)
+    if not fine:
+        raise _unwritable(monitoring.request_log, "no permission, or no folder")
+
+
+def _unwritable(name: str, why: str | None) -> DeploymentError:
+    return DeploymentError(
+        f"monitoring.request_log: {name} cannot be written ({why}); name another file"
+    )
 
 
 class RequestLog:
@@ -52,10 +71,7 @@ class RequestLog:
         try:
             return cls(Path(monitoring.request_log), n_bytes, monitoring.request_log_keep)
         except OSError as error:
-            raise DeploymentError(
-                f"monitoring.request_log: {monitoring.request_log} cannot be written"
-                f" ({error.strerror}); name another file"
-            ) from None
+            raise _unwritable(monitoring.request_log, error.strerror) from None
 
     def write(self, record: dict[str, Any]) -> None:
         """One line, handed to the system at once: killing the server loses none."""

@@ -20,6 +20,7 @@ from parlay.web.admission import Admission, settle
 from parlay.web.browsers import Browsers, is_loopback
 from parlay.web.connections import LINGER_S, Patience
 from parlay.web.failures import Failure
+from parlay.web.head_requests import as_get
 from parlay.web.supervisor_link import SupervisorLink
 
 OPEN_PATHS = frozenset({"/health", "/v1/health", "/"})
@@ -112,6 +113,8 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            scope, send = as_get(scope, send)
         with Patience(send, self.stall_s()) as patience:
             await self._pass(scope, receive, patience.send)
 

@@ -39,6 +39,7 @@ _LONGEST_S = 30.0
 _ENDED = Failure(
     500, "the engine died while it made this answer; send it again", "server_error", "engine_died"
 )
+_HEALTH = (b"GET /health ", b"GET /v1/health ", b"HEAD /health ", b"HEAD /v1/health ")
 Held = tuple[socket.socket, bytes, bool]  # a connection, its request, whether a head was sent
 
 
@@ -251,10 +252,11 @@ class Supervisor:
             begin = client.recv(64, socket.MSG_PEEK)
         except OSError:
             begin = b""
-        if begin.startswith((b"GET /health ", b"GET /v1/health ")) or not begin:
+        if begin.startswith(_HEALTH) or not begin:
             self._held = [held for held in self._held if held[0] is not client]
             status = "restarting" if self._deaths else "loading"
-            _answer(client, 503, {"status": status, "restarts": len(self._deaths)})
+            body = {"status": status, "restarts": len(self._deaths)}
+            _answer(client, 503, body, bare=begin.startswith(b"HEAD"))
 
     # -- after a death ----------------------------------------------------------------
 
@@ -286,6 +288,8 @@ class Supervisor:
         return entry.stage in ("kept", "headed") and entry.tries + 1 < _MAX_TRIES
 
     def _write_down(self, broken: list[_Open]) -> None:
+        if not broken:
+            return
         try:
             written = RequestLog.of(self._read().monitoring)
         except Exception as error:  # whatever it is: the server must come back
@@ -327,7 +331,10 @@ def _break_off(entry: _Open) -> None:
             return
 
 
-def _answer(client: socket.socket, status: int, body: dict[str, Any]) -> None:
+def _answer(
+    client: socket.socket, status: int, body: dict[str, Any], *, bare: bool = False
+) -> None:
+    """`bare`: the headers of it, which is all that HEAD asks for."""
     text = json.dumps(body).encode()
     head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nretry-after: 5\r\n"
     head += f"content-length: {len(text)}\r\nconnection: close\r\n\r\n"
@@ -335,7 +342,7 @@ def _answer(client: socket.socket, status: int, body: dict[str, Any]) -> None:
         try:
             client.setblocking(True)
             client.settimeout(1.0)
-            client.sendall(head.encode() + text)
+            client.sendall(head.encode() + (b"" if bare else text))
             client.shutdown(socket.SHUT_WR)
         except OSError:
             return

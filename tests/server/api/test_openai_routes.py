@@ -153,3 +153,27 @@ def test_whoever_asks_for_more_than_the_server_answers_with_is_told(
 def test_whoever_asks_for_less_or_says_nothing_is_told_nothing(limited: Running) -> None:
     for body in (BODY | {"max_tokens": 4}, {"prompt": "on on"}):
         assert "warnings" not in httpx.post(f"{limited.url}/v1/completions", json=body).json()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 9}, "n"),
+        ({"n": 0}, "n"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"speculation": {"policy": "never heard of"}}, "speculation.policy"),
+        ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs"),
+    ],
+)
+def test_errors_name_the_field_they_are_about(
+    routed: Running, fields: dict[str, Any], param: str
+) -> None:
+    error = ask(routed, "/v1/chat/completions", **{**CHAT, **fields}).json()["error"]
+    assert error["param"] == param, error
+
+
+@pytest.mark.parametrize("prompt", [[], [10**6], ["a"] * 200])
+def test_an_error_about_the_prompt_names_it(routed: Running, prompt: list[Any]) -> None:
+    error = ask(routed, "/v1/completions", prompt=prompt).json()["error"]
+    assert error["param"] == "prompt", error

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -145,6 +147,7 @@ def test_between_two_servers_who_asks_is_told_and_a_signal_to_stop_is_heard(
         early = socket.create_connection(address)  # says nothing yet
         answer = httpx.get(f"{url}/health")
         assert (answer.status_code, answer.json()["status"]) == (503, "loading")
+        assert httpx.head(f"{url}/health").status_code == 503
         early.sendall(b"POST /v1/completions HTTP/1.1\r\n")
         supervisor._pass_on(signal.SIGTERM, None)
         resting.result(PATIENCE_S)
@@ -258,3 +261,17 @@ def test_a_request_is_written_as_it_could_have_come() -> None:
         b"content-length: 2",
         b"x-parlay-tries: 2",
     ]
+
+
+def test_a_request_log_that_cannot_be_written_is_told_once(target: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "d.yaml", target, monitoring={"request_log": str(tmp_path)})
+    command = [
+        sys.executable,
+        "-c",
+        "from parlay.cli.entry import main; main()",
+        "serve",
+        str(path),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2 and "cannot be written (it is a folder)" in line

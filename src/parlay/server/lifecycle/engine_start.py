@@ -31,6 +31,7 @@ from parlay.runtime.startup.loading import drafter_files
 from parlay.server.figures.observer import Observer
 from parlay.server.lifecycle.answer_memory import check_memory_file
 from parlay.server.lifecycle.slot_files import check_slot_folder
+from parlay.web.request_log import check_log
 
 _REMEMBERED = 1 << 16  # tokens: some 4 MB
 
@@ -170,6 +171,7 @@ def check_files(deployment: Deployment) -> None:
 
 def check_writable(deployment: Deployment) -> None:
     """What it will write, and must not write over."""
+    check_log(deployment.monitoring)
     kept, saved = deployment.runtime.remember_file, deployment.server.slot_save_path
     if kept:
         check_memory_file(Path(kept).expanduser())

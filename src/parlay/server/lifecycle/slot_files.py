@@ -6,7 +6,6 @@ Knows the engine and one folder; copies are made on the worker's thread, files o
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -27,9 +26,8 @@ T = TypeVar("T")
 
 def check_slot_folder(folder: Path) -> None:
     """Refuse a folder that is not there and cannot be made; makes none."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise _no_folder(folder, f"{there} cannot be written to")
+    if not store.can_hold(folder):
+        raise _no_folder(folder, "it cannot be made or written to")
 
 
 def make_slot_folder(folder: Path) -> None:
