@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from parlay.control.controller import Controller, FixedWindow, Listener
 from parlay.control.prices.both import Both
 from parlay.control.prices.cost import CostTable, shipped_tables
 from parlay.control.profit import ProfitController
+from parlay.control.trace import Decision
 from parlay.decoding.round import Round
 from parlay.errors import BadRequest
 from parlay.replay.contest import compare, controller_named
@@ -155,6 +157,17 @@ def test_what_is_no_recording_is_refused_in_one_line(tmp_path: Path, text: str) 
     with pytest.raises(BadRequest) as caught:
         load_recordings(path)
     assert "\n" not in caught.value.message
+
+
+def test_a_trace_is_told_to_be_one(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    made = Decision(0.0, 0, 1, "suffix", 4, 4, 2, 3, 0, 9.5, None, None, "")
+    path.write_text(json.dumps(asdict(made)) + "\n")
+    with pytest.raises(BadRequest, match=r"generate --trace .* name a shipped one, such as code"):
+        load_recordings(path)
+    path.write_text("{}\n")
+    with pytest.raises(BadRequest, match="no recording of what proposers"):
+        load_recordings(path)
 
 
 @pytest.mark.parametrize("name", [*RULES, "fixed-3"])

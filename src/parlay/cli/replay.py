@@ -29,7 +29,9 @@ Ratios are averages over the recordings: how fast the controller is, relative to
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("replay", help="Run a controller over recorded traces.", epilog=EXAMPLE)(replay)
+    app.command("replay", help="Run a controller over recordings of drafts.", epilog=EXAMPLE)(
+        replay
+    )
 
 
 def replay(

@@ -23,6 +23,7 @@ from parlay.errors import BadRequest
 
 VERSION = 1
 _KEY = "parlay_recording"
+_WANTED = "name a shipped one, such as code, or a file that scripts/record_traces.py made"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ def load_recordings(path: Path) -> list[Recording]:
     try:
         lines = _read(path).splitlines()
         header = json.loads(lines[0])
+        if _KEY not in header:
+            raise BadRequest(f"{path.name} is {_kind(header)}; {_WANTED}")
         if header[_KEY] != VERSION:
             raise BadRequest(f"{path.name} is version {header[_KEY]}; this reads {VERSION}")
         return [_answer(json.loads(line)) for line in lines[1:] if line.strip()]
@@ -68,7 +71,14 @@ def load_recordings(path: Path) -> list[Recording]:
         raise BadRequest(f"cannot read {path}: {error}; name a recording") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         what = f"not a recording ({type(error).__name__}: {error})"
-        raise BadRequest(f"{path.name} is {what}; see docs/explanation/controller.md") from None
+        raise BadRequest(f"{path.name} is {what}; {_WANTED}") from None
+
+
+def _kind(header: Mapping[str, Any]) -> str:
+    """What a file is that is no recording, as far as its first line tells."""
+    if {"proposer", "window", "round_ms"} <= header.keys():
+        return "a trace of decisions, as generate --trace writes it, and no recording"
+    return "no recording of what proposers would have drafted"
 
 
 def save_recordings(path: Path, facts: Mapping[str, Any], recordings: Iterable[Recording]) -> None:
