@@ -39,14 +39,21 @@ class Supervised:
         """On the loop, about to serve."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self.channel, self._hear, server)
-        send(self.channel, Note("ready"))
+        try:
+            send(self.channel, Note("ready"))
+        except OSError:  # it was killed while the engine was loaded
+            self._end(server)
+
+    def _end(self, server: uvicorn.Server) -> None:
+        """Nobody is left to hold the address. At once: who killed the supervisor meant us."""
+        asyncio.get_running_loop().remove_reader(self.channel)
+        for _ in range(2):
+            server.handle_exit(signal.SIGTERM, None)
 
     def _hear(self, server: uvicorn.Server) -> None:
         note = receive(self.channel)
-        if note is None or note.fd is None:  # nobody is left to hold the address
-            asyncio.get_running_loop().remove_reader(self.channel)
-            for _ in range(2):  # at once: who killed the supervisor meant us
-                server.handle_exit(signal.SIGTERM, None)
+        if note is None or note.fd is None:
+            self._end(server)
             return
         client = socket.socket(fileno=note.fd)
         client.setblocking(False)
