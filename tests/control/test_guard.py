@@ -88,13 +88,15 @@ def test_a_controller_stays_within_the_widest_window_and_a_request_may_leave_it(
     assert guarded.choose([view(OFFER, window=6)])[0].window == 6
 
 
-def test_who_asked_for_no_draft_has_not_fallen_back() -> None:
+@pytest.mark.parametrize("reason", [Fallback.REQUEST, Fallback.UNPROFITABLE])
+def test_who_wants_a_plain_round_has_not_fallen_back(reason: Fallback) -> None:
     alerts: list[LimitAlert] = []
     guarded = Guarded(FixedWindow(8), Limits(fallback_threshold_pct=15, n_rounds=16), alerts.append)
     for _ in range(40):
         guarded.choose([view(OFFER, window=0)])
-        guarded.observe([finished(fallback=Fallback.REQUEST)])
+        guarded.observe([finished(fallback=reason)])
     assert alerts == []
+    assert guarded.choose([view(OFFER, max_window=8)])[0].window == 8
 
 
 @pytest.mark.parametrize(

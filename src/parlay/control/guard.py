@@ -109,8 +109,7 @@ class Guarded:
         for r in rounds:
             if r.n_drafted:
                 self._drafts.append((r.n_drafted, r.n_accepted))
-            # Who asked for none has not fallen back.
-            if r.fallback is not Fallback.REQUEST:
+            if r.fallback is None or not r.fallback.is_choice:
                 self._fallbacks.append(r.fallback is not None)
         if self.cooling:
             self._n_cooling -= 1

@@ -27,6 +27,11 @@ class Fallback(str, Enum):
     NO_DRAFT = "no_draft"  # the proposer was asked and had nothing to say
     EXACT = "exact"  # the window would have left the shapes that are exact
 
+    @property
+    def is_choice(self) -> bool:
+        """Whether a plain round was what somebody wanted, a request or who looks at time."""
+        return self in (Fallback.REQUEST, Fallback.UNPROFITABLE)
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:

@@ -11,14 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parlay.decoding.counts import Counts
-from parlay.decoding.round import Fallback, Round
+from parlay.decoding.round import Round
 from parlay.server.figures.plain_speed import PlainSpeed
 
 RECENT_ROUNDS = 400
-
-
-# Who asked for plain rounds has not fallen back.
-_WANTED = (None, Fallback.REQUEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,7 @@ class Observer:
             n_rounds=len(rounds),
             n_drafted=sum(r.n_drafted for r in rounds),
             n_accepted=sum(r.n_accepted for r in rounds),
-            n_fallbacks=sum(r.fallback not in _WANTED for r in rounds),
+            n_fallbacks=sum(r.fallback is not None and not r.fallback.is_choice for r in rounds),
         )
 
     def recent_counts(self) -> Counts:
