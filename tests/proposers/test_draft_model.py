@@ -40,6 +40,23 @@ class Steady(ScriptedModel):
     steady = True
 
 
+class Marked(Steady):
+    """A recurrent one: it comes back to where its last draft began, or to nothing."""
+
+    def __init__(self, logits: Logits, n_vocab: int, context_size: int = 128) -> None:
+        super().__init__(logits, n_vocab, context_size)
+        self._marks: dict[int, int] = {}
+
+    def mark(self, seq_id: int, *, lasting: bool = False) -> None:
+        self._marks[seq_id] = self.length(seq_id)
+
+    def reusable(self, seq_id: int, length: int) -> int:
+        if length >= self.length(seq_id):
+            return self.length(seq_id)
+        place = self._marks.get(seq_id, 0)
+        return place if place <= length else 0
+
+
 def drafter(
     model: ScriptedModel, *, ends: frozenset[int] = frozenset(), n_batch: int = 32
 ) -> DraftModel:
@@ -308,15 +325,18 @@ AHEAD_STEPS = st.tuples(st.integers(0, 1), EVENTS, st.sampled_from([1, 3, 6]), s
 @settings(max_examples=100)
 @given(
     steps=st.lists(AHEAD_STEPS, min_size=4, max_size=20),
-    steady=st.booleans(),
+    kind=st.sampled_from([ScriptedModel, Steady, Marked]),
     eager=st.booleans(),
     seed=st.integers(0, 1000),
 )
 def test_whatever_happens_drafts_that_are_gone_on_with_are_the_models_own(
-    steps: list[tuple[int, tuple[str, int], int, int]], steady: bool, eager: bool, seed: int
+    steps: list[tuple[int, tuple[str, int], int, int]],
+    kind: type[ScriptedModel],
+    eager: bool,
+    seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
-    model = (Steady if steady else ScriptedModel)(LOGITS, N_VOCAB, context_size=500)
+    model = kind(LOGITS, N_VOCAB, context_size=500)
     proposer = drafter(model)
     texts = {i: Text([i + 1, 2, 3]) for i in range(2)}
     for seq_id, (event, n), window, n_further in steps:

@@ -251,9 +251,13 @@ class DraftModel:
 
     def _last(self, drafting: Drafting) -> list[int]:
         """The last token of a draft, to be read; the cache may have it from a pass whose row
-        nobody took."""
-        self._cut(drafting.ask.seq_id, drafting.begins + len(drafting.tokens) - 1)
-        return drafting.tokens[-1:]
+        nobody took. One that cannot be cut there has lost more, which comes before it."""
+        before, seq_id = drafting.begins + len(drafting.tokens) - 1, drafting.ask.seq_id
+        self._cut(seq_id, before)
+        n = len(self._cached[seq_id].tokens)
+        if n == before:
+            return drafting.tokens[-1:]
+        return [*drafting.ask.tokens[: drafting.begins], *drafting.tokens][n:]
 
     def _lacking(self, seq_id: int, tokens: Sequence[int]) -> list[int]:
         slot = self._slot(seq_id)
@@ -352,9 +356,12 @@ class DraftModel:
         begun = self._fetched(going)
         if begun is not None:
             return begun
+        lacking = [self._last(d) for d in going]
+        if any(len(tokens) > 1 for tokens in lacking):
+            return self._catch_up(going)
         spans = []
-        for d in going:
-            last, cached = self._last(d), self._cached[d.ask.seq_id].tokens
+        for d, last in zip(going, lacking, strict=True):
+            cached = self._cached[d.ask.seq_id].tokens
             spans.append(Span(d.ask.seq_id, len(cached), last, 1))
             cached.extend(last)
         return self._model.decode(spans)
