@@ -45,7 +45,11 @@ class _Begun:
     since: float  # when it was started
     chain: Drafting | None = None  # the draft that it goes on with
 
-    def is_for(self, drafting: Drafting) -> bool:
+    def is_for(self, going: Sequence[Drafting]) -> bool:
+        """Whether it is the next pass of just these."""
+        if len(going) != 1:
+            return False
+        drafting = going[0]
         if drafting.begins + len(drafting.tokens) != self.n_tokens:
             return False
         if drafting.tokens:
@@ -162,9 +166,7 @@ class DraftModel:
     def _since(self, chains: Sequence[Drafting]) -> float:
         """When the pass was started that is next for these; now, if it is still to come."""
         begun = self._begun
-        if begun is None or len(chains) != 1 or not begun.is_for(chains[0]):
-            return perf_counter()
-        return begun.since
+        return perf_counter() if begun is None or not begun.is_for(chains) else begun.since
 
     def can_go_on(self, chain: Drafting) -> bool:
         """Whether another token has a place."""
@@ -292,7 +294,7 @@ class DraftModel:
     def _fetched(self, going: Sequence[Drafting]) -> list[Rows] | None:
         """What a pass says that was begun for just this draft."""
         begun, self._begun = self._begun, None
-        if begun is None or len(going) != 1 or not begun.is_for(going[0]):
+        if begun is None or not begun.is_for(going):
             return None
         return self._model.fetch([begun.span])
 
