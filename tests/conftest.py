@@ -9,6 +9,7 @@ import contextlib
 import gc
 import inspect
 import os
+import signal
 import ssl
 import tempfile
 from collections import Counter
@@ -34,6 +35,11 @@ from tests.serving import PATIENCE_S
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("patient", settings.get_profile("search"), derandomize=True)
 settings.load_profile("patient")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell, for instance
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # processes that tests start inherit it
 
 pytest_plugins = ["tests.server.fixtures"]  # servers that several parts' tests share
 

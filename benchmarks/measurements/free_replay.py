@@ -18,6 +18,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -48,6 +49,7 @@ from parlay.proposers.prediction import PREDICTION, PredictionProposer
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
+from parlay.runtime import bets as betting
 from parlay.runtime import scheduler as scheduling
 from parlay.runtime.bets import Bets
 from parlay.runtime.caching.slots import Slots
@@ -312,7 +314,9 @@ class Rig:
 
     def _run(self, answer: Answer) -> float:
         """Seconds from the first token to the last."""
-        with patch.object(scheduling, "perf_counter", self.clock):
+        with ExitStack() as patched:
+            for module in (scheduling, betting):  # whatever books seconds books the clock's
+                patched.enter_context(patch.object(module, "perf_counter", self.clock))
             self._scheduler.add(answer)
             while not answer.n_generated:
                 self._scheduler.step()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parlay.llama import cpu_backends, work_memory
+from parlay.llama import backends, work_memory
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
@@ -103,8 +103,9 @@ def test_memory_of_which_a_part_has_large_pages_is_aligned() -> None:
 def test_a_backend_whose_record_tells_of_other_threads_is_left_alone(
     contexts: list[Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = dict(cpu_backends.calls() or {})
-    monkeypatch.setattr(work_memory, "calls", lambda: known)
+    known = dict(backends.calls() or {})
+    for module in (backends, work_memory):
+        monkeypatch.setattr(module, "calls", lambda: known)
     for name, broken in (("use_threads", lambda *_: None), ("device", lambda _: 3)):
         with monkeypatch.context() as patch:
             patch.setitem(known, name, broken)

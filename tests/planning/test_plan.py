@@ -128,7 +128,7 @@ def test_proposals_fit_and_the_context_is_the_longest_that_does() -> None:
     loads = [load(32768), load(32768, role="drafter")]
 
     def replan(given: object) -> Plan:
-        return make_plan(given, pretend(6.7, TINY_RAM))  # type: ignore[arg-type]
+        return make_plan(given, pretend(6.9, TINY_RAM))  # type: ignore[arg-type]
 
     plan = replan(loads)
     assert plan.verdict == "does not fit"

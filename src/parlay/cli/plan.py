@@ -63,6 +63,7 @@ _COLOURS = {
     "snapshots": "green",
     "prompt cache": "bright_black",
     "compute": "yellow",
+    "recordings": "yellow",
     "logits": "magenta",
     "features": "magenta",
     "driver": "white",

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from parlay.decoding.span import Span, nothing
 from parlay.decoding.states import Listener
 from parlay.errors import BadRequest, DecodeError, LoadError
-from parlay.llama import adapters, library
+from parlay.llama import adapters, library, recordings
 from parlay.llama.batch import Batch
 from parlay.llama.capture import Capture
 from parlay.llama.kernels import Kernels, can_choose
 from parlay.llama.library import C
 from parlay.llama.model import Model
+from parlay.llama.recorder import N_CELLS, Recorder, recorder_of
 from parlay.llama.sample_text import SAMPLE
 from parlay.llama.settings import CACHE_TYPES, ContextSettings, RopeSettings
 from parlay.llama.threads import Threads
@@ -68,9 +69,11 @@ class Context:
         # so that they cannot be cut to fewer tokens than these.
         self._floor: dict[int, int] = {}
         self._capture: Capture | None = None
+        self.recorder: Recorder | None = None  # llama.cpp's own way, until passes have been timed
         self.rollback = Rollback.PARTIAL  # until the probe says otherwise
         self.rollback = self._probe_rollback()
         self.can_shift = self._probe_shift()
+        self.recorder = self._make_recorder()
 
     @functools.cached_property
     def sample(self) -> tuple[int, ...]:
@@ -127,6 +130,8 @@ class Context:
             raise BadRequest(f"a pass gives {self._max_outputs} rows of logits; ask for fewer")
         if self.kernels is not None:
             self.kernels.choose(plain=not all(span.apart for span in spans))
+        if self.recorder is not None:
+            self.recorder.before(spans)
         self._hand_over(C.llama_decode, self._batch.struct, "llama_decode")
         return n_outputs
 
@@ -294,10 +299,23 @@ class Context:
             and bool(C.llama_memory_can_shift(self._memory))
         )
 
+    def _make_recorder(self) -> Recorder | None:
+        """Recordings by shape; None where that cannot be had, or shapes cost nothing."""
+        found = recordings.find(self._open_handle) if self.steady else None
+        if found is None or self.context_size < N_CELLS:
+            return None
+        try:
+            return recorder_of(found, self.decode, unified=self.settings.unified)
+        finally:
+            self.clear(0)
+
     def close(self) -> None:
         """Free the context; safe to call twice."""
         if self._handle is not None:
             self.release()
+            if self.recorder is not None:
+                C.llama_synchronize(self._handle)
+                self.recorder.close()
             C.llama_free(self._handle)
             self._handle = None
 

@@ -7,7 +7,7 @@ nothing of passes.
 
 from __future__ import annotations
 
-from parlay.llama.cpu_backends import calls, can_find, cpu_backends
+from parlay.llama.backends import calls, can_find, cpu_backends
 
 PROMPT_ROWS = 64  # of a pass, from which on prompts have a kernel of their own
 

@@ -162,6 +162,9 @@ class StateContext(Context):
         C.llama_synchronize(self._handle)
         return capture.last_states(self._handle, len(states), self.model.n_embd)
 
+    def _make_recorder(self) -> None:
+        """It is fed states, and its shapes hardly change: llama.cpp's own way will do."""
+
     def _probe_rollback(self) -> Rollback:
         """Feed a few rows and take the last ones back; an assistant leaves none behind."""
         states = np.zeros((4, self._fed.width), np.float32)

@@ -16,14 +16,13 @@ import logging
 import platform
 import sys
 
-from parlay.llama.cpu_backends import calls, can_find, cpu_backends
+from parlay.llama.backends import calls, can_find, cpu_backends, data_of
 from parlay.llama.large_pages import own_regions
 
 log = logging.getLogger("parlay.llama")
 
 LINE = 64  # bytes
 _SLACK = 8192  # bytes that the system may give beyond those that were asked for: a page and a head
-_BACKEND_WORDS = 19  # ggml's record of a backend: its device, and then its own data, come last
 _POINTER = ctypes.c_void_p
 
 
@@ -64,11 +63,10 @@ def _record_of(backend: int) -> _Record | None:
     """A backend's record; None where it does not look as it should."""
     known = calls()
     assert known is not None
-    words = list((ctypes.c_size_t * _BACKEND_WORDS).from_address(backend))
-    device = known["device"](backend)
-    if device not in words[:-1]:
+    data = data_of(backend)
+    if data is None:
         return None
-    record = _Record.from_address(words[words.index(device) + 1])
+    record = _Record.from_address(data)
     n = record.n_threads
     shown = []
     for each in (n + 1, n):

@@ -18,6 +18,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from parlay.errors import BadRequest
 from parlay.llama.placement import place_of
+from parlay.llama.recorder import MOST
 from parlay.llama.settings import CPU, ContextSettings, ModelSettings, Override
 from parlay.planning.passes import F32, I32, I64, Pass, compute_bytes, rotation_size
 from parlay.planning.shape import Layer, Shape, Weight
@@ -28,6 +29,7 @@ _RAM: Spot = ("ram", 0)
 _Size = tuple[str, Spot, int]
 
 _CELL_PAD = 256
+_RECORDED_BYTES = 110_000  # of a layer's kernels in one recorded pass, 27B and 135M on an H200
 # For architectures whose passes are only guessed: MLA takes 22 % more than a plain layer would, a
 # mixture of experts at size 9.5 % more than the operations that are followed. Masks are known, and
 # without flash attention the scores are, which are most of a pass then.
@@ -39,8 +41,8 @@ class PlanItem:
     """One line of a plan."""
 
     model: str  # target or drafter
-    # weights, repacked weights, adapters, cache, state, snapshots, compute, logits, features,
-    # prompt cache
+    # weights, repacked weights, adapters, cache, state, snapshots, compute, recordings, logits,
+    # features, prompt cache
     what: str
     place: Place
     n_bytes: int
@@ -269,6 +271,8 @@ def _buffers(load: Load, split: LayerSplit) -> Iterable[_Size]:
         compute += int(guessed * ((_MIXTURE_MARGIN if plain else _MARGIN) - 1.0))
     for device in split.devices:
         yield "compute", ("gpu", device), compute
+        n_layers = sum(split.of(i) == ("gpu", device) for i in range(split.n_layers))
+        yield "recordings", ("gpu", device), MOST * n_layers * _RECORDED_BYTES
     yield "compute", _RAM, _host_bytes(load, work) if split.on_gpu else compute
     yield "logits", _RAM, logits
     features = load.n_features * work.n_tokens * row

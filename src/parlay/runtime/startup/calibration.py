@@ -60,6 +60,7 @@ class Calibration:
             replace(settings.context, threads=self._threads, prompt_cache_bytes=0),
             self._target.cache_types,
             self._target.kernels is not None,
+            self._target.recorder is not None,
             self._target.settings.n_snapshots,
             self._target.rollback,
             rows,

@@ -1,4 +1,4 @@
-"""The CPU backends that a context computes with: ggml's part that holds its threads and kernels.
+"""The backends that a context computes with: ggml's parts that hold threads, kernels, recordings.
 
 llama.cpp does not say which they are, but exports the call that does under its C++ name; where that
 is missing nothing can be done about them. Knows neither passes nor what is done about them.
@@ -13,6 +13,7 @@ from typing import Any
 from parlay.llama.library import C
 
 _POINTER = ctypes.c_void_p
+_WORDS = 19  # ggml's record of a backend: its device, and then its own data, come last
 # Name, as the compilers of Linux and macOS write it; arguments; result.
 _CALLS: dict[str, tuple[str, list[Any], Any]] = {
     "scheduler": ("_ZNK13llama_context9get_schedEv", [_POINTER], _POINTER),
@@ -20,6 +21,7 @@ _CALLS: dict[str, tuple[str, list[Any], Any]] = {
     "backend": ("ggml_backend_sched_get_backend", [_POINTER, ctypes.c_int], _POINTER),
     "is_cpu": ("ggml_backend_is_cpu", [_POINTER], ctypes.c_bool),
     "device": ("ggml_backend_get_device", [_POINTER], _POINTER),
+    "name": ("ggml_backend_name", [_POINTER], ctypes.c_char_p),
     "use_plain": ("ggml_backend_cpu_set_use_ref", [_POINTER, ctypes.c_bool], None),
     "use_threads": ("ggml_backend_cpu_set_n_threads", [_POINTER, ctypes.c_int], None),
 }
@@ -30,13 +32,27 @@ def can_find() -> bool:
     return calls() is not None
 
 
-def cpu_backends(handle: int) -> list[int]:
+def backends(handle: int) -> list[int]:
     """Those of a context; ask `can_find` first."""
     known = calls()
     assert known is not None, "ask `can_find` first"
     scheduler = known["scheduler"](handle)
-    every = [known["backend"](scheduler, i) for i in range(known["n_backends"](scheduler))]
-    return [backend for backend in every if known["is_cpu"](backend)]
+    return [known["backend"](scheduler, i) for i in range(known["n_backends"](scheduler))]
+
+
+def cpu_backends(handle: int) -> list[int]:
+    """Those that compute on a CPU."""
+    known = calls()
+    return [each for each in backends(handle) if known is not None and known["is_cpu"](each)]
+
+
+def data_of(backend: int) -> int | None:
+    """Where a backend's own data are; None where its record does not look as it should."""
+    known = calls()
+    assert known is not None, "ask `can_find` first"
+    words = list((ctypes.c_size_t * _WORDS).from_address(backend))
+    device = known["device"](backend)
+    return words[words.index(device) + 1] if device in words[:-1] else None
 
 
 @functools.cache

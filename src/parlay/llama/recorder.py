@@ -1,0 +1,110 @@
+"""Which passes of a context a GPU records: each shape that has come a few times, once.
+
+llama.cpp records every shape that comes twice in a row and forgets the last one for it. To record a
+pass takes about as long as the pass, and to repeat a recording saves a small part of one, so that
+pays for shapes that come often only. Here each has a recording of its own, which is there when the
+shape comes back. Knows shapes, nothing of ggml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
+
+from parlay.decoding.span import Span
+
+MOST = 24  # shapes whose recordings are kept
+# Passes of a shape that are launched before it is recorded; none in a text's first page, where a
+# start times passes. More would save as much as they cost (docs/results.md).
+_PATIENCE = 2
+_MOST_SHAPES = 256  # whose passes are counted
+_PAGE = 256  # llama.cpp's attention looks at so many tokens more at a time
+_TOKEN = 1  # as good as any
+N_CELLS = 16  # that trying takes
+
+Decode = Callable[[Sequence[Span]], object]
+
+
+class Recorded(Protocol):
+    """One recording, as far as it can be seen."""
+
+    instance: int  # 0: nothing is recorded
+    compared: int  # the number of the pass that it was last compared with
+
+
+class Shelf(Protocol):
+    """The recordings of a context, by shape."""
+
+    def choose(self, shape: Hashable | None) -> None:
+        """The next passes have this shape; None: they are not recorded."""
+
+    def current(self) -> Sequence[Recorded]:
+        """Those that the next pass is compared with."""
+
+    def close(self) -> None:
+        """Free all."""
+
+
+class Recorder:
+    """Of one context; its owner tells every pass's spans before it is made."""
+
+    def __init__(self, kept: Shelf, *, unified: bool = False) -> None:
+        """`unified`: one cache for all sequences, so that it does not matter whose a pass is."""
+        self.kept = kept
+        self._unified = unified
+        self._last: Hashable = None  # the recording that was chosen
+        self._n_passes: dict[Hashable, int] = {}  # by shape; the last one comes last
+
+    def before(self, spans: Sequence[Span]) -> None:
+        """A pass over these comes next."""
+        page = max([span.start + len(span.tokens) - 1 for span in spans]) // _PAGE
+        shape = (page, *[(len(s.tokens), s.n_logits, self._of(s)) for s in spans])
+        n = self._n_passes[shape] = self._n_passes.pop(shape, 0) + 1
+        chosen = shape if n > _PATIENCE or page == 0 else None
+        if chosen != self._last:
+            self.kept.choose(chosen)
+            self._last = chosen
+        if len(self._n_passes) > _MOST_SHAPES:
+            del self._n_passes[next(iter(self._n_passes))]
+
+    def _of(self, span: Span) -> int:
+        return 0 if self._unified else span.seq_id
+
+    def close(self) -> None:
+        """Before the context is freed, and while nothing runs."""
+        self.kept.close()
+
+
+def recorder_of(kept: Shelf, decode: Decode, *, unified: bool = False) -> Recorder | None:
+    """None where recordings do not do what they should, which a few passes tell. A sequence 0 that
+    is empty is used and left for its owner to clear."""
+    at = 0
+
+    def run(n: int, rows: int = 1) -> None:
+        nonlocal at
+        for _ in range(n):
+            decode([Span(0, at, [_TOKEN] * rows, 1)])
+            at += rows
+
+    def seen(name: str) -> set[int]:
+        return {getattr(recording, name) for recording in kept.current()}
+
+    kept.choose("one row")
+    run(3)
+    single = seen("instance")
+    kept.choose(None)
+    before = seen("compared")
+    run(2)
+    launches = seen("compared") == before
+    kept.choose("two rows")
+    run(3, rows=2)
+    double = seen("instance")
+    kept.choose("one row")
+    before = seen("compared")
+    run(1)
+    repeats = seen("compared") != before and seen("instance") == single
+    if not (any(single) and any(double - single) and launches and repeats):
+        kept.close()  # nothing is recorded here, or not as it should be
+        return None
+    kept.choose(None)
+    return Recorder(kept, unified=unified)

@@ -1,0 +1,258 @@
+"""CUDA's recordings are kept by shape: on C++ containers of the kind that ggml keeps them in."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parlay.llama import recordings
+from parlay.llama.recorder import MOST
+from parlay.llama.recordings import CudaCalls, Recordings, _Data, find
+
+COMPILER = shutil.which("c++")
+LAUNCHED, RECORDED, REPEATED = range(3)
+PART, OTHER_PART = 1000, 2000  # of a pass, as ggml tells them apart
+SECOND = 1_000_000  # microseconds
+HANDLE = 77
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or COMPILER is None, reason="recordings by shape: Linux, a C++ compiler"
+)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    made = tmp_path_factory.mktemp("recordings") / "recordings.so"
+    source = Path(__file__).with_name("recordings.cpp")
+    command = [str(COMPILER), "-std=c++17", "-shared", "-fPIC", "-o", str(made), str(source)]
+    subprocess.run(command, check=True)
+    found = ctypes.CDLL(str(made))
+    found.open_data.restype = ctypes.c_void_p
+    found.close_data.argtypes = [ctypes.c_void_p]
+    found.set_now.argtypes = [ctypes.c_int64]
+    found.instances.restype = found.graphs.restype = ctypes.c_int64
+    found.run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+    return found
+
+
+class Machine:
+    """A backend that passes run on, and its recordings; time stands still unless it is told."""
+
+    def __init__(self, library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.library = library
+        self.now_us = 1_000 * SECOND
+        self.at: int = library.open_data()
+        self._patch(monkeypatch)
+        library.set_now(self.now_us)
+        for shape in (4, 4):  # as a context that has looked whether it can be cut
+            self.run(shape)
+
+    def _patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        libc = ctypes.CDLL(None)
+        libc.calloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+        libc.calloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+        destroy = (self.library.cudaGraphExecDestroy, self.library.cudaGraphDestroy)
+        for call in destroy:
+            call.argtypes = [ctypes.c_void_p]
+        runtime = CudaCalls(*destroy, libc.calloc, libc.free)
+        known = {"name": lambda _backend: b"CUDA0"}
+        for name, made in (
+            ("_cuda_calls", lambda: runtime),
+            ("can_find", lambda: True),
+            ("calls", lambda: known),
+            ("backends", lambda _handle: [1]),
+            ("data_of", lambda _backend: self.at),
+        ):
+            monkeypatch.setattr(recordings, name, made)
+        monkeypatch.setattr(time, "monotonic_ns", lambda: self.now_us * 1000)
+
+    def run(self, shape: int, part: int = PART, after: int = 0) -> int:
+        """A pass, so many seconds later: was it launched, recorded or repeated?"""
+        self.now_us += after * SECOND
+        self.library.set_now(self.now_us)
+        return int(self.library.run(self.at, part, shape))
+
+    def passes(self, found: Recordings, *shapes: int, part: int = PART) -> list[int]:
+        """Passes over shapes, each with its own recording."""
+        told = []
+        for shape in shapes:
+            found.choose(shape)
+            told.append(self.run(shape, part))
+        return told
+
+    @property
+    def n_alive(self) -> tuple[int, int]:
+        return self.library.instances(), self.library.graphs()
+
+
+@pytest.fixture
+def machine(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    made = Machine(library, monkeypatch)
+    before = made.n_alive
+    yield made
+    library.close_data(made.at)
+    assert before == (1, 1) and made.n_alive == (0, 0), "each was freed, and once"
+
+
+@pytest.fixture
+def found(machine: Machine) -> Iterator[Recordings]:
+    kept = find(HANDLE)
+    assert kept is not None
+    yield kept
+    kept.close()
+
+
+def test_a_shape_that_comes_back_finds_its_recording(machine: Machine, found: Recordings) -> None:
+    assert machine.passes(found, 1, 1, 8, 8) == [LAUNCHED, RECORDED, LAUNCHED, RECORDED]
+    assert machine.passes(found, 1, 8, 1, 1, 8) == [REPEATED] * 5
+
+
+def test_as_llama_cpp_has_it_a_change_of_shape_loses_the_recording(machine: Machine) -> None:
+    assert [machine.run(shape) for shape in (1, 1, 8, 8, 1, 1)] == [LAUNCHED, RECORDED] * 3
+
+
+def test_passes_without_a_shape_are_launched_and_lose_nothing(
+    machine: Machine, found: Recordings
+) -> None:
+    machine.passes(found, 1, 1)
+    found.choose(None)
+    assert [machine.run(8) for _ in range(4)] == [LAUNCHED] * 4
+    assert machine.passes(found, 1) == [REPEATED]
+
+
+def test_a_wrong_shape_costs_time_only(machine: Machine, found: Recordings) -> None:
+    found.choose("one")
+    assert [machine.run(shape) for shape in (1, 1, 1, 2, 2, 2, 1)] == [
+        *(LAUNCHED, RECORDED, REPEATED),
+        *(LAUNCHED, RECORDED, REPEATED),
+        LAUNCHED,
+    ]
+
+
+def test_of_too_many_shapes_those_used_least_lately_change_hands(
+    machine: Machine, found: Recordings
+) -> None:
+    for shape in range(MOST + 1):
+        machine.passes(found, shape, shape)
+    assert machine.n_alive[0] <= MOST + 1
+    assert machine.passes(found, 1, MOST) == [REPEATED, REPEATED]
+    assert machine.passes(found, 0) == [LAUNCHED]
+
+
+def test_every_part_of_a_pass_has_its_own(machine: Machine, found: Recordings) -> None:
+    for shape in (1, 1, 8, 8):
+        found.choose(shape)
+        machine.run(shape), machine.run(shape, OTHER_PART)
+    found.choose(1)
+    assert [machine.run(1), machine.run(1, OTHER_PART)] == [REPEATED, REPEATED]
+
+
+def test_what_llama_cpp_frees_after_a_pause_is_not_used_again(
+    machine: Machine, found: Recordings
+) -> None:
+    machine.passes(found, 1, 1, 8, 8)
+    assert machine.run(8, after=60) == LAUNCHED, "it has freed the recording that was in place"
+    assert machine.passes(found, 1, 8, 8) == [REPEATED, RECORDED, REPEATED]
+
+
+def test_what_is_put_in_place_is_not_freed_as_long_unused(
+    machine: Machine, found: Recordings
+) -> None:
+    machine.passes(found, 1, 1, 8, 8)
+    for _ in range(5):
+        machine.run(8, after=6)
+    assert machine.passes(found, 1) == [REPEATED]
+
+
+def test_a_part_that_was_freed_and_came_back_has_one_recording(
+    machine: Machine, found: Recordings
+) -> None:
+    for shape in (1, 1, 8):
+        found.choose(shape)
+        machine.run(shape), machine.run(shape, OTHER_PART)
+    for _ in range(4):
+        machine.run(8, after=6)  # the other part is freed, with the recording of 8
+    found.choose(1)  # whose recording of that part nobody could put anywhere
+    assert machine.run(1) == REPEATED
+    assert machine.run(1, OTHER_PART) == LAUNCHED, "made anew by the library"
+    found.choose(8)
+    found.choose(1)
+    assert machine.run(1, OTHER_PART) == RECORDED
+
+
+def test_close_leaves_what_the_library_frees_and_allows_it_to_record(
+    machine: Machine, found: Recordings
+) -> None:
+    machine.passes(found, 1, 1, 8, 8)
+    found.choose(None)
+    found.close()
+    assert [machine.run(8) for _ in range(3)] == [LAUNCHED, RECORDED, REPEATED]
+    assert machine.n_alive == (1, 1)
+
+
+def broken_name(data: Any) -> None:
+    data.name.inside = b"CUDA1"
+
+
+def broken_map(data: Any) -> None:
+    data.recordings.fullest = 0.5
+
+
+def broken_mark(data: Any) -> None:
+    recording_of(data).warm = 7
+
+
+def broken_time(data: Any) -> None:
+    recording_of(data).used_us += 3600 * SECOND
+
+
+def broken_list(data: Any) -> None:
+    recording_of(data).properties.room -= 8
+
+
+def recording_of(data: Any) -> Any:
+    place = recordings._Place.from_address(data.recordings.first)
+    return recordings.GraphRecord.from_address(place.recording)
+
+
+@pytest.mark.parametrize("change", [broken_name, broken_map, broken_mark, broken_time, broken_list])
+def test_a_record_that_does_not_look_as_it_should_is_left_alone(
+    machine: Machine, change: Any
+) -> None:
+    data = _Data.from_address(machine.at)
+    size = ctypes.sizeof(_Data)
+    whole = ctypes.string_at(machine.at, size)
+    recording = ctypes.addressof(recording_of(data))
+    held = ctypes.string_at(recording, ctypes.sizeof(recordings.GraphRecord))
+    assert find(HANDLE) is not None
+    change(data)
+    assert find(HANDLE) is None
+    ctypes.memmove(machine.at, whole, size)
+    ctypes.memmove(recording, held, len(held))
+
+
+def test_memory_that_is_not_its_own_is_not_looked_into(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordings, "own_regions", lambda: [])
+    assert find(HANDLE) is None
+
+
+def test_a_pass_in_too_many_parts_is_left_to_the_library(machine: Machine) -> None:
+    for part in range(5):
+        machine.run(1, part=part + 1)
+    assert find(HANDLE) is None
+
+
+def test_a_build_without_the_calls_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    recordings._cuda_calls.cache_clear()
+    assert recordings._cuda_calls() is None, "this build of llama.cpp has no CUDA"
+    assert find(HANDLE) is None
