@@ -57,15 +57,25 @@ class Recorder:
 
     def before(self, spans: Sequence[Span]) -> None:
         """A pass over these comes next."""
-        page = max([span.start + len(span.tokens) - 1 for span in spans]) // _PAGE
-        shape = (page, *[(len(s.tokens), s.n_logits, self._of(s)) for s in spans])
+        shape = self._shape(spans)
+        if shape == self._last:  # as a drafter's every step is
+            return
         n = self._n_passes[shape] = self._n_passes.pop(shape, 0) + 1
-        chosen = shape if n > _PATIENCE or page == 0 else None
+        chosen = shape if n > _PATIENCE or shape[0] == 0 else None
         if chosen != self._last:
             self.kept.choose(chosen)
             self._last = chosen
         if len(self._n_passes) > _MOST_SHAPES:
             del self._n_passes[next(iter(self._n_passes))]
+
+    def _shape(self, spans: Sequence[Span]) -> tuple[object, ...]:
+        """The page comes first."""
+        if len(spans) == 1:
+            span = spans[0]
+            n = len(span.tokens)
+            return (span.start + n - 1) // _PAGE, n, span.n_logits, self._of(span)
+        page = max([span.start + len(span.tokens) - 1 for span in spans]) // _PAGE
+        return page, *[(len(span.tokens), span.n_logits, self._of(span)) for span in spans]
 
     def _of(self, span: Span) -> int:
         return 0 if self._unified else span.seq_id

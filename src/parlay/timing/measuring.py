@@ -293,8 +293,8 @@ def _time_drafter(drafter: Stopwatch) -> None:
     """Single steps, as it drafts; then the passes with which it catches up, as far as a pass and
     the context hold them."""
     spans = [1] * (_N_WARM_UP + _N_STEPS) + [m for size in _CATCH_UPS for m in (size, 1)]
-    if drafter.steady:  # a second time, now that the kernels are loaded
-        spans += [m for size in _CATCH_UPS for m in (size, 1, 1)]
+    if drafter.steady:  # again, now that the kernels are loaded: and one of them may be recorded
+        spans += [m for size in _CATCH_UPS for m in (size, 1, 1)] * _N_SAMPLES
         spans += [_WHOLE_TEXT, 1, _WHOLE_TEXT, 1]
     tokens = real_tokens(drafter, sum(spans))
     at = 0
