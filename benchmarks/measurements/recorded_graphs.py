@@ -31,6 +31,7 @@ from parlay.timing.probe_text import real_tokens
 OWN, KEPT, NONE = "llama.cpp's own", "by shape", "launched"
 WAYS: Final = (OWN, KEPT, NONE)
 N_PREFIX, N_SAME = 64, 5
+PAGE = 256  # tokens after which attention has another shape
 N_WARM_UP = 1  # turns in which kernels are loaded and recordings made
 
 Times = dict[int, list[list[float]]]  # milliseconds by rows, and how many equal passes came before
@@ -63,23 +64,31 @@ def measured(
 ) -> tuple[dict[str, Times], dict[str, NDArray[np.float32]]]:
     """Milliseconds by way; and the logits that each way gave last."""
     text = real_tokens(context, N_PREFIX + max(rows))
-    context.decode([Span(0, 0, text[:N_PREFIX], 1)])
     found: dict[str, Times] = {way: {n: [[] for _ in range(N_SAME)] for n in rows} for way in WAYS}
     logits: dict[str, NDArray[np.float32]] = {}
     for turn in range(N_WARM_UP + n_turns):
         for way in WAYS:
             take(context, recorder, way)
             for n in rows:
+                make_room(context, text, N_SAME * n)
                 for i in range(N_SAME):
-                    started = perf_counter()
-                    last = context.decode([Span(0, N_PREFIX, text[N_PREFIX : N_PREFIX + n], n)])
+                    at, started = context.length(0), perf_counter()
+                    last = context.decode([Span(0, at, text[N_PREFIX : N_PREFIX + n], n)])
                     seconds = perf_counter() - started
-                    context.truncate(0, N_PREFIX)
+                    if context.free_rollback >= n:
+                        context.truncate(0, at)
                     if turn >= N_WARM_UP:
                         found[way][n][i].append(1e3 * seconds)
             logits[way] = last[0].copy()
     take(context, recorder, KEPT)
     return found, logits
+
+
+def make_room(context: Context, text: Sequence[int], n_rows: int) -> None:
+    """A short text in the cache. What cannot be cut goes on, as far as the first page goes."""
+    if not 0 < context.length(0) <= PAGE - n_rows:
+        context.clear(0)
+        context.decode([Span(0, 0, text[:N_PREFIX], 1)])
 
 
 def take(context: Context, recorder: Recorder, way: str) -> None:

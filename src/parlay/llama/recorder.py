@@ -15,7 +15,7 @@ from parlay.decoding.span import Span
 
 MOST = 24  # shapes whose recordings are kept
 # Passes of a shape that are launched before it is recorded; none in a text's first page, where a
-# start times passes. More would save as much as they cost (docs/results.md).
+# start times passes.
 _PATIENCE = 2
 _MOST_SHAPES = 256  # whose passes are counted
 _PAGE = 256  # llama.cpp's attention looks at so many tokens more at a time
