@@ -15,21 +15,32 @@ from parlay.llama.recorder import N_CELLS, Recorder, recorder_of
 class Recording:
     instance: int = 0
     compared: int = 0
+    warm: int = 0
 
 
 class Device:
-    """Passes that take time by whether they are launched, recorded or repeated."""
+    """Passes that are launched, recorded or repeated, as ggml does it, or otherwise."""
 
     def __init__(
-        self, *, records: bool = True, forbids: bool = True, by_shape: bool = True
+        self,
+        *,
+        records: bool = True,
+        forbids: bool = True,
+        by_shape: bool = True,
+        returns: bool = True,
+        wide: bool = True,
     ) -> None:
+        """`returns`: a shape that comes back is the same to the last address; `wide`: passes over
+        several rows are recorded, too."""
         self.records, self.forbids, self.by_shape = records, forbids, by_shape
+        self.returns, self.wide = returns, wide
         self.chosen: list[Hashable | None] = []
         self.closed = False
         self.cells = 0
         self._kept: dict[Hashable | None, Recording] = {}
-        self._shape: dict[Hashable | None, int] = {}
-        self._n = 0
+        self._seen: dict[Hashable | None, object] = {}
+        self._last = 0
+        self._n_changes = self._n = 0
 
     def choose(self, shape: Hashable | None) -> None:
         self.chosen.append(shape)
@@ -47,17 +58,20 @@ class Device:
     def decode(self, spans: Sequence[Span]) -> None:
         (span,) = spans
         assert span.start == self.cells
-        self.cells += len(span.tokens)
+        n = len(span.tokens)
+        self.cells += n
+        self._n_changes += n != self._last
+        self._last = n
         recording = self.current()[0]
         if not self.records or (self.forbids and self.chosen[-1] is None):
             return
         self._n += 1
         recording.compared = self._n
-        if self._shape.get(self._name) != len(span.tokens):
-            recording.instance = 0
-        elif not recording.instance:
+        shape = n, 0 if self.returns else self._n_changes
+        recording.warm = int(self._seen.get(self._name) == shape and (self.wide or n == 1))
+        self._seen[self._name] = shape
+        if recording.warm and not recording.instance:
             recording.instance = self._n
-        self._shape[self._name] = len(span.tokens)
 
 
 def test_a_device_that_keeps_recordings_is_found_out_within_the_cells_that_it_takes() -> None:
@@ -65,9 +79,10 @@ def test_a_device_that_keeps_recordings_is_found_out_within_the_cells_that_it_ta
     assert recorder_of(device, device.decode) is not None
     assert device.cells <= N_CELLS
     assert not device.closed
+    assert device.chosen[-1] is None, "what comes next may be of any shape"
 
 
-@pytest.mark.parametrize("lacking", ["records", "forbids", "by_shape"])
+@pytest.mark.parametrize("lacking", ["records", "forbids", "by_shape", "returns", "wide"])
 def test_a_device_that_does_not_do_what_it_should_is_left_alone(lacking: str) -> None:
     device = Device(**{lacking: False})
     assert recorder_of(device, device.decode) is None

@@ -306,6 +306,9 @@ class Context:
             return None
         try:
             return recorder_of(found, self.decode, unified=self.settings.unified)
+        except BaseException:
+            found.close()
+            raise
         finally:
             self.clear(0)
 

@@ -14,8 +14,8 @@ from typing import Protocol
 from parlay.decoding.span import Span
 
 MOST = 24  # shapes whose recordings are kept
-# Passes of a shape that are launched before it is recorded; none in a text's first page, where a
-# start times passes.
+# Passes of a shape that are launched before its recording is begun, which llama.cpp does in the
+# second pass then; none in a text's first page, where a start times passes.
 _PATIENCE = 2
 _MOST_SHAPES = 256  # whose passes are counted
 _PAGE = 256  # llama.cpp's attention looks at so many tokens more at a time
@@ -29,7 +29,8 @@ class Recorded(Protocol):
     """One recording, as far as it can be seen."""
 
     instance: int  # 0: nothing is recorded
-    compared: int  # the number of the pass that it was last compared with
+    compared: int  # the number of the graph that it was last compared with
+    warm: int  # whether it was equal
 
 
 class Shelf(Protocol):
@@ -112,7 +113,8 @@ def recorder_of(kept: Shelf, decode: Decode, *, unified: bool = False) -> Record
     kept.choose("one row")
     before = seen("compared")
     run(1)
-    repeats = seen("compared") != before and seen("instance") == single
+    new = [recording for recording in kept.current() if recording.compared not in before]
+    repeats = bool(new) and all(r.warm and r.instance in single for r in new)
     if not (any(single) and any(double - single) and launches and repeats):
         kept.close()  # nothing is recorded here, or not as it should be
         return None

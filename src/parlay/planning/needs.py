@@ -29,7 +29,9 @@ _RAM: Spot = ("ram", 0)
 _Size = tuple[str, Spot, int]
 
 _CELL_PAD = 256
-_RECORDED_BYTES = 110_000  # of a layer's kernels in one recorded pass, 27B and 135M on an H200
+# Of a layer in one recorded pass: its kernels, by 27B and 135M on an H200; and its operations, some
+# 30, which ggml compares with those of the next pass.
+_RECORDED_BYTES, _COMPARED_BYTES = 110_000, 32_000
 # For architectures whose passes are only guessed: MLA takes 22 % more than a plain layer would, a
 # mixture of experts at size 9.5 % more than the operations that are followed. Masks are known, and
 # without flash attention the scores are, which are most of a pass then.
@@ -273,6 +275,7 @@ def _buffers(load: Load, split: LayerSplit) -> Iterable[_Size]:
         yield "compute", ("gpu", device), compute
         n_layers = sum(split.of(i) == ("gpu", device) for i in range(split.n_layers))
         yield "recordings", ("gpu", device), MOST * n_layers * _RECORDED_BYTES
+        yield "recordings", _RAM, MOST * n_layers * _COMPARED_BYTES
     yield "compute", _RAM, _host_bytes(load, work) if split.on_gpu else compute
     yield "logits", _RAM, logits
     features = load.n_features * work.n_tokens * row
