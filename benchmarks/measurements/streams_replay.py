@@ -10,7 +10,8 @@ the share of the time that searches took, rounds with bets, tokens drafted and a
 the one fixed window that would have been best for all of them, whose searches are charged, too.
 `queue`: all answers through as many slots, so that whoever ends makes room. --kept: one controller
 for all bursts, chat, edits and extraction in turn, as a server under `load` has; else a new one for
-each.
+each. --changes-ms and --settling-ms: what they take, if not as in the table; --blind: the controller
+takes those of several sequences for nothing, as one does that has not measured them.
 
     python -m benchmarks.measurements.streams_replay --record src/parlay/replay/data/bursts
 """
@@ -79,6 +80,7 @@ class World:
     """What all replays have in common."""
 
     costs: CostTable
+    believed: CostTable  # by the controller, at first
     search: SearchCost
     answer: int  # most tokens of each answer
     kept: bool  # one controller for all bursts, else a new one for each
@@ -89,12 +91,12 @@ def accounts(texts: Sequence[str], streams: int, world: World) -> list[Account]:
     bursts of so many; those of different texts come in turn."""
     found = {text: Account(text, streams) for text in texts}
     bursts = {text: _bursts(text, streams, world.answer) for text in texts}
-    controller = ProfitController(world.costs.copy())
+    controller = ProfitController(world.believed.copy())
     for turn in zip_longest(*bursts.values()):
         for text, replay in zip(texts, turn, strict=True):
             if replay is not None:
                 if not world.kept:
-                    controller = ProfitController(world.costs.copy())
+                    controller = ProfitController(world.believed.copy())
                 _play(found[text], replay, controller, world)
     for account in found.values():
         account.fixed, account.fixed_window = _best_fixed(bursts[account.text], account, world)
@@ -155,7 +157,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         record(args.record)
         return
     search = SearchCost(args.search_us / 1e6, args.idle_us / 1e6, beside=True)
-    world = World(_prices(args.prices), search, args.answer, args.kept)
+    costs = _prices(args.prices, args.changes_ms, args.settling_ms)
+    believed = _blind(costs) if args.blind else costs
+    world = World(costs, believed, search, args.answer, args.kept)
     found = [each for n in args.streams for each in accounts(args.texts, n, world)]
     for each in found:
         print(
@@ -167,10 +171,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     keep(args.json, found)
 
 
-def _prices(name: str) -> CostTable:
+def _prices(name: str, changes_ms: float | None, settling_ms: float | None) -> CostTable:
     """A shipped table, or one in a file."""
     shipped = [table for table in shipped_tables() if table.name == name]
-    return shipped[0] if shipped else load_costs(Path(name))
+    told = (shipped[0] if shipped else load_costs(Path(name))).to_dict()
+    for curve in told["target"]:
+        if changes_ms is not None:
+            curve["changed_ms"] = {n: ms + changes_ms for n, ms in curve["steady_ms"].items()}
+        if settling_ms is not None:
+            curve["settling_ms"] = settling_ms
+    return CostTable.from_dict(told)
+
+
+def _blind(costs: CostTable) -> CostTable:
+    """The same, but changes of several sequences are for nothing."""
+    told = costs.to_dict()
+    for curve in told["target"]:
+        if curve["sequences"] > 1:
+            curve.pop("changed_ms", None), curve.pop("settling_ms", None)
+    return CostTable.from_dict(told)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -182,6 +201,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kept", action="store_true", help="one controller for all")
     parser.add_argument("--search-us", type=float, default=125.0, help="for each sequence")
     parser.add_argument("--idle-us", type=float, default=0.0, help="a round without a search")
+    parser.add_argument("--changes-ms", type=float, help="absent: as in the table")
+    parser.add_argument("--settling-ms", type=float, help="absent: as in the table")
+    parser.add_argument("--blind", action="store_true", help="knows no changes of several")
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="record the texts anew")
     return parsed(parser, argv)
 

@@ -239,6 +239,20 @@ def test_several_sequences_have_prices_of_their_own() -> None:
     assert model.cache == {}
 
 
+def test_a_changed_shape_of_several_sequences_is_timed_apart_too() -> None:
+    clock = Clock()
+
+    def graphs(rows: int, changed: bool) -> float:
+        return linear(rows, False) + 0.003 * changed
+
+    target = Stopwatch(SlowModel(clock, graphs, steady=True), clock)
+    found = measure(target, None, max_window=4, n_sequences=4, clock=clock, budget_s=60)
+    for n in (2, 4):
+        curve = found.curve(100, n)
+        assert curve.prices_change and curve.settling_s == 0.0
+        assert curve.changed[2 * n] - curve.steady[2 * n] == pytest.approx(0.003)
+
+
 def test_a_drafter_that_comes_later_is_measured_alone() -> None:
     clock = Clock()
     cost = measure_drafter(SlowModel(clock, linear), clock)

@@ -282,7 +282,11 @@ def _time_together(passes: Stopwatch, n_sequences: int) -> None:
     """Passes over several sequences, with few rows of each; their texts are read once."""
     sequences, most = range(n_sequences), max(_ROWS_EACH)
     texts = [real_tokens(passes, _N_TOGETHER + most, place=s) for s in sequences]
-    for rows in [n for n in _ROWS_EACH for _ in range(1 + 3 * int(passes.steady))]:
+    shapes = [*_ROWS_EACH]
+    if passes.steady:  # until each is steady, and then to and fro for the price of a change
+        shapes = [n for n in _ROWS_EACH for _ in range(1 + _N_SAMPLES)]
+        shapes += [n for n in _ROWS_EACH for _ in range(2)] * _N_CHANGES
+    for rows in shapes:
         for s in sequences:
             rewind(passes, texts[s][:_N_TOGETHER], s)
         end = _N_TOGETHER + rows
