@@ -10,8 +10,8 @@ the share of the time that searches took, rounds with bets, tokens drafted and a
 the one fixed window that would have been best for all of them, whose searches are charged, too.
 `queue`: all answers through as many slots, so that whoever ends makes room. --kept: one controller
 for all bursts, chat, edits and extraction in turn, as a server under `load` has; else a new one for
-each. --changes-ms and --settling-ms: what they take, if not as in the table; --blind: the controller
-takes those of several sequences for nothing, as one does that has not measured them.
+each. --changes-ms and --settling-ms: what these take, if not as in the table. --blind: to the
+controller those of several sequences cost nothing, as to one that has not measured them.
 
     python -m benchmarks.measurements.streams_replay --record src/parlay/replay/data/bursts
 """

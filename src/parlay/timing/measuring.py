@@ -52,6 +52,8 @@ _ROWS_EACH = (1, 2, 4)  # of several sequences
 # And on a GPU, where they cost little, those that a sure draft of one sequence may take.
 _WIDE_ROWS = (33, 65)
 _N_STEPS = 8
+# For all passes; those of several sequences come last, and there are more where changes cost.
+_BUDGET_S, _BUDGET_CHANGES_S = 4.0, 6.0
 _LONGEST = 1024  # tokens of a text that goes on, so that attention costs next to nothing
 _N_WARM_UP = 2
 _CATCH_UPS = (2, 8, 32)
@@ -142,7 +144,7 @@ def measure(
     max_window: int,
     n_sequences: int = 1,
     most_rows: int = 0,
-    budget_s: float = 4.0,
+    budget_s: float | None = None,
     progress: Progress = quietly,
     clock: Clock = perf_counter,
     origin: str = "measured at start-up",
@@ -152,6 +154,8 @@ def measure(
     What the budget leaves no time for is interpolated. A busy machine shows in the spread of equal
     passes: the table then says that it is not stable.
     """
+    if budget_s is None:
+        budget_s = _BUDGET_CHANGES_S if target.steady and n_sequences > 1 else _BUDGET_S
     deadline = clock() + budget_s
     timed = Stopwatch(drafter, clock) if drafter is not None else None
     wanted = list(tasks(target, timed, max_window, n_sequences, most_rows))
