@@ -247,8 +247,8 @@ class Recordings:
 def find(handle: int) -> Recordings | None:
     """The recordings of a context that has just made a few passes; None where there are none, or
     they do not look as they should."""
-    cuda = _cuda_calls()
-    if sys.platform != "linux" or not can_find() or cuda is None:
+    cuda = _cuda_calls() if sys.platform == "linux" and can_find() else None
+    if cuda is None:
         return None
     known = calls()
     assert known is not None
