@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parlay.control.betting.stopping import Stopping
-from parlay.control.survival import Acceptance
+from parlay.control.survival import CELL_OF, STEPS, Acceptance
 
 ODDS = Acceptance().by_confidence.odds
 STEP_S, WORTH_S = 0.001, 0.0015
@@ -43,3 +49,26 @@ def test_tokens_that_are_hidden_beside_the_pass_are_not_waited_for() -> None:
     hidden = [(0.008 - 0.0008 * n, 0.0005) for n in range(1, 17)]  # less by each that is waited for
     assert stopping(flat).keep_going((0.99,) * 4)
     assert not stopping(flat, ahead=hidden).keep_going((0.99,) * 4)
+
+
+CONFIDENCES = st.lists(st.sampled_from([0.5, 0.7, 0.9, 0.97, 0.999]), min_size=1, max_size=16)
+
+
+@given(CONFIDENCES, st.floats(0.0, 0.02))
+def test_a_hit_is_valued_by_what_the_drafter_says_next(
+    confidences: list[float], won_s: float
+) -> None:
+    """Of all parts of a draft the one that is worth most is verified; for all but the whole of it
+    the next token is known."""
+    prices = [0.010 + 0.001 * rows for rows in range(18)]
+    each = [1.0 / (1.0 + ODDS[CELL_OF[int(sure * STEPS)]] * 0.2) for sure in confidences]
+    held = list(accumulate(each, mul))
+    hits = [*held[1:], held[-1] * 0.97]
+    gained = accumulate(held)
+    values = [
+        WORTH_S * gain - prices[n + 1] - 0.0005 + hit * won_s
+        for n, (gain, hit) in enumerate(zip(gained, hits, strict=True), 1)
+    ]
+    found = stopping(prices, ahead=[(won_s, 0.0005)] * 16).verify(confidences)
+    best = max([*values, -prices[1]])
+    assert ([-prices[1], *values])[found] == pytest.approx(best)

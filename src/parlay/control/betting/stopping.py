@@ -25,13 +25,16 @@ class Stopping:
         "_best",
         "_gain",
         "_gained",
+        "_held",
         "_known",
         "_n",
         "_n_best",
         "_step",
         "_survival",
         "_undoing",
+        "_values",
         "_window",
+        "_won",
     )
 
     def __init__(
@@ -55,9 +58,13 @@ class Stopping:
         self._best = -prices[1]  # the value of verifying the best part so far
         # By tokens: seconds of verifying so many, and those that are won if they and one more hold.
         each, on_hit = prices[1 : window + 2], _NOTHING
+        # Where it is drafted ahead, by tokens read: what a hit wins, the chance that all of them
+        # hold, and what verifying them is worth without a hit.
+        self._won, self._held, self._values = list[float](), list[float](), list[float]()
         if ahead:
             more, following = _reaching(ahead, window), _reaching([*rates[1:], rates[-1]], window)
-            on_hit = [0.0, *[r * won_s for r, (won_s, _) in zip(following, more, strict=True)]]
+            self._won = [won_s for won_s, _ in more]
+            on_hit = [0.0, *[r * won_s for r, won_s in zip(following, self._won, strict=True)]]
             each = list(map(add, each, [0.0, *[cost_s for _, cost_s in more]]))
         self._known = odds, difficulty, rates, worth, each, on_hit
 
@@ -85,7 +92,20 @@ class Stopping:
     def verify(self, confidences: Sequence[float]) -> int:
         """How many of the drafted tokens are worth a row."""
         self._read(confidences)
-        return self._n_best
+        return self._n_with_hits() if self._won else self._n_best
+
+    def _n_with_hits(self) -> int:
+        """The same where the drafter goes on. What it says next is known but for the last token,
+        and so is the chance that it is the target's own."""
+        held, rates = self._held, self._known[2]
+        n = len(held)
+        after = rates[n] if n < len(rates) else rates[-1]
+        best, n_best = -self._known[4][0], 0
+        for i, value in enumerate(self._values):
+            hit = held[i + 1] if i + 1 < n else held[i] * after
+            if (value := value + hit * self._won[i]) >= best:
+                best, n_best = value, i + 1
+        return n_best
 
     def _read(self, confidences: Sequence[float]) -> None:
         """Take in the tokens drafted since the last call. For each: the value of verifying all up
@@ -97,10 +117,14 @@ class Stopping:
             n += 1
             survival /= 1.0 + odds[CELL_OF[int(sure * STEPS)]] * difficulty
             gain += survival
-            value = worth * gain - prices[n] + survival * on_hit[n]
+            value = worth * gain - prices[n]
             if undoing.seconds:
                 self._gained.append(gain)
                 value -= undoing.expected_s(self._gained, n)
+            if self._won:
+                self._held.append(survival)
+                self._values.append(value)
+            value += survival * on_hit[n]
             if value >= self._best:
                 self._best, self._n_best = value, n
         self._n, self._survival, self._gain = n, survival, gain
