@@ -6,9 +6,9 @@
 Recorded answers with the close drafter, which is wrong less often with --right, at some of the same
 places and as sure as before. Prices of both models at once are given; by default they are those of
 a 14B at F16 beside SmolLM2 on an H200. Over plain decoding's time, without and with drafting ahead:
-the fixed windows that are best in each case, by the draft model alone; and a controller that also
-copies. The first --learn answers are not counted. With --most the draft model's drafts end there,
-whatever the window.
+the fixed windows that are best in each case, by the draft model alone; a controller, without and
+with copying; and the texts in which it, without, loses most against their best window. The first
+--learn answers are not counted. With --most the draft model's drafts end there, whatever the window.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from parlay.replay.replay import Replay
 DRAFTER = "model"
 WINDOWS = (2, 3, 5, 8, 12, 16)
 LONGEST = max(WINDOWS)
+N_LEAST = 3  # texts that are told apart
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One way to decode, over plain decoding."""
+    """One way to decode, over plain decoding; or one text, over its best window."""
 
     way: str
     without: float
@@ -43,7 +44,7 @@ class Outcome:
 
     def __str__(self) -> str:
         ratio = self.ahead / self.without
-        return f"{self.way:24} {self.without:.2f} of plain, ahead {self.ahead:.2f}: {ratio:.3f}"
+        return f"{self.way:40} {self.without:.2f}, ahead {self.ahead:.2f}: {ratio:.3f}"
 
 
 def closer(recordings: Sequence[Recording], right: float) -> list[Recording]:
@@ -95,18 +96,35 @@ def outcomes(recordings: Sequence[Recording], args: argparse.Namespace) -> list[
     tables = [priced(args, ahead=ahead) for ahead in (False, True)]
     plain_s = sum(plain_seconds(r, tables[0]) for r in recordings[args.learn :])
 
-    def speed(controller: Controller, costs: CostTable, *proposers: str) -> float:
+    def seconds(controller: Controller, costs: CostTable, *proposers: str) -> list[float]:
         made = Replay(recordings, proposers, reads_along=True).run(controller, costs)
-        return plain_s / sum(outcome.seconds for outcome in made[args.learn :])
+        return [outcome.seconds for outcome in made[args.learn :]]
 
-    fixed = {k: [speed(FixedWindow(k), costs, DRAFTER) for costs in tables] for k in WINDOWS}
-    best = [max((fixed[k][at], k) for k in WINDOWS) for at in range(2)]
-    chosen = [speed(ProfitController(c.copy()), c, "suffix", DRAFTER) for c in tables]
+    fixed = {k: [seconds(FixedWindow(k), costs, DRAFTER) for costs in tables] for k in WINDOWS}
+    best = [min((sum(fixed[k][at]), k) for k in WINDOWS) for at in range(2)]
+    alone = [seconds(ProfitController(c.copy()), c, DRAFTER) for c in tables]
+    chosen = [seconds(ProfitController(c.copy()), c, "suffix", DRAFTER) for c in tables]
+    least = [_least(alone[at], [fixed[k][at] for k in WINDOWS]) for at in range(2)]
     return [
-        *(Outcome(f"window {k}", *speeds) for k, speeds in fixed.items()),
-        Outcome(f"best windows ({best[0][1]}, {best[1][1]})", best[0][0], best[1][0]),
-        Outcome("controller", *chosen),
+        *(Outcome(f"window {k}", *_speeds(plain_s, taken)) for k, taken in fixed.items()),
+        Outcome(f"best windows ({best[0][1]}, {best[1][1]})", *(plain_s / s for s, _ in best)),
+        Outcome("controller, model alone", *_speeds(plain_s, alone)),
+        Outcome("controller", *_speeds(plain_s, chosen)),
+        *(
+            Outcome(f"text {i + 1} from the last, of its best window", *each)
+            for i, each in enumerate(zip(*least, strict=True))
+        ),
     ]
+
+
+def _speeds(plain_s: float, taken: Sequence[Sequence[float]]) -> list[float]:
+    return [plain_s / sum(seconds) for seconds in taken]
+
+
+def _least(taken: Sequence[float], windows: Sequence[Sequence[float]]) -> list[float]:
+    """The texts that lose most against the window that is best for them, the model alone."""
+    best = [min(each) for each in zip(*windows, strict=True)]
+    return sorted(b / s for b, s in zip(best, taken, strict=True))[:N_LEAST]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
