@@ -8,7 +8,7 @@ places and as sure as before. Prices of both models at once are given; by defaul
 a 14B at F16 beside SmolLM2 on an H200. Over plain decoding's time, without and with drafting ahead:
 the fixed windows that are best in each case, by the draft model alone; a controller, without and
 with copying; and the texts in which it, without, loses most against their best window. The first
---learn answers are not counted. With --most the draft model's drafts end there, whatever the window.
+--learn answers are not counted. With --most the model's drafts end there, whatever the window.
 """
 
 from __future__ import annotations

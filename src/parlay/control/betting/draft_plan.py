@@ -26,8 +26,9 @@ _CATCH_UP, _LIKELY, _RESERVE = 4, 0.5, 0.7
 # What a draft model that has won may stake in one answer beyond others, in plain passes; and what
 # one may stake with savings that has won nothing yet.
 _LIMIT, _STAKE_WITH_SAVINGS = 9.5, 5.0
-# Drafts that are made ahead hide a part of their time: tokens of theirs may take so much more.
-_HIDES = 1.05
+# Drafts that are made ahead hide a part of their time, and what drafts make is foreseen from few:
+# tokens of theirs may take so much more. Without that much a wrong guess keeps windows at 1.
+_HIDES = 1.25
 # A shape that a draft model changes to is stayed in for so many rounds: each bears a part of it.
 _STAYS = 8.0
 
@@ -137,7 +138,7 @@ def _choose_window(
     # After a passage that was copied the rate of late is out of reach of any draft: at that, its
     # tokens would be worth less than their time.
     each = plan.worth = 1.0 / min(market.rate, max(attained, market.least_rate))
-    # Nor is a token worth more than drafts make it, however slow the last rounds were.
+    # Nor is a token worth much more than drafts make it, however slow the last rounds were.
     plan.worth = min(each, (1.0 if foresight is None else _HIDES) / attained)
     n_allowed = _n_allowed(plan, market, rows_at)
     if n_allowed == 0:
