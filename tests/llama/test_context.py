@@ -623,3 +623,53 @@ def test_a_cut_that_is_refused_and_logits_that_are_missing_raise(
     monkeypatch.setattr(C, function, lambda *_: result)
     with pytest.raises(DecodeError, match=message):
         act(context)
+
+
+# -- recordings of passes ----------------------------------------------------------------------
+
+
+class Notes:
+    """What a context tells about recordings, and the shelf that a trial would find."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def before(self, spans: list[Span]) -> None:
+        self.told.append(f"{[len(span.tokens) for span in spans]}")
+
+    def choose(self, _shape: object) -> None:
+        """As a shelf."""
+
+    def current(self) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        self.told.append("close")
+
+
+def test_every_pass_is_told_before_it_is_made_and_the_end_once(open_context: Open) -> None:
+    context, notes = open_context(), Notes()
+    context.recorder = notes  # type: ignore[assignment]
+    feed(context, 0, TEXTS[0][:5])
+    feed(context, 0, TEXTS[0][5:6])
+    context.close()
+    context.close()
+    assert notes.told == ["[5]", "[1]", "close"]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_trial_of_recordings_that_goes_wrong_leaves_them_to_llama_cpp(
+    open_context: Open, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    context, notes = open_context(), Notes()
+    context.steady = True
+    monkeypatch.setattr("parlay.llama.recordings.find", lambda _handle: notes)
+
+    def decode(_spans: object) -> list[Any]:
+        raise DecodeError("a pass failed", code=1)
+
+    if fails:
+        monkeypatch.setattr(context, "decode", decode)
+    assert context._make_recorder() is None
+    assert notes.told == ["close"]
+    assert context.length(0) == 0

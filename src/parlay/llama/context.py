@@ -69,7 +69,7 @@ class Context:
         # so that they cannot be cut to fewer tokens than these.
         self._floor: dict[int, int] = {}
         self._capture: Capture | None = None
-        self.recorder: Recorder | None = None  # llama.cpp's own way, until passes have been timed
+        self.recorder: Recorder | None = None  # llama.cpp's own way, unless the trial goes well
         self.rollback = Rollback.PARTIAL  # until the probe says otherwise
         self.rollback = self._probe_rollback()
         self.can_shift = self._probe_shift()
@@ -306,9 +306,12 @@ class Context:
             return None
         try:
             return recorder_of(found, self.decode, unified=self.settings.unified)
-        except BaseException:
+        except BaseException as error:
             found.close()
-            raise
+            if not isinstance(error, DecodeError):
+                raise
+            library.log.info("recordings of passes are left to llama.cpp: %s", error)
+            return None
         finally:
             self.clear(0)
 
