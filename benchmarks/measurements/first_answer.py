@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.shared.arguments import parsed, parser_of
+from benchmarks.shared.own_recordings import add_own_recordings, heed
 from benchmarks.shared.ratios import ratio_of_prompts, shown
 from benchmarks.shared.record import keep
 from benchmarks.shared.told import told
@@ -121,7 +122,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--mode", choices=("exact", "faithful"), default="faithful")
     parser.add_argument("--loop", type=int, default=0, help="tokens of the one passage it says")
+    add_own_recordings(parser)
     args = parsed(parser, argv)
+    heed(args)
     at_first = N_AT_FIRST + args.loop
     model = resolve_model(args.model)  # before it is looked for in an empty cache
     prompts, found = load_suite(args.suite).prompts, list[First]()

@@ -33,6 +33,7 @@ import psutil
 from benchmarks.measurements.peer import asked, figures
 from benchmarks.shared import served
 from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.own_recordings import add_own_recordings, heed
 from benchmarks.shared.ratios import ratio, recorded, shown
 from benchmarks.shared.record import keep
 from benchmarks.shared.told import told
@@ -44,7 +45,6 @@ from parlay.control.profit import ProfitController
 from parlay.decoding.round import Round
 from parlay.hub.resolving import resolve_model
 from parlay.llama import library
-from parlay.llama.context import Context
 from parlay.models import SHIPPED_DRAFTERS
 from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.proposer import Proposer
@@ -150,8 +150,7 @@ def main() -> None:
     args = _arguments()
     path = resolve_model(args.target)
     drafter = resolve_drafter(args.drafter)
-    if args.own_recordings:
-        Context._make_recorder = lambda _: None  # type: ignore[assignment, method-assign]
+    heed(args)
     parlay = Parlay(
         path,
         draft=f"suffix,{drafter}",
@@ -195,8 +194,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--mode", choices=("exact", "faithful"), default="faithful")
     parser.add_argument("--told", action="store_true", help="all say what plain decoding said")
-    own = "recordings of passes are llama.cpp's, not kept by shape"
-    parser.add_argument("--own-recordings", action="store_true", help=own)
+    add_own_recordings(parser)
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="clients come and leave")
     parser.add_argument("--slots", type=int, default=3, help="of a soak")
     parser.add_argument("--rounds", action="store_true", help="keep rounds and prices, too")
