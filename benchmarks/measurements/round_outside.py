@@ -241,6 +241,7 @@ class Outside:
     n_rounds: int
     drafted_per_round: float
     stages_us: Mapping[str, float] = field(default_factory=dict)  # means, where they were watched
+    unwaited_us: Mapping[str, float] = field(default_factory=dict)  # where nobody waited for drafts
     gaps_us: Mapping[str, float] = field(default_factory=dict)  # of rounds that waited for drafts
 
 
@@ -256,11 +257,18 @@ def found_of(kind: str, steps: Sequence[Step]) -> list[Outside]:
             )
             mean_us = statistics.fmean(step.us for step in own)
             drafted = statistics.fmean(step.n_drafted for step in own)
-            stages = {name: _mean_us(name, own) for name in ORDER}
+            waited = [step for step in own if step.gaps is not None]
+            others = [step for step in own if step.gaps is None] if waited else []
+            stages, unwaited = (
+                {name: _mean_us(name, some) for name in ORDER} for some in (own, others)
+            )
             n, gaps = len(own), _gaps_us(own)
             found.append(
-                Outside(kind, drafts, us, own_us, rows_us, ms, mean_us, n, drafted, stages, gaps)
-            )
+                Outside(
+                    kind, drafts, us, own_us, rows_us, ms, mean_us, n, drafted,
+                    stages, unwaited, gaps,
+                )
+            )  # fmt: skip
     return found
 
 
@@ -286,7 +294,7 @@ def _mean_us(stage: str, steps: Sequence[Step]) -> float:
     """Of the middle half of the rounds: means add up, and no round that was disturbed counts."""
     spent = sorted(step.stages.get(stage, 0.0) for step in steps)
     quarter = len(spent) // 4
-    return 1e6 * statistics.fmean(spent[quarter : len(spent) - quarter])
+    return 1e6 * statistics.fmean(spent[quarter : len(spent) - quarter] or [0.0])
 
 
 def measure(parlay: Parlay, args: argparse.Namespace, stages: Stages) -> list[Outside]:
@@ -359,10 +367,11 @@ def told(found: Outside) -> str:
 
 
 def staged(found: Outside) -> Iterator[str]:
-    """A line for each stage that took any time."""
+    """A line for each stage that took any time: in all, and where nobody waited for drafts."""
     for stage, us in found.stages_us.items():
-        if us >= _LEAST_US:
-            yield f"  {us:7.0f}  {stage}"
+        unwaited = found.unwaited_us[stage]
+        if max(us, unwaited) >= _LEAST_US:
+            yield f"  {us:7.0f} {unwaited:7.0f}  {stage}"
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
