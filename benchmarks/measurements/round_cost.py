@@ -374,9 +374,9 @@ def _watch(between: Between, model: Proposer) -> None:
     asked = model.drafter if isinstance(model, DraftAhead) else model
     propose = asked.propose
 
-    def waited(asks: Sequence[Ask]) -> list[Draft]:
+    def waited(asks: Sequence[Ask], **how: bool) -> list[Draft]:
         between.wait()
-        return propose(asks)
+        return propose(asks, **how)
 
     asked.propose = waited  # type: ignore[method-assign]
 
