@@ -249,6 +249,10 @@ def test_the_machine(
     monkeypatch.setattr(doctor_checks, "pools", list)
     monkeypatch.setattr(doctor_checks, "features", frozenset)
     assert finding(tmp_path, content, "build").status == "warn"
+    monkeypatch.setattr(doctor_checks, "features", lambda: frozenset({"AVX512"}))
+    assert finding(tmp_path, content, "build").status == "ok"
+    monkeypatch.setattr(doctor_checks, "may_rearrange", lambda: False)
+    assert "without AMX" in finding(tmp_path, content, "build").todo
     monkeypatch.setattr(doctor_checks, "MIN_DISK", 1 << 70)
     assert finding(tmp_path, content, "disk").status == "fail"
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))

@@ -19,7 +19,7 @@ from parlay.deployment import KEPT_NAMES, Deployment
 from parlay.errors import ParlayError
 from parlay.hub.resolving import missing_model, resolve_model
 from parlay.llama import library
-from parlay.llama.cpu import features
+from parlay.llama.cpu import features, may_rearrange
 from parlay.llama.facts import read_facts
 from parlay.pairing import tokenizer_file
 from parlay.pairing.alignment import check_pair
@@ -334,6 +334,10 @@ def _build(patient: Patient) -> Iterator[Finding]:
         yield Finding("build", "fail", f"{said}; a GPU is here that this build cannot use", todo)
     elif not fast and not on_gpu:
         todo = "reinstall llama-cpp-python built for this CPU (docs/how-to/install.md)"
+        yield Finding("build", "warn", said, todo)
+    elif not may_rearrange():
+        todo = "reinstall llama-cpp-python without AMX (docs/how-to/install.md)"
+        said = f"{said}; prompts are read slowly, for its kernels for AMX end the process"
         yield Finding("build", "warn", said, todo)
     else:
         yield Finding("build", "ok", f"{said}{', GPU' if on_gpu else ''}")

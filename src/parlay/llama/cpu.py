@@ -25,10 +25,17 @@ def features() -> frozenset[str]:
     return frozenset(name for name, value in _FEATURE.findall(raw.decode()) if value != "0")
 
 
+def may_rearrange() -> bool:
+    """Whether weights may be kept rearranged for the processor. Not with kernels for AMX: before
+    they begin they load a record that compilers optimise away, and the process ends there. They
+    read rearranged weights alone."""
+    return "AMX_INT8" not in features()
+
+
 def repacked_types() -> frozenset[str]:
     """Tensor types of which the CPU keeps a rearranged copy."""
     here = features()
-    if "REPACK" not in here:
+    if "REPACK" not in here or not may_rearrange():
         return frozenset()
     if "NEON" in here:
         return _REPACKED_ARM

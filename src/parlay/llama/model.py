@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parlay.errors import BadRequest, Closed, LoadError
-from parlay.llama import adapters, large_pages, library
+from parlay.llama import adapters, cpu, large_pages, library
 from parlay.llama.facts import read_facts
 from parlay.llama.library import C
 from parlay.llama.placement import check_placement, override_list, split_list
@@ -107,6 +107,7 @@ def _load(
     params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers >= 0 else 999
     params.load_mode = _load_mode(settings, mmap=settings.mmap and not in_large_pages)
     params.load_mtp = settings.own_head
+    params.use_extra_bufts = cpu.may_rearrange()
     params.split_mode = _SPLIT_MODES[settings.split_mode]
     params.main_gpu = settings.main_gpu
     shares = split_list(settings.tensor_split)
