@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from parlay.control.betting.draft_plan import DraftPlan, draft_plan, rates_of
 from parlay.control.betting.followed_request import FollowedRequest
 from parlay.control.betting.foresight import Foresight
+from parlay.control.betting.lead import Lead
 from parlay.control.betting.market import Market
 from parlay.control.betting.offers import Offer, best_offer
 from parlay.control.betting.sharing import share_rows
@@ -47,6 +49,8 @@ class ProfitController(Learner):
 
     _streak: Streak | None = None  # the last round was such a bet on one text,
     _last_streak: Streak | None = None  # and so was the one before it
+    _lead: Lead | None = None  # the same for a draft model that drafts ahead
+    _last_lead: Lead | None = None
 
     @property
     def _margin(self) -> float:
@@ -95,13 +99,15 @@ class ProfitController(Learner):
                 self._search_pace.wake()
 
     def again(self, view: View) -> Choice | None:
-        if self._streak is None or not self._streak.goes_on(view):
+        going = self._streak or self._lead
+        if going is None or not going.goes_on(view):
             return None
         self._requests[view.seq_id].bet_again(view)
-        return self._streak.make_again(view)
+        return going.make_again(view)
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
         self._streak, self._last_streak = None, self._streak
+        self._lead, self._last_lead = None, self._lead
         n = len(views)
         requests = [self._follow(view, n) for view in views]
         imposed = [self._imposed(request, n) for request in requests]
@@ -424,7 +430,8 @@ class ProfitController(Learner):
         else:  # all go on alike, and share what that costs
             each = [prices[market.at(k)] for k in range(window + 1)]
             prices = [0.0, *(seconds / len(plan.requests) for seconds in each)]
-        stopping = Stopping(
+        stopping = partial(
+            Stopping,
             known.by_confidence.odds,
             request.difficulty(proposer).factor,
             plan.rates[plan.requests.index(request)],
@@ -436,17 +443,21 @@ class ProfitController(Learner):
             plan.stakes,
         )
         gain = _gain(plan.gain, market.prices[plan.rows] + plan.draft_s, market)
-        return Choice(
+        own = stopping()
+        choice = Choice(
             proposer,
             window,
-            keep_going=stopping.keep_going,
-            verify=stopping.verify,
+            keep_going=own.keep_going,
+            verify=own.verify,
             expected_gain=gain,
             reason="profit" if plan.value > 0 else "probe",
             ahead=plan.ahead,
             n_ahead=plan.n_ahead,
             widths=market.widths,
         )
+        if plan.ahead and market.n_sequences == 1 and plan.value > 0:
+            self._lead = Lead(view, choice, stopping, self._last_lead)
+        return choice
 
 
 def _later(view: View, n_generated: int) -> View:

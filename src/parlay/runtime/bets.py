@@ -88,7 +88,7 @@ class Bets:
         self._quiet: _Quiet | None = None  # the last one that was plain whatever came before it
         self._staked = False  # whether anything was drafted for the last round
         self._modelled: tuple[Sequence, Choice] | None = None  # it was alone, by a draft model
-        self._hoped: tuple[Sequence, int] | None = None  # and its tokens if a free draft holds
+        self._hoped: tuple[Sequence, int] | None = None  # and its tokens if all of its draft comes
         self._glances = Glances()
         self._looking = Looking()
         self._faults = Faults()
@@ -151,7 +151,7 @@ class Bets:
         if not sequences:
             return []
         if self._staked or not self._rests_on(sequences, frame):
-            view = self._copied(sequences, frame)
+            view = self._held(sequences, frame)
             if view is not None and (again := self._again(sequences[0], view)) is not None:
                 return [again]
             self.learn_last()
@@ -162,8 +162,8 @@ class Bets:
         self.controller.due(len(sequences))  # a plain round like an earlier one: no second thought
         return self._quiet.placed
 
-    def _copied(self, sequences: Seq[Sequence], frame: Frame) -> View | None:
-        """One text, all of whose last free draft came, as the controller sees it now."""
+    def _held(self, sequences: Seq[Sequence], frame: Frame) -> View | None:
+        """One text, all of whose last draft came, as the controller sees it now."""
         hoped, self._hoped = self._hoped, None
         seq = sequences[0]
         if len(sequences) > 1 or hoped != (seq, seq.n_generated) or seq.n_remaining <= 1:
@@ -176,14 +176,25 @@ class Bets:
         if choice is None:
             return None
         self.controller.due(1)
-        bet = bet_on(choice, view.offers[choice.proposer].first(choice.window), view)
-        self._hope_for(seq, bet)
+        bet = bet_on(choice, self._drafts([seq], [view], [choice])[0], view)
+        self._remember(seq, bet)
         return bet
 
-    def _hope_for(self, seq: Sequence, bet: Bet) -> None:
-        """A free draft, for one text alone: if all of it comes, the same bet may be made again."""
-        if bet.draft.tokens and bet.choice.proposer in self._free and seq.constraint is None:
-            self._hoped = seq, seq.n_generated + len(bet.draft.tokens) + 1
+    def _remember(self, seq: Sequence, bet: Bet) -> None:
+        """A bet on one text alone. If all of its draft comes, the same one may be made again."""
+        choice, n_drafted = bet.choice, len(bet.draft.tokens)
+        self._staked = n_drafted > 0 or bet.n_dropped > 0
+        if seq.constraint is not None:
+            return
+        free = choice.proposer in self._free
+        if n_drafted and (free or self._is_ahead(choice)):
+            self._hoped = seq, seq.n_generated + n_drafted + 1
+        if self._staked and not free:
+            self._modelled = seq, choice
+
+    def _is_ahead(self, choice: Choice) -> bool:
+        """Whether its drafter goes on while the target verifies."""
+        return choice.ahead and looks_ahead(self.proposers.get(choice.proposer))
 
     def set_out(self, seq: Sequence) -> float:
         """A pass has told what one text says next. Whoever drafted for it is likely to be asked
@@ -229,11 +240,10 @@ class Bets:
             bet_on(choice, draft, view)
             for choice, draft, view in zip(choices, drafts, views, strict=True)
         ]
-        self._staked = any(bet.draft.tokens or bet.n_dropped for bet in placed)
-        if n == 1 and self._staked and choices[0].proposer not in self._free:
-            self._modelled = None if sequences[0].constraint else (sequences[0], choices[0])
         if n == 1:
-            self._hope_for(sequences[0], placed[0])
+            self._remember(sequences[0], placed[0])
+        else:
+            self._staked = any(bet.draft.tokens or bet.n_dropped for bet in placed)
         if quiet:
             again = [Bet(bet.choice, NO_DRAFT) for bet in placed]
             self._quiet = _Quiet(list(sequences), frame, tuple(self.proposers), again)

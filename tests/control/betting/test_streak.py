@@ -59,7 +59,7 @@ def with_offer(**offers: Draft) -> View:
     "now",
     [
         replace(HELD, seq_id=1),
-        replace(HELD, max_window=8),
+        replace(HELD, max_window=2, offers={"suffix": draft("suffix", 0.9, 0.9)}),
         replace(HELD, floor=2),
         replace(HELD, window=3),
         replace(HELD, fallback=Fallback.POLICY),

@@ -36,20 +36,11 @@ class Streak:
         last, window = self._view, self._choice.window
         if not self._n_left or view.n_generated != last.n_generated + window + 1:
             return False
-        same = view.seq_id == last.seq_id and view.thinking == last.thinking
-        same = same and (view.max_window, view.floor) == (last.max_window, last.floor)
-        asked = view.window is None and view.fallback is None and view.proposers == last.proposers
-        if not (same and asked) or view.looks is not None or view.shown:
-            return False
-        return self._is_offered_alike(view)
-
-    def _is_offered_alike(self, view: View) -> bool:
-        """As much, as surely, and by nobody more than before."""
-        before, window = self._view.offers, self._choice.window
         found = view.offers.get(self._choice.proposer)
         if found is None or len(found.tokens) < window or _least(found, window) < self._sure:
             return False
-        return view.offers.keys() == before.keys() and all(
+        before = last.offers
+        return is_alike(view, last) and all(
             len(draft.tokens) <= len(before[name].tokens) for name, draft in view.offers.items()
         )
 
@@ -57,6 +48,16 @@ class Streak:
         """The bet on this view."""
         self._view, self._n_left = view, self._n_left - 1
         return self._choice
+
+
+def is_alike(view: View, last: View) -> bool:
+    """Whether nothing was asked for or seen since the last bet on one text, but for what is offered
+    and how wide drafts may be: that is less near an end."""
+    same = view.seq_id == last.seq_id and view.thinking == last.thinking
+    same = same and view.floor == last.floor and view.proposers == last.proposers
+    if not same or view.window is not None or view.fallback is not None:
+        return False
+    return view.looks is None and not view.shown and view.offers.keys() == last.offers.keys()
 
 
 def _least(draft: Draft, n: int) -> float:
