@@ -27,6 +27,7 @@ from pathlib import Path
 
 from benchmarks.measurements.load import TEXTS, Cell, prompt
 from benchmarks.shared.arguments import parsed, parser_of
+from benchmarks.shared.ratios import ratio_of_prompts
 from benchmarks.shared.record import keep
 from parlay.control.controller import FixedWindow
 from parlay.control.prices.cost import CostTable, load_costs, shipped_tables
@@ -156,11 +157,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.record:
         record(args.record)
         return
-    search = SearchCost(args.search_us / 1e6, args.idle_us / 1e6, beside=True)
     costs = _prices(args.prices, args.changes_ms, args.settling_ms)
     believed = _blind(costs) if args.blind else costs
-    world = World(costs, believed, search, args.answer, args.kept)
-    found = [each for n in args.streams for each in accounts(args.texts, n, world)]
+    found = []
+    for us in args.search_us:
+        search = SearchCost(us / 1e6, args.idle_us / 1e6, beside=True)
+        world = World(costs, believed, search, args.answer, args.kept)
+        found += [each for n in args.streams for each in accounts(args.texts, n, world)]
     for each in found:
         print(
             f"{each.streams:3} streams, {each.text:8} {each.over_plain:.3f} of plain"
@@ -168,6 +171,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             f" searches {each.search_s / each.seconds:.1%}, bets in {each.n_bets} of"
             f" {each.n_rounds} rounds, {each.n_drafted} drafted, {each.n_accepted} accepted"
         )
+    over_plain = [each.over_plain for each in found]
+    mean = ratio_of_prompts(over_plain, [1.0] * len(found)).ratio
+    few = sum(each < 0.99 for each in over_plain)
+    print(f"all: {mean:.4f} of plain; {few} of {len(found)} below 0.99")
     keep(args.json, found)
 
 
@@ -199,7 +206,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prices", default="gpu-8b-q5_0-streams", help="a table: its name or file")
     parser.add_argument("--answer", type=int, default=96, help="tokens of each answer, at most")
     parser.add_argument("--kept", action="store_true", help="one controller for all")
-    parser.add_argument("--search-us", type=float, default=125.0, help="for each sequence")
+    parser.add_argument(
+        "--search-us", type=float, nargs="+", default=[125.0], help="for each sequence, in turn"
+    )
     parser.add_argument("--idle-us", type=float, default=0.0, help="a round without a search")
     parser.add_argument("--changes-ms", type=float, help="absent: as in the table")
     parser.add_argument("--settling-ms", type=float, help="absent: as in the table")

@@ -103,14 +103,14 @@ def test_of_sixteen_texts_a_quarter_is_asked_about() -> None:
     assert len(Glances().whose_turn([slot("a", i) for i in range(16)])) == 4
 
 
-def test_half_of_many_texts_must_go_on_as_drafted_and_for_longer() -> None:
+def test_two_thirds_of_many_texts_must_go_on_as_drafted_and_for_longer() -> None:
     glances = Glances()
-    for i in range(3):
+    for i in range(4):
         follow(glances, slot("a", i), "bcdefghi")
-    texts = ["abcdef", "abcdefg"]
+    texts = ["abcd", "abcde"]
     said = []
     for text in texts:
-        glances.whose_turn([slot(text, i) for i in range(3)])
+        glances.whose_turn([slot(text, i) for i in range(4)])
         said.append((glances.repeats(6), glances.repeats(7)))
     assert said == [(False, False), (True, False)]
 

@@ -12,6 +12,9 @@ from collections import deque
 # Up to this share of a pass is searched without a thought; beyond it, so much is aimed at.
 _HARMLESS, _AIM = 0.01, 0.004
 _LONGEST = 64  # rounds from one search to the next
+# The same where to search several texts is dear: drafts that are followed while a device computes
+# tell sooner that they repeat themselves, and cost nothing.
+_LONGEST_OF_SEVERAL = 128
 # Searches in a row whose offers proved right, though nobody bet on them: the text repeats itself,
 # and a bet wants evidence. What such searches may take, in passes; a bet gives it back, and time
 # does slowly: where prices forbid every bet, all that is right is of no use.
@@ -67,7 +70,7 @@ class SearchPace:
             return 1
         if self._n_right >= _ROW and self._patience_left >= self.share:
             return 1
-        return min(_LONGEST, math.ceil(self.share / _AIM))
+        return min(_LONGEST, math.ceil(self.share / _AIM)) if eager else _LONGEST_OF_SEVERAL
 
     @property
     def rests(self) -> bool:

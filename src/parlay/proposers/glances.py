@@ -18,9 +18,10 @@ from parlay.decoding.span import common_prefix
 # quarter of what a device computes. One that goes on as drafted is not asked about until its end.
 _AT_ONCE, _SHARE = 2, 4
 WINDOW = 16  # tokens of a draft that is followed
-# Tokens in a row that must be right: one or two are right in any text. Where to search takes a
-# quarter of a pass, as for many texts, more of them, and of half of the texts: a bet wants most.
-_ROW, _ROW_OF_MANY = 3, 6
+# Tokens in a row that must be right, one or two are right in any text; and of how many texts. Where
+# to search takes a quarter of a pass, as for many, more of both: a bet wants most of them.
+_ROW, _PART = 3, 1 / 2
+_ROW_OF_MANY, _PART_OF_MANY = 4, 2 / 3
 
 
 class GlancedText(Protocol):
@@ -126,9 +127,10 @@ class Glances:
             self._tell(seq_id, last, wrong=False)
 
     def repeats(self, n_texts: int) -> bool:
-        """Whether half of so many texts have gone on as drafted for long."""
-        row = _ROW if n_texts <= _AT_ONCE else _ROW_OF_MANY
-        return 2 * sum([f.run >= row for f in self._followed.values()]) >= n_texts
+        """Whether enough of so many texts have gone on as drafted for long."""
+        few = n_texts <= _AT_ONCE
+        row, part = (_ROW, _PART) if few else (_ROW_OF_MANY, _PART_OF_MANY)
+        return sum([f.run >= row for f in self._followed.values()]) >= part * n_texts
 
     def shown(self, seq_id: int) -> Sequence[Shown]:
         """What a text has shown since this was last asked."""
