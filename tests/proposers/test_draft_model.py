@@ -251,6 +251,37 @@ def test_a_drafter_that_fails_while_it_sets_out_knows_nothing_of_its_cache_any_m
 # -- running on --------------------------------------------------------------------------------
 
 
+class Overwriting(Steady):
+    """A device that has put the next row in the place of the last one before anybody looks again:
+    whoever starts a pass may have to wait for its turn longer than the pass takes."""
+
+    _handed: Sequence[NDArray[np.float32]] = ()
+
+    def start(self, spans: Sequence[Span]) -> None:
+        for rows in self._handed:
+            rows[...] = 0.0
+        super().start(spans)
+
+    def fetch(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        self._handed = super().fetch(spans)
+        return list(self._handed)
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        self._handed = super().decode(spans)
+        return list(self._handed)
+
+
+def test_how_sure_a_token_is_is_read_before_the_next_pass_takes_its_place() -> None:
+    def sure(model: ScriptedModel, *, runs_on: bool) -> tuple[float, ...]:
+        ask = Ask(0, [1, 2, 3], 4, keep_going=lambda _sure: True)
+        (draft,) = drafter(model).propose([ask], runs_on=runs_on)
+        return draft.confidence
+
+    expected = sure(Steady(LOGITS, N_VOCAB), runs_on=False)
+    assert len(expected) == 4
+    assert sure(Overwriting(LOGITS, N_VOCAB), runs_on=True) == expected
+
+
 def test_where_a_draft_is_gone_on_with_the_next_pass_is_begun_before_it_is_asked_for() -> None:
     model = Steady(LOGITS, N_VOCAB)
     proposer, tokens = drafter(model), [1, 2, 3]

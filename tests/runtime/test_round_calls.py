@@ -54,7 +54,7 @@ def test_a_round_without_a_draft_takes_few_calls_of_python() -> None:
     assert calls("plain", 0) <= 110
 
 
-@pytest.mark.parametrize(("kind", "most", "most_each"), [("model", 435, 9), ("suffix", 160, 3)])
+@pytest.mark.parametrize(("kind", "most", "most_each"), [("model", 425, 8), ("suffix", 160, 3)])
 def test_a_round_with_a_draft_takes_a_bounded_number_of_calls_and_few_for_each_token(
     kind: str, most: int, most_each: int
 ) -> None:

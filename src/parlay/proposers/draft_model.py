@@ -335,25 +335,21 @@ class DraftModel:
             row = decode(spans)[0][-1]
 
     def _run_on(self, d: Drafting, row: Row) -> None:
-        """The same where the drafter goes on beside the target's pass. Every token is handed over
-        as soon as it is chosen: how sure it is, whether the draft wants another one, and all that
-        makes up the target's pass is seen to while it is read."""
+        """The same where the drafter goes on beside the target's pass: the next token is read
+        while it is weighed whether this draft wants it, and while the target's pass is made up."""
         cached, tokens, model = self._cached[d.ask.seq_id].tokens, d.tokens, self._model
         span = Span(d.ask.seq_id, 0, last := [0], 1)
         spans, ends, n_most = [span], self._limits.ends, model.context_size - d.begins
-        token = d.choose(row)
-        while token not in ends and len(tokens) + 1 < n_most:
-            last[0], span.start = token, len(cached)
+        wanted = d.add(row)
+        while tokens and tokens[-1] not in ends and len(tokens) < n_most:
+            last[0], span.start = tokens[-1], len(cached)
             since = perf_counter()
             model.start(spans)
-            cached.append(token)
-            # Its row is there until that pass has ended; a late look misjudges one draft at worst.
-            if not (d.take(token, row) and d.worth_going_on):
+            cached.append(last[0])
+            if not (wanted and d.worth_going_on):
                 self._begun = _Begun(span, len(cached), since, d)
                 return
-            row = model.fetch(spans)[0][-1]
-            token = d.choose(row)
-        d.take(token, row)
+            wanted = d.add(model.fetch(spans)[0][-1])
 
     def _advance(self, going: Sequence[Drafting]) -> list[Rows]:
         """Every draft's last token, one row each: the shape stays the same from pass to pass."""
