@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from benchmarks.measurements.round_cost import Script, begin
 from parlay import Parlay
 from parlay.control.controller import Choice, View
+from parlay.control.profit import ProfitController
 from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
@@ -24,6 +27,7 @@ from parlay.proposers.ahead import THREAD, DraftAhead, _Walk
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.proposer import Ask
+from parlay.runtime import scheduler as scheduling
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Sequence as Answering
 from parlay.testing import Logits, ScriptedModel
@@ -424,3 +428,27 @@ def test_an_engine_closes_while_both_read_a_prompt(files: tuple[Path, Path]) -> 
     ) as parlay:
         parlay.stream("abc" * 30, raw=True, max_tokens=20)
     assert not drafters()
+
+
+def test_a_bet_on_a_draft_that_is_ready_is_made_again_without_being_weighed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduling, "perf_counter", time.perf_counter)  # to be put back
+    script = Script("again", "gpu-14b-f16", 400, wait=False, window=4, n_vocab=2048, draft_ms=0.1)
+    begun = begin("ahead", "faithful", 1, script)
+    del begun.scheduler.bets.proposers["suffix"]  # which would copy all of it
+    again, made = ProfitController.again, list[Choice]()
+
+    def noted(self: ProfitController, view: View) -> Choice | None:
+        choice = again(self, view)
+        made.extend([choice] if choice is not None else [])
+        return choice
+
+    monkeypatch.setattr(ProfitController, "again", noted)
+    (answer,) = begun.answers
+    try:
+        while len(made) < 3 and not answer.done:
+            begun.scheduler.step()
+    finally:
+        begun.scheduler.bets.close()
+    assert [choice.proposer for choice in made] == ["model"] * 3

@@ -57,6 +57,8 @@ def test_one_that_was_weighed_for_the_first_time_is_weighed_again() -> None:
     assert not lead(wider).goes_on(READY)
     other = Lead(FIRST, replace(CHOICE, proposer="other"), stopping, None)
     assert not lead(other).goes_on(READY)
+    for elsewhere in (replace(FIRST, seq_id=1), replace(FIRST, answer=7)):
+        assert not lead(Lead(elsewhere, CHOICE, stopping, None)).goes_on(READY)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from parlay.control.betting.streak import _MOST, Streak
 from parlay.control.controller import Choice, View
-from parlay.decoding.draft import Draft, Look, Shown
+from parlay.decoding.draft import Draft, Look, Ready, Shown
 from parlay.decoding.round import Fallback
 from tests.control.synthetic import draft, view
 
@@ -46,6 +46,11 @@ def test_one_that_was_weighed_for_the_first_time_is_weighed_again() -> None:
     assert not Streak(FIRST, CHOICE, other).goes_on(HELD)
 
 
+@pytest.mark.parametrize("last", [replace(FIRST, seq_id=1), replace(FIRST, answer=7)])
+def test_a_bet_in_another_answer_vouches_for_none(last: View) -> None:
+    assert not Streak(FIRST, CHOICE, Streak(last, CHOICE, None)).goes_on(HELD)
+
+
 @pytest.mark.parametrize("n_generated", [10, 11, 13, 15])
 def test_one_that_did_not_hold_is_weighed(n_generated: int) -> None:
     assert not streak().goes_on(replace(HELD, n_generated=n_generated))
@@ -59,7 +64,8 @@ def with_offer(**offers: Draft) -> View:
     "now",
     [
         replace(HELD, seq_id=1),
-        replace(HELD, max_window=2, offers={"suffix": draft("suffix", 0.9, 0.9)}),
+        replace(HELD, max_window=2),  # by a guard, whatever is offered
+        replace(HELD, ready=Ready(read_s=0.1)),
         replace(HELD, floor=2),
         replace(HELD, window=3),
         replace(HELD, fallback=Fallback.POLICY),

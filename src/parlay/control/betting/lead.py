@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from parlay.control.betting.stopping import Stopping
-from parlay.control.betting.streak import is_alike
+from parlay.control.betting.streak import is_again, is_alike
 from parlay.control.controller import Choice, View
 
 _MOST = 2  # rounds in a row that are not weighed
@@ -29,12 +29,8 @@ class Lead:
         """`stopping`: for another draft, by the same rates and prices; `before`: the bet that was
         weighed last. Only a window that was chosen twice is stayed with."""
         self._view, self._choice, self._stopping = view, choice, stopping
-        twice = before is not None and before._is_of(choice)
+        twice = before is not None and is_again(view, choice, before._view, before._choice)
         self._n_left = _MOST if twice else 0
-
-    def _is_of(self, choice: Choice) -> bool:
-        own = self._choice
-        return (own.proposer, own.window) == (choice.proposer, choice.window)
 
     def goes_on(self, view: View) -> bool:
         """Whether the text went the draft model's way, and nothing in this view speaks against

@@ -21,20 +21,17 @@ class Streak:
     def __init__(self, view: View, choice: Choice, before: Streak | None) -> None:
         """`before`: the bet that was weighed last. Windows grow with what is won, round by round:
         only one that was chosen twice is stayed with."""
-        twice = before is not None and before._is_of(choice)
-        self._view = view
-        self._choice = choice
+        self._view, self._choice = view, choice
+        twice = before is not None and is_again(view, choice, before._view, before._choice)
         self._n_left = _MOST if twice else 0
         self._sure = _least(view.offers[choice.proposer], choice.window)
-
-    def _is_of(self, choice: Choice) -> bool:
-        own = self._choice
-        return (own.proposer, own.window) == (choice.proposer, choice.window)
 
     def goes_on(self, view: View) -> bool:
         """Whether all of the last bet held, and nothing in this view speaks against another."""
         last, window = self._view, self._choice.window
         if not self._n_left or view.n_generated != last.n_generated + window + 1:
+            return False
+        if view.max_window < window:  # a guard may have narrowed it, whatever is offered
             return False
         found = view.offers.get(self._choice.proposer)
         if found is None or len(found.tokens) < window or _least(found, window) < self._sure:
@@ -50,6 +47,13 @@ class Streak:
         return self._choice
 
 
+def is_again(view: View, choice: Choice, last: View, before: Choice) -> bool:
+    """Whether a bet is the last one once more: on the same answer, as wide, by the same."""
+    same_text = (view.seq_id, view.answer) == (last.seq_id, last.answer)
+    same_bet = (choice.proposer, choice.window) == (before.proposer, before.window)
+    return same_text and same_bet
+
+
 def is_alike(view: View, last: View) -> bool:
     """Whether nothing was asked for or seen since the last bet on one text, but for what is offered
     and how wide drafts may be: that is less near an end."""
@@ -57,7 +61,8 @@ def is_alike(view: View, last: View) -> bool:
     same = same and view.floor == last.floor and view.proposers == last.proposers
     if not same or view.window is not None or view.fallback is not None:
         return False
-    return view.looks is None and not view.shown and view.offers.keys() == last.offers.keys()
+    told = view.looks is not None or view.shown or view.ready.read_s
+    return not told and view.offers.keys() == last.offers.keys()
 
 
 def _least(draft: Draft, n: int) -> float:
