@@ -163,8 +163,9 @@ def test_searches_of_many_texts_take_less_than_a_hundredth_of_an_answer_of_96(
 
 def test_of_many_texts_that_nobody_noticed_hardly_any_round_is_searched() -> None:
     """What would tell sooner costs nothing: drafts that are followed while a device computes."""
-    found = of_many(SearchPace(), 640, 16)
-    assert 4 <= found.count(16) <= 6
+    assert 4 <= of_many(SearchPace(), 640, 16).count(16) <= 6
+    alone = SearchPace(glances=False)  # on a CPU nobody would notice
+    assert of_many(alone, 640, 16).count(16) >= 9
 
 
 def test_one_of_many_texts_that_is_noticed_wakes_the_search_for_all() -> None:

@@ -48,9 +48,12 @@ class Learner:
         costs: CostTable,
         kept: Mapping[str, Any] | None = None,
         cutting: Cutting = APART,
+        *,
+        glances: bool = True,
     ) -> None:
         """`kept`: what `to_dict` gave after an earlier run with the same pair of models;
-        `cutting`: how the target's passes over several sequences are cut."""
+        `cutting`: how the target's passes over several sequences are cut; `glances`: whether texts
+        that nobody searches are followed, while a device computes."""
         kept = kept or {}
         self.cutting = cutting
         self.reprice(costs)
@@ -60,7 +63,7 @@ class Learner:
         self._requests: dict[int, FollowedRequest] = {}
         self._looks: dict[str, Looks] = {}
         self._probing: dict[str, Probing] = {}
-        self._search_pace = SearchPace()
+        self._search_pace = SearchPace(glances=glances)
         self._n_without_plain = 0
         self._beside = False  # whether a drafter was at work beside the last pass
         self._both: Both | None = None  # its prices

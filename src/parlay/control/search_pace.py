@@ -37,6 +37,7 @@ class SearchPace:
 
     __slots__ = (
         "_fruitless",
+        "_glances",
         "_idles_s",
         "_n_right",
         "_n_texts",
@@ -49,7 +50,9 @@ class SearchPace:
         "share",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, glances: bool = True) -> None:
+        """`glances`: whether somebody follows texts that are not searched, and notices."""
+        self._glances = glances
         self._searches_s: deque[float] = deque(maxlen=_N_TIMES)  # of one text
         self._idles_s: deque[float] = deque(maxlen=_N_TIMES)
         self._pass_s = 0.0
@@ -70,7 +73,9 @@ class SearchPace:
             return 1
         if self._n_right >= _ROW and self._patience_left >= self.share:
             return 1
-        return min(_LONGEST, math.ceil(self.share / _AIM)) if eager else _LONGEST_OF_SEVERAL
+        if self._glances and not eager:
+            return _LONGEST_OF_SEVERAL
+        return min(_LONGEST, math.ceil(self.share / _AIM))
 
     @property
     def rests(self) -> bool:

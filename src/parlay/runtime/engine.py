@@ -552,7 +552,7 @@ class Engine:
             return FixedWindow(settings.window)
         key = self._pair_key
         costs = self._calibration.costs(key, target, drafters)
-        made = learned_controller(costs, key, self.cutting)
+        made = learned_controller(costs, key, self.cutting, glances=target.steady)
         self._learned = lambda: keep_learned(key, made)
         return made
 

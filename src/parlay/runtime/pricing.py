@@ -42,7 +42,9 @@ class Pricing:
         if costs is None and engine.watched.samples[1, 1, False]:  # the probe's passes
             costs = measuring.table(engine.watched)
         self._trials = Trials(engine.target.steady) if costs is None else None
-        self.controller = ProfitController(costs or _unmeasured(), cutting=engine.cutting)
+        self.controller = ProfitController(
+            costs or _unmeasured(), cutting=engine.cutting, glances=engine.target.steady
+        )
         self._pair_key = ""
         self.pair(drafters)
 
@@ -94,7 +96,10 @@ class Pricing:
         if key != self._pair_key:
             self.save()
             self._pair_key = key
-            self.controller = learned_controller(self.controller.costs, key, self._engine.cutting)
+            engine, costs = self._engine, self.controller.costs
+            self.controller = learned_controller(
+                costs, key, engine.cutting, glances=engine.target.steady
+            )
 
     def save(self) -> None:
         """Keep what was learned, so that the next start begins with it."""

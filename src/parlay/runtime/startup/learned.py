@@ -6,6 +6,7 @@ to write takes nothing away from the others.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from parlay import store
@@ -17,10 +18,12 @@ from parlay.control.survival import Survival
 _KIND = "learned"
 
 
-def learned_controller(costs: CostTable, key: str, cutting: Cutting = APART) -> ProfitController:
+def learned_controller(
+    costs: CostTable, key: str, cutting: Cutting = APART, *, glances: bool = True
+) -> ProfitController:
     """A controller that begins with what was learned; with nothing, where that makes no sense."""
-    known = store.read(_KIND, key, lambda record: ProfitController(costs, record, cutting))
-    return known or ProfitController(costs, cutting=cutting)
+    make = partial(ProfitController, costs, cutting=cutting, glances=glances)
+    return store.read(_KIND, key, make) or make()
 
 
 def learned_survival(key: str) -> Survival:
