@@ -335,7 +335,7 @@ def _build(patient: Patient) -> Iterator[Finding]:
     elif not fast and not on_gpu:
         todo = "reinstall llama-cpp-python built for this CPU (docs/how-to/install.md)"
         yield Finding("build", "warn", said, todo)
-    elif not may_rearrange():
+    elif not on_gpu and not may_rearrange():
         todo = "reinstall llama-cpp-python without AMX (docs/how-to/install.md)"
         said = f"{said}; prompts are read slowly, for its kernels for AMX end the process"
         yield Finding("build", "warn", said, todo)
