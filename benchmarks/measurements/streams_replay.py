@@ -50,6 +50,7 @@ class Account:
 
     text: str
     streams: int
+    search_us: float  # for each sequence
     plain_s: float = 0.0
     least: float = math.inf  # of plain decoding's speed, in one burst
     fixed: float = 0.0  # the best fixed window over plain decoding
@@ -90,7 +91,8 @@ class World:
 def accounts(texts: Sequence[str], streams: int, world: World) -> list[Account]:
     """The controller, and the best fixed window, over plain decoding: all answers of each text in
     bursts of so many; those of different texts come in turn."""
-    found = {text: Account(text, streams) for text in texts}
+    search_us = 1e6 * world.search.each_s
+    found = {text: Account(text, streams, search_us) for text in texts}
     bursts = {text: _bursts(text, streams, world.answer) for text in texts}
     controller = ProfitController(world.believed.copy())
     for turn in zip_longest(*bursts.values()):
@@ -166,7 +168,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         found += [each for n in args.streams for each in accounts(args.texts, n, world)]
     for each in found:
         print(
-            f"{each.streams:3} streams, {each.text:8} {each.over_plain:.3f} of plain"
+            f"{each.streams:3} streams, {each.text:8} {each.search_us:3.0f} us a search:"
+            f" {each.over_plain:.3f} of plain"
             f" (a burst {each.least:.3f} at least; window {each.fixed_window}: {each.fixed:.3f});"
             f" searches {each.search_s / each.seconds:.1%}, bets in {each.n_bets} of"
             f" {each.n_rounds} rounds, {each.n_drafted} drafted, {each.n_accepted} accepted"
