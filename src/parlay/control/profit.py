@@ -47,10 +47,8 @@ _Offers = dict[int, Offer]  # by sequence
 class ProfitController(Learner):
     """The default controller."""
 
-    _streak: Streak | None = None  # the last round was such a bet on one text,
-    _last_streak: Streak | None = None  # and so was the one before it
-    _lead: Lead | None = None  # the same for a draft model that drafts ahead
-    _last_lead: Lead | None = None
+    _repeat: Streak | Lead | None = None  # the last round was such a bet on one text,
+    _last_repeat: Streak | Lead | None = None  # and so was the one before it
 
     @property
     def _margin(self) -> float:
@@ -99,15 +97,13 @@ class ProfitController(Learner):
                 self._search_pace.wake()
 
     def again(self, view: View) -> Choice | None:
-        going = self._streak or self._lead
-        if going is None or not going.goes_on(view):
+        if self._repeat is None or not self._repeat.goes_on(view):
             return None
         self._requests[view.seq_id].bet_again(view)
-        return going.make_again(view)
+        return self._repeat.make_again(view)
 
     def choose(self, views: Sequence[View]) -> list[Choice]:
-        self._streak, self._last_streak = None, self._streak
-        self._lead, self._last_lead = None, self._lead
+        self._repeat, self._last_repeat = None, self._repeat
         n = len(views)
         requests = [self._follow(view, n) for view in views]
         imposed = [self._imposed(request, n) for request in requests]
@@ -280,7 +276,7 @@ class ProfitController(Learner):
             if seq_id in offers:
                 choices[seq_id] = taken = _take(request, offers[seq_id], padded)
                 if market.n_sequences == 1:
-                    self._streak = Streak(request.view, taken, self._last_streak)
+                    self._repeat = Streak(request.view, taken, self._last_repeat)
             else:
                 look = self._look(request, market)
                 if look is not None:
@@ -456,7 +452,7 @@ class ProfitController(Learner):
             widths=market.widths,
         )
         if plan.ahead and market.n_sequences == 1 and plan.value > 0:
-            self._lead = Lead(view, choice, stopping, self._last_lead)
+            self._repeat = Lead(view, choice, stopping, self._last_repeat)
         return choice
 
 

@@ -11,40 +11,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from parlay.control.betting.repeat import Repeat
 from parlay.control.betting.stopping import Stopping
-from parlay.control.betting.streak import is_again, is_alike
 from parlay.control.controller import Choice, View
 
 _MOST = 2  # rounds in a row that are not weighed
 
 
-class Lead:
-    """A bet on a draft model that drafts ahead, and how often it may be made again."""
+class Lead(Repeat):
+    """A bet on a draft model that drafts ahead."""
 
-    __slots__ = ("_choice", "_n_left", "_stopping", "_view")
+    __slots__ = ("_stopping",)
 
     def __init__(
-        self, view: View, choice: Choice, stopping: Callable[[], Stopping], before: Lead | None
+        self, view: View, choice: Choice, stopping: Callable[[], Stopping], before: Repeat | None
     ) -> None:
-        """`stopping`: for another draft, by the same rates and prices; `before`: the bet that was
-        weighed last. Only a window that was chosen twice is stayed with."""
-        self._view, self._choice, self._stopping = view, choice, stopping
-        twice = before is not None and is_again(view, choice, before._view, before._choice)
-        self._n_left = _MOST if twice else 0
+        """`stopping`: for another draft, by the same rates and prices."""
+        super().__init__(view, choice, before, _MOST)
+        self._stopping = stopping
 
     def goes_on(self, view: View) -> bool:
         """Whether the text went the draft model's way, and nothing in this view speaks against
         another bet on it."""
-        choice, n_ready = self._choice, view.ready.of(self._choice.proposer)
-        if not self._n_left or not n_ready or view.max_window < choice.window:
-            return False
-        went_on = view.n_generated > self._view.n_generated
-        if not went_on or not is_alike(view, self._view):
+        n_ready = view.ready.of(self._choice.proposer)
+        if not n_ready or view.n_generated <= self._view.n_generated or not self._may(view):
             return False
         return all(len(draft.tokens) < n_ready for draft in view.offers.values())
 
     def make_again(self, view: View) -> Choice:
-        """The bet on this view."""
-        self._view, self._n_left = view, self._n_left - 1
-        anew = self._stopping()
-        return replace(self._choice, keep_going=anew.keep_going, verify=anew.verify)
+        """The bet on this view, with a draft of its own to be stopped."""
+        choice, anew = super().make_again(view), self._stopping()
+        return replace(choice, keep_going=anew.keep_going, verify=anew.verify)
