@@ -25,7 +25,7 @@ LEVELS = (
     ("runtime",),
     ("hub", "timing"),
     ("proposers", "control", "replay", "pairing", "planning", "fleet"),
-    ("llama", "decoding", "reading"),
+    ("llama", "decoding", "reading", "chat"),
     ("errors", "option_types", "store", "models"),
 )
 LEVEL = {part: n for n, parts in enumerate(LEVELS) for part in parts}

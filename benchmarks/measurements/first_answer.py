@@ -75,7 +75,7 @@ def measure(
             tps, later, rounds = dict[str, float](), dict[str, float](), list[Told]()
 
             def ask(name: str, draft: str | None = None, window: int | None = None) -> None:
-                parlay.engine.ask(seen.rounds.clear).result()
+                parlay.engine.call(seen.rounds.clear).result()
                 with told(parlay, said, n_prompt):
                     made = parlay._start(
                         list(prompt.messages),
@@ -85,7 +85,7 @@ def measure(
                         window=window,
                     )
                     tps[name] = made.answer.tokens_per_second
-                own = parlay.engine.ask(seen.rounds.copy).result()
+                own = parlay.engine.call(seen.rounds.copy).result()
                 later[name] = _speed([each for each in own if each[0] >= N_AT_FIRST + n_passage])
                 rounds.extend(own if name == AUTO else ())
 

@@ -294,19 +294,18 @@ class Rig:
         self._target.text = (*said.prompt, *said.tokens)
         if self._drafter is not None:
             self._drafter.text = self._target.text
+        held = None
+        if prompt.json_schema is not None:
+            held = self._grammars.constraint(self._grammars.json_schema(prompt.json_schema))
         request = Request(
             said.prompt,
             max_tokens=len(said.tokens) + (said.tokens[-1] in self._vocabulary.ends) * 64,
             sampling=Sampling(temperature=0.0),
             proposers=tuple(names),
             expected=tuple(self._vocabulary.continuation(expected) if expected else ()),
+            constraint=held,
         )
-        held = None
-        if prompt.json_schema is not None:
-            held = self._grammars.constraint(self._grammars.json_schema(prompt.json_schema))
-        answer = Answer(
-            request, Detokenizer(self._vocabulary), self._vocabulary.ends, _nobody, held
-        )
+        answer = Answer(request, Detokenizer(self._vocabulary), self._vocabulary.ends, _nobody)
         seconds = self._run(answer)
         assert tuple(answer.tokens[len(said.prompt) :]) == said.tokens, f"{said.id} differs"
         rounds = list(answer.rounds)

@@ -209,7 +209,7 @@ def rounds(model: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
         _say(f"rollback {engine.target.rollback.value}, {engine.target.free_rollback} tokens")
         recorded = [ask(engine, p, 2 * args.tokens, window=0).tokens for p in texts]
         for window in WINDOWS:
-            pass_s = engine.ask(partial(_pass_s, engine, window + 1)).result()
+            pass_s = engine.call(partial(_pass_s, engine, window + 1)).result()
             for right in RIGHT:
                 source = RecordedProposer(recorded, right, n_vocab=n_vocab)
                 engine.bets.proposers["recorded"] = source
@@ -286,7 +286,7 @@ def turn(model: Path, args: argparse.Namespace) -> dict[str, Any]:
             first_s = (seq.first_token or 0.0) - seq.submitted
             found[name] = {"read": len(said) + len(new) - seq.n_reused, "ms": 1e3 * first_s}
         new = text[args.context : args.context + args.new]
-        only = engine.ask(lambda: _only_new(engine, said, new)).result()
+        only = engine.call(lambda: _only_new(engine, said, new)).result()
     found["only_new_ms"] = 1e3 * only
     found["second_turn_over_only_new"] = found["second turn"]["ms"] / (1e3 * only)
     return found

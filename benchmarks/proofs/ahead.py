@@ -123,7 +123,7 @@ class Arm:
             answer = stream.answer
         counts = answer.speculation
         rounds = counts.n_rounds
-        rows = engine.ask(self.rounds.take).result()  # after its last round was told of
+        rows = engine.call(self.rounds.take).result()  # after its last round was told of
         return {
             "tps": answer.tokens_per_second,
             "n": len(answer.tokens),

@@ -9,9 +9,11 @@ import logging
 import queue
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from parlay.chat.model_text import Template, Vocabulary
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.reasoning import OPEN
 from parlay.errors import BadRequest
@@ -107,7 +109,8 @@ class Parlay:
         path = resolve_model(str(given.target))
         draft = known_draft(path) if given.draft == "auto" else named_draft(given.draft)
         self.engine = Engine(given.engine(path, draft), progress=given.progress)
-        self.template = self.engine.model.chat_template()
+        self.template: Template | None = self.engine.model.chat_template()
+        self._vocabulary: Vocabulary = self.engine.model.vocabulary
         self._grammars = Grammars(self.engine.model.vocabulary)
 
     def generate(self, prompt: str | Seq[Message], **options: Any) -> Answer:
@@ -127,7 +130,7 @@ class Parlay:
 
     def _expected(self, prediction: str) -> tuple[int, ...]:
         """The tokens of a prediction, as far as the context holds them."""
-        tokens = self.engine.model.vocabulary.continuation(prediction) if prediction else []
+        tokens = self._vocabulary.continuation(prediction) if prediction else []
         return tuple(tokens[: self.engine.target.context_size])
 
     def _start(self, prompt: str | Seq[Message], *, whole: bool, **options: Any) -> Stream:
@@ -148,9 +151,9 @@ class Parlay:
             context_full=given.context_full,
             logprobs=given.logprobs,
         )
-        stream = Stream(given.mode or self.engine.mode, whole)
         constraint = self._constraint(given.json_schema, given.grammar, bool(request.thinking))
-        stream.sequence = self.engine.submit(request, stream._take, constraint)
+        stream = Stream(given.mode or self.engine.mode, whole)
+        stream.sequence = self.engine.submit(replace(request, constraint=constraint), stream._take)
         return stream
 
     def _constraint(
@@ -173,7 +176,7 @@ class Parlay:
 
     def _opens_thinking(self, tokens: list[int]) -> bool:
         """Whether the template's last words let the answer begin inside its thinking."""
-        end = self.engine.model.vocabulary.detokenize(tokens[-_THINK_TOKENS:])
+        end = self._vocabulary.detokenize(tokens[-_THINK_TOKENS:])
         return end.rstrip().endswith(OPEN)
 
     def tokens(
@@ -181,7 +184,7 @@ class Parlay:
     ) -> list[int]:
         """What the target reads: the prompt through its chat template, or as it is."""
         check_option("prompt", prompt, str | Seq[Message])
-        vocabulary = self.engine.model.vocabulary
+        vocabulary = self._vocabulary
         if isinstance(prompt, str) and (raw or self.template is None):
             return vocabulary.tokenize(prompt)
         if self.template is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from parlay.control.controller import Controller, FixedWindow
 from parlay.control.prices.cutting import Cutting
 from parlay.decoding.constraint import Constraint
-from parlay.decoding.span import Span
+from parlay.decoding.span import Span, nothing
 from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.bets import Bets
@@ -90,6 +91,7 @@ class Rig:
         target: ScriptedModel | None = None,
         joints: Joints | None = None,
         n_joined: int = 0,
+        after_pass: Callable[[], None] = nothing,
     ) -> None:
         self.target = target or ScriptedModel(LOGITS, N_VOCAB, context_size)
         self.target.steady = n_call > 0
@@ -112,6 +114,7 @@ class Rig:
             n_batch=64,
             n_call=n_call,
             widest_chunk=widest_chunk,
+            after_pass=after_pass,
         )
         self.slots = places
         self._ends = ends
@@ -129,7 +132,8 @@ class Rig:
         self.target.decode = watched  # type: ignore[method-assign]
 
     def add(self, request: Request, constraint: Constraint | None = None) -> Sequence:
-        seq = Sequence(request, Letters(), self._ends, self._take, constraint)
+        request = replace(request, constraint=constraint)
+        seq = Sequence(request, Letters(), self._ends, self._take)
         self.pieces[seq] = []
         self.scheduler.add(seq)
         return seq

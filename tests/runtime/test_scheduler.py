@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from itertools import pairwise
 from time import perf_counter, sleep
 
 import numpy as np
@@ -962,3 +963,26 @@ def test_a_pass_that_only_takes_a_draft_back_is_no_time_to_glance(
     rig.scheduler.step()
     rig.target.meanwhile()
     assert glanced == [0, 1, 0]  # the prompt, a round, and a pass that is nobody's
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_once_a_pass_it_is_told_that_every_sink_has_been_given_what_it_brought(slots: int) -> None:
+    told: list[Counter[Sequence]] = []
+
+    def after_pass() -> None:
+        told.append(Counter({seq: len(pieces) for seq, pieces in rig.pieces.items()}))
+
+    rig = Rig(slots=slots, after_pass=after_pass)
+    sequences = rig.run(*[Request((*PROMPT, i), max_tokens=20) for i in range(3)])
+    assert told[-1] == Counter({seq: len(rig.pieces[seq]) for seq in sequences})
+    assert all(earlier != later for earlier, later in pairwise(told))  # none for nothing
+    assert len(told) <= len(rig.target.shapes) + len(sequences)
+
+
+def test_whoever_fails_after_a_pass_ends_no_answer() -> None:
+    def after_pass() -> None:
+        raise RuntimeError("nobody is there")
+
+    rig = Rig(after_pass=after_pass)
+    (seq,) = rig.run(Request(PROMPT, max_tokens=8))
+    assert rig.text(seq) == plain(Request(PROMPT, max_tokens=8))

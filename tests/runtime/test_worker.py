@@ -322,16 +322,16 @@ def test_what_runs_on_the_workers_thread_gives_its_result_or_its_error_and_can_b
 ):
     with desk(Rig()) as at:
         assert (
-            at.worker.ask(lambda: threading.current_thread().name).result(SOON) == "parlay-worker"
+            at.worker.call(lambda: threading.current_thread().name).result(SOON) == "parlay-worker"
         )
         with pytest.raises(ZeroDivisionError):
-            at.worker.ask(lambda: 1 // 0).result(SOON)
+            at.worker.call(lambda: 1 // 0).result(SOON)
         may_go_on, made = threading.Event(), list[int]()
-        at.worker.ask(lambda: may_go_on.wait(SOON))
-        late = at.worker.ask(lambda: made.append(1))
+        at.worker.call(lambda: may_go_on.wait(SOON))
+        late = at.worker.call(lambda: made.append(1))
         late.cancel()
         may_go_on.set()
-        at.worker.ask(lambda: None).result(SOON)
+        at.worker.call(lambda: None).result(SOON)
         assert made == []
 
 

@@ -286,7 +286,7 @@ def test_guard_rails_act_on_top(target: Path) -> None:
         settled(server)
         assert "low_acceptance" not in ask(server)["speculation"]["fallbacks"]
         lost = [finished("suffix", 4, 0)] * 16
-        server.service.engine.ask(lambda: server.service.guard.observe(lost)).result(PATIENCE_S)
+        server.service.engine.call(lambda: server.service.guard.observe(lost)).result(PATIENCE_S)
         assert ask(server)["speculation"]["fallbacks"]["low_acceptance"] > 0
 
 

@@ -21,8 +21,8 @@ from parlay.control.prices.cost import CostTable
 from parlay.control.prices.cutting import Cutting
 from parlay.control.trace import Sink as TraceSink
 from parlay.control.trace import Trace
-from parlay.decoding.constraint import Constraint
 from parlay.decoding.round import Fallback
+from parlay.decoding.span import nothing
 from parlay.errors import BadRequest, Closed, PromptTooLong
 from parlay.llama.context import Context
 from parlay.llama.kernels import PROMPT_ROWS
@@ -96,10 +96,13 @@ class Engine:
         settings: EngineSettings,
         controller: Controller | None = None,
         progress: Progress = quietly,
+        after_pass: Callable[[], None] = nothing,
     ) -> None:
-        """`progress` is told, on the worker's thread, what is being measured."""
+        """`progress` is told, on the engine's thread, what is being measured; `after_pass` is
+        called there once a pass, when all sinks have been given what it brought."""
         self.settings = settings
         self._told = progress
+        self._after_pass = after_pass
         self._closing: Closing = []
         self._drafter_closing: Closing = []
         self._loading = threading.Lock()  # held by whoever loads a drafter, on any thread
@@ -227,6 +230,7 @@ class Engine:
             widest_chunk=0 if self.settings.prompt_chunk else self._n_rows * self.target.steady,
             n_joined=N_JOINED * chunk if self.chosen.found.joined else 0,
             before_pass=self.crews.ready,
+            after_pass=self._after_pass,
         )
 
     def _joints(self) -> Joints:
@@ -312,10 +316,8 @@ class Engine:
         """CPU threads of every pass."""
         return self.settings.context.threads or self.model.threads
 
-    def submit(
-        self, request: Request, sink: Sink, constraint: Constraint | None = None
-    ) -> Sequence:
-        """Start an answer; `sink` gets its pieces on the worker's thread."""
+    def submit(self, request: Request, sink: Sink) -> Sequence:
+        """Start an answer; `sink` gets its pieces on the engine's thread."""
         size = self.target.context_size
         if len(request.prompt) >= size:
             raise PromptTooLong(
@@ -329,9 +331,8 @@ class Engine:
                     known = ", ".join(self.bets.proposers) or "none"
                     raise BadRequest(f"no proposer {name!r} is loaded; loaded: {known}")
         vocabulary = self.model.vocabulary
-        seq = Sequence(
-            request, Detokenizer(vocabulary, request.shown), vocabulary.ends, sink, constraint
-        )
+        text = Detokenizer(vocabulary, request.shown)
+        seq = Sequence(request, text, vocabulary.ends, sink)
         self._running.submit(seq)
         return seq
 
@@ -361,13 +362,10 @@ class Engine:
         """False: the worker's thread has died, and nothing will be answered any more."""
         return self._running.alive
 
-    def call(self, function: Callable[[], None]) -> None:
-        """Run something on the worker's thread, between two rounds."""
-        self._running.call(function)
-
-    def ask(self, work: Callable[[], T]) -> Future[T]:
-        """The same, and what came of it, or its error; not done if cancelled in time."""
-        return self._running.ask(work)
+    def call(self, work: Callable[[], T]) -> Future[T]:
+        """Run something on the engine's thread, between two rounds; what came of it, or its error,
+        for whoever needs the effect. Not done if cancelled in time."""
+        return self._running.call(work)
 
     @property
     def _running(self) -> Worker:
@@ -426,7 +424,7 @@ class Engine:
         for name in made.keys() - self.bets.proposers.keys():
             # A request that names it may come before the worker.
             self.bets.absent.setdefault(name, Fallback.DRAFTER_LOADING)
-        self.ask(take_over).result()  # whoever loads them hears if the target refuses one
+        self.call(take_over).result()  # whoever loads them hears if the target refuses one
 
     def _take_on(self, made: Mapping[str, Proposer]) -> None:
         self._attach(made)

@@ -5,9 +5,10 @@ Knows no models; text has become tokens already.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from parlay.decoding.constraint import Constraint
 from parlay.decoding.reasoning import THINK, Marks
 from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
@@ -41,6 +42,8 @@ class Request:
     expected: tuple[int, ...] = ()  # the answer the client expects; drafted from, never believed
     memory: str = ""  # earlier answers that drafts may come from: those of the same name
     owner: str = ""  # cached prompts are reused among requests of one owner only
+    # The state of its grammar: of this one answer, which moves it on.
+    constraint: Constraint | None = field(default=None, repr=False, compare=False)
 
     @property
     def plain(self) -> bool:
@@ -48,7 +51,7 @@ class Request:
         return self.fallback is not None or self.proposers == () or self.window == 0
 
     def __post_init__(self) -> None:
-        check_options(self, but=("prompt", "expected"))
+        check_options(self, but=("prompt", "expected", "constraint"))
         if not self.prompt:
             raise BadRequest("the prompt is empty; give at least one token")
         if self.max_tokens < 1:

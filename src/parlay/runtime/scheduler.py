@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from parlay.decoding.logprobs import TokenLogprob, token_logprob
 from parlay.decoding.masked import Masked, prepare
 from parlay.decoding.round import Timing
-from parlay.decoding.span import Span, Target
+from parlay.decoding.span import Span, Target, nothing
 from parlay.decoding.verdict import Verdict
 from parlay.decoding.verification import VERIFICATIONS
 from parlay.errors import NothingFollows, ParlayError
@@ -76,8 +76,10 @@ class Scheduler:
         widest_chunk: int = 0,
         n_joined: int = 0,
         before_pass: BeforePass = lambda _spans, _exact: None,
+        after_pass: Callable[[], None] = nothing,
     ) -> None:
-        """`widest_chunk`: tokens of a prompt that may be read beside others where that is quick;
+        """`after_pass`: called once a pass, when every sink has been given what it brought.
+        `widest_chunk`: tokens of a prompt that may be read beside others where that is quick;
         `n_joined`: of exact chunks that one pass may hold while nobody decodes."""
         self.target = target
         target.meanwhile = self._meanwhile
@@ -98,6 +100,8 @@ class Scheduler:
         self._n_call = n_batch if together else max(n_batch, n_call)
         self._prompts = Prompts(chunk, n_batch, self._n_call, target.steady)
         self._before_pass = before_pass
+        self._after_pass = after_pass
+        self._said = False  # whether any sink was given something since then
         self._firming = Firming(target, slots, self._is_ready)
         self._unready: Inexact | None = None  # what it said of the last pass
         self._waiting: deque[Sequence] = deque()
@@ -134,9 +138,11 @@ class Scheduler:
         self._admit()
         self.bets.crowded = bool(self._waiting)
         self._make_room()
+        self._close_pass()  # of the last one, should answers have ended since
         for sequences in self._passes():
             self._run([seq for seq in sequences if not seq.done])
             self._retire()
+            self._close_pass()
 
     def _admit(self) -> None:
         while self._waiting:
@@ -197,11 +203,12 @@ class Scheduler:
         for seq in [seq for seq in self._waiting if seq.done]:
             self._waiting.remove(seq)
             seq.retire()
+            self._said = True
 
     def _retire(self) -> None:
         done = [seq for seq in self._active if seq.done]
         if done:
-            self._catch_up()
+            self._tell_all()
         for seq in done:
             self._active.remove(seq)
             self._slots.release(seq.seq_id, seq.tokens[: seq.n_cached], seq.n_firm)
@@ -210,6 +217,7 @@ class Scheduler:
                 self._slots.copying.saw_reading(n_read, seq.first_token - seq.started)
             seq.retire()
             self.bets.finish(seq)  # last: should a proposer fail, nobody waits for this answer
+            self._said = True
 
     def _passes(self) -> list[list[Sequence]]:
         """The passes of one step. Prompts are read apart where exactness asks for one shape."""
@@ -275,7 +283,7 @@ class Scheduler:
         self._begun_s = self.bets.set_out(rounds[0][0].seq) if len(rounds) == 1 else 0.0
         # A first token is waited for: the next pass has a new shape, and takes long to be launched.
         if made.reads_prompt or not self.target.steady:
-            self._catch_up()
+            self._tell_all()
 
     def _meanwhile(self) -> None:
         """While a GPU computes a pass: all that the next one may depend on and this one did not."""
@@ -292,6 +300,20 @@ class Scheduler:
 
     def _catch_up(self) -> None:
         """Tell what the last pass said, once it is learned from."""
+        self._tell_all()
+        self._close_pass()
+
+    def _close_pass(self) -> None:
+        """Every sink has been given all there is."""
+        if not self._said:
+            return
+        self._said = False
+        try:
+            self._after_pass()
+        except Exception as error:
+            self._faults.tell("what was said could not be passed on", error)
+
+    def _tell_all(self) -> None:
         self._learn()
         if self._untold is None:
             return
@@ -306,6 +328,7 @@ class Scheduler:
     def _tell(self, seq: Sequence) -> None:
         """A text that cannot be read ends its answer alone; a pass may be under way, so its cache
         stays as it is."""
+        self._said = True
         try:
             seq.tell()
         except Exception as error:
@@ -581,3 +604,4 @@ class Scheduler:
             seq.finish_early("error", error)
         self._leave_queue()
         self._retire()
+        self._close_pass()

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
-from parlay.decoding.constraint import Constraint
 from parlay.decoding.counts import Counts
 from parlay.decoding.logprobs import TokenLogprob
 from parlay.decoding.reasoning import Reasoning
@@ -83,11 +82,10 @@ class Sequence:
         text: Text,
         ends: frozenset[int],
         sink: Sink,
-        constraint: Constraint | None = None,
     ) -> None:
         self.number = next(_NUMBERS)  # tells it from all others
         self.request = request
-        self.constraint = constraint
+        self.constraint = request.constraint
         self.tokens: list[int] = list(request.prompt)
         self.n_cached = 0  # tokens in the target's cache; kept equal to its length
         self.n_reused = 0  # of the prompt, taken from an earlier turn's cache

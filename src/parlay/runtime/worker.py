@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from parlay.errors import Closed
+from parlay.errors import Closed, ParlayError
 from parlay.runtime.faults import as_parlay
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence
@@ -63,15 +63,9 @@ class Worker:
         """Hand a sequence over; its sink will be called on the worker's thread."""
         self.call(lambda: self._scheduler.add(seq))
 
-    def call(self, function: Callable[[], None]) -> None:
-        """Run something on the worker's thread, between two rounds."""
-        with self._admission:
-            if self._closed.is_set():
-                raise Closed("the engine is closed; open a new one")
-            self._inbox.put(function)
-
-    def ask(self, work: Callable[[], T]) -> Future[T]:
-        """The same, and what came of it, or its error; not done if cancelled in time."""
+    def call(self, work: Callable[[], T]) -> Future[T]:
+        """Run something on the worker's thread, between two rounds; what came of it, or its error.
+        Not done if cancelled in time."""
         done: Future[T] = Future()
 
         def run() -> None:
@@ -79,10 +73,15 @@ class Worker:
                 return
             try:
                 done.set_result(work())
-            except BaseException as error:  # whoever asked gets it, whatever it is
+            except BaseException as error:  # whoever waits for it gets it, whatever it is
+                if not isinstance(error, ParlayError):  # and should nobody wait, it is not lost
+                    log.error("something between two rounds failed: %r", error, exc_info=error)
                 done.set_exception(error)
 
-        self.call(run)
+        with self._admission:
+            if self._closed.is_set():
+                raise Closed("the engine is closed; open a new one")
+            self._inbox.put(run)
         return done
 
     @property

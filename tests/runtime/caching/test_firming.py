@@ -114,7 +114,7 @@ def test_a_turn_after_a_pause_reads_less_and_has_the_bits_of_a_cold_one(engine: 
     (first,) = run(engine, Request(prompt(200), max_tokens=20))
     (second,) = run(engine, Request((*first.tokens, *prompt(60, 5)), max_tokens=150))
     assert second.n_reused == 128
-    engine.ask(lambda: engine._scheduler.tidy(never)).result(SOON)
+    engine.call(lambda: engine._scheduler.tidy(never)).result(SOON)
     assert engine.slots.all[0].n_firm == 384
     turn = Request((*second.tokens, *prompt(30, 7)), max_tokens=12, logprobs=2)
     warm = bits(engine, turn)

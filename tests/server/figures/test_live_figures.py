@@ -146,7 +146,7 @@ benched = server_on("target", runtime__context_size=4096, runtime__controller="f
 def held(server: Running) -> Iterator[None]:
     """The engine makes no round meanwhile."""
     go_on = Event()
-    server.service.engine.ask(partial(go_on.wait, PATIENCE_S))
+    server.service.engine.call(partial(go_on.wait, PATIENCE_S))
     try:
         yield
     finally:

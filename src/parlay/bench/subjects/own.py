@@ -156,7 +156,7 @@ def _limit(stream: Stream, seconds: float) -> Iterator[threading.Event]:
 def on_worker(parlay: Parlay, function: Callable[[], T]) -> T:
     """Run something on the thread that owns the models, and wait for it."""
     try:
-        return parlay.engine.ask(function).result(600)
+        return parlay.engine.call(function).result(600)
     except futures.TimeoutError:
         raise ParlayError("the runtime's worker did not answer within 10 minutes") from None
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
-from parlay.decoding.constraint import Constraint
 from parlay.runtime.engine import Engine
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Piece, Sequence
@@ -46,14 +45,11 @@ class Job:
         self._waiting: asyncio.Future[None] | None = None
         self._timer = self._loop.call_later(time_limit_s, self._expire)
 
-    def start(
-        self, engine: Engine, requests: Seq[Request], constraints: Seq[Constraint | None]
-    ) -> None:
+    def start(self, engine: Engine, requests: Seq[Request]) -> None:
         """Hand every sequence to the worker."""
         try:
-            for index, (request, constraint) in enumerate(zip(requests, constraints, strict=True)):
-                sink = _Sink(self, index)
-                self.sequences.append(engine.submit(request, sink, constraint))
+            for index, request in enumerate(requests):
+                self.sequences.append(engine.submit(request, _Sink(self, index)))
         except Exception:
             self.cancel()
             raise

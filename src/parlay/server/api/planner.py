@@ -44,7 +44,6 @@ class Plan:
 
     endpoint: Endpoint
     requests: tuple[Request, ...]  # one for each answer wanted
-    constraints: tuple[Constraint | None, ...]  # a grammar's state for each of them
     policy: str
     seed: int
     mode: Mode
@@ -142,7 +141,6 @@ class Planner:
         return replace(
             plans[0],
             requests=tuple(request for plan in plans for request in plan.requests),
-            constraints=tuple(one for plan in plans for one in plan.constraints),
             told=self.told(body, "completions"),
         )
 
@@ -243,12 +241,12 @@ class Planner:
                 logprobs=logprobs,
                 expected=expected,
                 memory=body.prompt_cache_key or "",
+                constraint=constraint(),
             )
             for i in range(body.n)
         )
         mode = asked.mode or self._mode
-        constraints = tuple(constraint() for _ in requests)
-        return Plan(facts.endpoint, requests, constraints, wager.policy, seed, mode)
+        return Plan(facts.endpoint, requests, wager.policy, seed, mode)
 
     def _expected(self, body: Options) -> tuple[int, ...]:
         """The tokens of a prediction; what the context cannot hold is not read."""

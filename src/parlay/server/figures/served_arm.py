@@ -139,7 +139,7 @@ class ServedArm:
 
 def on_worker(engine: Engine, function: Callable[[], T], seconds: float) -> T:
     """Run something between two rounds, and wait for it."""
-    asked = engine.ask(function)
+    asked = engine.call(function)
     try:
         return asked.result(seconds)
     except futures.TimeoutError:

@@ -172,7 +172,7 @@ class Service:
         if self._mailbox is None:
             self._mailbox = Mailbox(asyncio.get_running_loop())
         job = Job(self._mailbox, self.deployment.server.request_timeout_s)
-        job.start(self.engine, plan.requests, plan.constraints)
+        job.start(self.engine, plan.requests)
         self._jobs.add(job)
         self.recent.begin(job, Key(plan.policy, self._known_name(model)))
         return job

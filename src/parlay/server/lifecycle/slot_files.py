@@ -95,7 +95,7 @@ class SlotFiles:
         return {"id_slot": slot, "n_erased": n}
 
     async def _on_worker(self, work: Callable[[], T]) -> T:
-        return await asyncio.wrap_future(self._engine.ask(work))
+        return await asyncio.wrap_future(self._engine.call(work))
 
     def _path(self, name: str) -> Path:
         if self._folder is None:

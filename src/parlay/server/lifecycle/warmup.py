@@ -83,7 +83,7 @@ class WarmUp:
 
     def _on_worker(self, step: Step) -> Future[bool]:
         """Whether the step was made: not while an answer is, nor right after one."""
-        return self._engine.ask(partial(self._make, step))
+        return self._engine.call(partial(self._make, step))
 
     def _make(self, step: Step) -> bool:
         if self._engine.active or self._engine.n_waiting or not self._quiet():
