@@ -137,6 +137,24 @@ def test_work_that_ends_is_begun_anew_and_told() -> None:
     assert any("the observed ended" in text for text in told)
 
 
+def test_the_alerts_of_two_kinds_of_work_are_two() -> None:
+    async def main() -> set[str]:
+        alerts = Alerts()
+
+        async def fail() -> None:
+            raise ValueError("again")
+
+        names = ("the one", "the other")
+        tasks = [asyncio.create_task(keep_running(name, fail, alerts)) for name in names]
+        while len(alerts.active) < 2:
+            await asyncio.sleep(0.001)
+        for task in tasks:
+            task.cancel()
+        return set(alerts.active)
+
+    assert asyncio.run(main()) == {"task: the one", "task: the other"}
+
+
 @pytest.mark.parametrize(("n_cut", "well"), [(1, True), (2, False)])
 def test_a_connection_that_is_closed_as_it_is_taken_up_is_not_a_server_that_is_gone(
     n_cut: int, well: bool

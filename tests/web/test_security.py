@@ -19,7 +19,7 @@ from tests.server.running import Running, running
 @pytest.fixture(scope="module")
 def locked(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     keys = tmp_path_factory.mktemp("keys") / "keys.txt"
-    keys.write_text("# ours\nfirst-key\n\nsecond-key\n")
+    keys.write_text("# ours\nfirst-key\n\n  # indented\nsecond-key\n")
     with running(
         target,
         server__api_keys_file=str(keys),
@@ -36,7 +36,7 @@ def test_every_key_opens(locked: Running, key: str) -> None:
     assert locked.client(key).models.list().data
 
 
-@pytest.mark.parametrize("key", ["wrong", "first-ke", "first-key2", "# ours"])
+@pytest.mark.parametrize("key", ["wrong", "first-ke", "first-key2", "# ours", "# indented"])
 def test_other_keys_do_not(locked: Running, key: str) -> None:
     with pytest.raises(AuthenticationError):
         locked.client(key).models.list()
@@ -75,6 +75,9 @@ def test_cors_is_only_for_the_named_origins(locked: Running, server: Running) ->
     ask = {"Access-Control-Request-Method": "POST", "Origin": "https://page.example"}
     allowed = httpx.options(f"{locked.url}/v1/completions", headers=ask)
     assert allowed.headers["access-control-allow-origin"] == "https://page.example"
+    asked = {"Origin": "https://page.example", "Authorization": "Bearer first-key"}
+    shown = httpx.get(f"{locked.url}/v1/models", headers=asked).headers
+    assert "X-Parlay-Warnings" in shown["access-control-expose-headers"]
     other = httpx.options(
         f"{locked.url}/v1/completions", headers={**ask, "Origin": "https://evil.example"}
     )

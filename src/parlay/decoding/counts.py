@@ -99,11 +99,15 @@ class Counts:
     @property
     def acceptance_by_position(self) -> list[float]:
         """P(token j accepted | those before it were), over the rounds that tried position j."""
-        depth = max(self.drafted_at, default=0)
+        depth = max(dict(self.drafted_at), default=0)
         return [_ratio(self.accepted_at[j], self.drafted_at[j]) for j in range(1, depth + 1)]
 
     def as_dict(self) -> dict[str, Any]:
-        """The public JSON form (a promise: see docs/reference/interface.md)."""
+        """The public JSON form (a promise: see docs/reference/interface.md).
+
+        Of what grows by key a copy is read: another thread may be counting.
+        """
+        histogram, windows = dict(self.histogram), dict(self.windows)
         return {
             "generated": self.n_generated,
             "rounds": self.n_rounds,
@@ -113,11 +117,11 @@ class Counts:
             "sequence_acceptance": round(self.sequence_acceptance, 4),
             "draft_share": round(self.draft_share, 4),
             "acceptance_length": round(self.acceptance_length, 4),
-            "accepted_histogram": {str(n): c for n, c in sorted(self.histogram.items())},
+            "accepted_histogram": {str(n): c for n, c in sorted(histogram.items())},
             "acceptance_by_position": [round(a, 4) for a in self.acceptance_by_position],
-            "windows": {str(k): c for k, c in sorted(self.windows.items())},
+            "windows": {str(k): c for k, c in sorted(windows.items())},
             "proposers": dict(self.proposers),
-            "fallbacks": {reason.value: c for reason, c in self.fallbacks.items()},
+            "fallbacks": {reason.value: c for reason, c in dict(self.fallbacks).items()},
             "drafted_ahead": self.n_drafted_ahead,
             "hits": self.n_hits,
             "hidden_ms": round(self.hidden_s * 1e3, 3),

@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from parlay.deployment import Deployment
 from parlay.errors import ParlayError
-from parlay.web import failures
+from parlay.web import failures, unknown
 from parlay.web.admission import Admission
 from parlay.web.browsers import browsers
 from parlay.web.reference import reference
@@ -31,6 +31,7 @@ from parlay.web.supervisor_link import SupervisorLink
 log = logging.getLogger("parlay.server")
 _PAGE_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 _NAME = re.compile(r"([a-z_]+)(?:\.[a-z_0-9]+)*")
+_TOLD_TO_PAGES = (unknown.HEADER, "X-Parlay-Pool", "X-Parlay-Speculative", "X-Parlay-Reason")
 _FIELDS = sorted({*ChatRequest.model_fields, *CompletionRequest.model_fields})
 
 
@@ -80,7 +81,11 @@ def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIR
     )
     if origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=_TOLD_TO_PAGES,
         )
     return app
 

@@ -30,7 +30,8 @@ async def keep_running(name: str, work: Work, alerts: Alerts, first_s: float = _
             problem = f"failed ({type(error).__name__})"
         if asyncio.get_running_loop().time() - began > _LONGEST_S:
             wait_s = first_s
-        alerts.set("task", f"{name} {problem} and begins anew in {wait_s:g} s")
+        kind = f"task: {name}"  # what one of them tells is not over when another goes on
+        alerts.set(kind, f"{name} {problem} and begins anew in {wait_s:g} s")
         await asyncio.sleep(wait_s)
-        alerts.set("task", None)
+        alerts.set(kind, None)
         wait_s = min(2 * wait_s, _LONGEST_S)

@@ -70,7 +70,8 @@ def _read_keys(path: Path) -> list[str]:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         raise DeploymentError(f"server.api_keys_file: {path} cannot be read") from None
-    keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    stripped = (line.strip() for line in lines)
+    keys = [line for line in stripped if line and not line.startswith("#")]
     if not keys:
         raise DeploymentError(f"server.api_keys_file: {path} holds no key; write one a line")
     return keys

@@ -8,6 +8,7 @@ import threading
 import time
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from parlay.decoding.counts import Counts
 from parlay.deployment import Deployment
 from parlay.server.figures.observer import Recent
 from parlay.server.lifecycle.monitor import Monitor
@@ -225,3 +227,28 @@ def test_a_high_share_of_plain_rounds_raises_an_alert(target: Path) -> None:
         found = httpx.get(f"{server.url}/metrics/speculative").json()
         assert "fallback_share" in [alert["kind"] for alert in found["alerts"]]
         assert samples(server)["parlay_alerts_total|fallback_share"] == 1
+
+
+def test_counts_are_told_while_they_grow() -> None:
+    """The engine's thread goes on counting: nobody who reads sees a table change under him."""
+    counts = Counts()
+    stop = threading.Event()
+
+    def grow() -> None:
+        for n in count():
+            if stop.is_set():
+                return
+            counts.histogram[n] += 1
+            counts.windows[n] += 1
+            if n % 2000 == 0:
+                counts.histogram.clear()
+                counts.windows.clear()
+
+    growing = threading.Thread(target=grow)
+    growing.start()
+    try:
+        for _ in range(300):
+            counts.as_dict()
+    finally:
+        stop.set()
+        growing.join()

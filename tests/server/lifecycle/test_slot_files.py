@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,31 @@ def test_a_wrong_name_or_slot_is_told_in_one_line(
     answer = post(server, path, body)
     assert answer.status_code == 400
     assert said in answer.json()["error"]["message"]
+
+
+def test_a_name_is_as_long_as_its_bytes(server: Running) -> None:
+    """128 of these letters are 512 bytes, more than a file's name may have."""
+    answer = post(server, "/slots/0?action=save", {"filename": "\U00020000" * 128})
+    assert answer.status_code == 400
+    assert "128 bytes at most" in answer.json()["error"]["message"]
+
+
+def test_of_two_keys_that_save_one_name_at_once_one_has_it(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    keys = {"server__api_keys": ("one", "two"), "server__slot_save_path": str(tmp_path)}
+    with running(tiny_llama, runtime__slots=2, **keys) as server, ThreadPoolExecutor(2) as pool:
+        for key in ("one", "two"):
+            complete(server, f"{key} said {PROMPT}", key)
+        for n in range(8):
+            body = {"filename": f"race-{n}.bin"}
+
+            def save(key: str, body: Any = body) -> list[int]:
+                paths = [f"/slots/{slot}?action=save" for slot in (0, 1)]
+                return [post(server, path, body, key).status_code for path in paths]
+
+            codes = list(pool.map(save, ("one", "two")))
+            assert [200 in each for each in codes].count(True) == 1  # a slot is one key's
 
 
 def test_an_unknown_action_is_refused(server: Running) -> None:

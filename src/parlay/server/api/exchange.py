@@ -61,7 +61,11 @@ class Exchange:
         self._plan = plan
         self._stream = stream
         self._job: Job = service.begin(plan, model)
-        self._reply = reply(self._job)
+        try:
+            self._reply = reply(self._job)
+        except BaseException:
+            self._job.cancel()  # nobody would ever read what it goes on to make
+            raise
         self._headers = unknown.header(plan.told)
         self._last = perf_counter()
 

@@ -71,8 +71,8 @@ class _Collector(Collector):
             "verify": observer.verify_s,
             "overhead": observer.overhead_s,
         }
-        fallbacks = {reason.value: n for reason, n in counts.fallbacks.items()}
-        seconds = {reason.value: s for reason, s in counts.fallback_s.items()}
+        fallbacks = {reason.value: n for reason, n in dict(counts.fallbacks).items()}
+        seconds = {reason.value: s for reason, s in dict(counts.fallback_s).items()}
         for name, text, label, values in (
             ("position_drafted", "Drafts that reached a position.", "position", counts.drafted_at),
             ("position_accepted", "Accepted there.", "position", counts.accepted_at),

@@ -22,6 +22,7 @@ from parlay.runtime.engine import Engine
 from parlay.web.failures import Failure
 
 T = TypeVar("T")
+_MOST_NAME = 128  # bytes
 
 
 def check_slot_folder(folder: Path) -> None:
@@ -51,17 +52,22 @@ class SlotFiles:
         self._engine = engine
         self._folder = folder
         self._most_bytes = most_bytes
+        # Whose a name is, what is there already and the writing are one step: two who save at once
+        # under one name, or into the last of the room, come one after the other.
+        self._saving = asyncio.Lock()
 
     async def save(self, slot: int, name: str, owner: str) -> dict[str, Any]:
         """Write what a slot holds."""
         started, path = perf_counter(), self._path(name)
-        self._check_owner(path, owner)
+        await asyncio.to_thread(self._check_owner, path, owner)  # before anything is copied
         kept = await self._on_worker(lambda: self._engine.slots.copy(slot, owner))
         saved = cast(SavedSequence, kept.saved)
         made_with, firm_with = await self._on_worker(self._made_with)
         tokens = tuple(kept.tokens)
         file = SequenceFile(made_with, owner, tokens, saved, kept.n_firm, firm_with)
-        n = await asyncio.to_thread(self._write, file, path)
+        async with self._saving:
+            await asyncio.to_thread(self._check_owner, path, owner)
+            n = await asyncio.to_thread(self._write, file, path)
         return {
             "id_slot": slot,
             "filename": name,
@@ -101,8 +107,11 @@ class SlotFiles:
         if self._folder is None:
             raise BadRequest("this server saves no slots; set server.slot_save_path to a folder")
         plain = name and all(c.isalnum() or c in "._-" for c in name) and not name.startswith(".")
-        if not plain or len(name) > 128:
-            raise BadRequest("the filename may have letters, digits and . _ - (128 at most)")
+        # File systems count bytes, 255 of them, and writing needs some for a name of its own.
+        if not plain or len(name.encode()) > _MOST_NAME:
+            raise BadRequest(
+                f"the filename may have letters, digits and . _ - ({_MOST_NAME} bytes at most)"
+            )
         return self._folder / name
 
     def _check_owner(self, path: Path, owner: str) -> None:
