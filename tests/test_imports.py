@@ -25,7 +25,7 @@ LEVELS = (
     ("hub", "timing"),
     ("proposers", "control", "replay", "pairing", "planning", "fleet"),
     ("llama", "decoding", "reading", "chat"),
-    ("errors", "option_types", "store", "models"),
+    ("errors", "ask", "option_types", "store", "models"),
 )
 LEVEL = {part: n for n, parts in enumerate(LEVELS) for part in parts}
 # Modules of the package itself that belong to no part yet, and where they stand.
