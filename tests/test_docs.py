@@ -17,6 +17,7 @@ import typer
 from parlay.cli.main import app
 from parlay.deployment import Deployment
 from parlay.runtime.startup.load_settings import LoadSettings
+from parlay_train.cli import app as trainer
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("docs", "examples", "benchmarks", "community", "src/parlay/drafters")
@@ -35,7 +36,8 @@ SOURCES = "\n".join(
     for path in ([ROOT / folder] if (ROOT / folder).is_file() else (ROOT / folder).rglob("*"))
     if path.is_file() and path.suffix in (".py", ".yaml", "")
 )
-COMMANDS = typer.main.get_command(app)
+COMMANDS: Any = typer.main.get_command(app)
+COMMANDS.commands["train"] = typer.main.get_command(trainer)  # another distribution's verb
 CODE = re.compile(r"^```[a-z]*\n(.*?)^```|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
 
 

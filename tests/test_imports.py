@@ -18,12 +18,12 @@ SRC = Path(__file__).parents[1] / "src" / "parlay"
 # A part may import parts further down and its neighbours, never one further up.
 LEVELS = (
     ("cli",),
-    ("gateway", "server", "bench", "results", "training", "rendering", "tuning"),
+    ("gateway", "server", "bench", "results", "rendering", "tuning"),
     ("web",),
     ("parlay",),  # the Python interface, parlay/parlay.py
     ("runtime",),
     ("hub", "timing"),
-    ("proposers", "control", "replay", "pairing", "planning", "fleet"),
+    ("proposers", "control", "replay", "pairing", "planning"),
     ("llama", "decoding", "reading", "chat"),
     ("errors", "ask", "option_types", "store", "models"),
 )

@@ -38,14 +38,14 @@ from benchmarks.drafters import trainings
 from parlay.errors import ParlayError
 from parlay.hub.resolving import resolve_drafter
 from parlay.llama.facts import read_facts
-from parlay.training.corpus import Corpus
-from parlay.training.distill import export_all, train
-from parlay.training.start import Start, read_start
-from parlay.training.student_shape import StudentShape, preset
-from parlay.training.trainer import LEARNING_RATE, START_LEARNING_RATE, Recipe, TrainingProgress
-from parlay.training.writers import WritingJob, write
-from parlay.training.writing import WritingSettings
-from parlay.training.writing_prompts import Shares
+from parlay_train.corpus import Corpus
+from parlay_train.distill import export_all, train
+from parlay_train.start import Start, read_start
+from parlay_train.student_shape import StudentShape, preset
+from parlay_train.trainer import LEARNING_RATE, START_LEARNING_RATE, Recipe, TrainingProgress
+from parlay_train.writers import WritingJob, write
+from parlay_train.writing import WritingSettings
+from parlay_train.writing_prompts import Shares
 
 MAX_FILES = 8
 

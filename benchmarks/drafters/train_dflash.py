@@ -24,9 +24,9 @@ import parlay  # noqa: F401 - before PyTorch, which helps some GPU builds; LD_PR
 import torch
 
 from benchmarks.drafters import trainings
-from parlay.training.block.block_distill import BlockSettings, export_blocks, train_blocks
-from parlay.training.block.block_shape import BlockPreset, block_preset
-from parlay.training.trainer import Recipe, TrainingProgress
+from parlay_train.block.block_distill import BlockSettings, export_blocks, train_blocks
+from parlay_train.block.block_shape import BlockPreset, block_preset
+from parlay_train.trainer import Recipe, TrainingProgress
 
 
 def main() -> int:
@@ -64,7 +64,7 @@ def _train_one(args: argparse.Namespace) -> int:
         watch,
         say,
     )
-    facts = {"distilled for": args.target.name, "made by": "parlay distill --kind dflash"}
+    facts = {"distilled for": args.target.name, "made by": "parlay train --kind dflash"}
     for file_type in trainings.FILE_TYPES:
         path = args.work / f"{name}-{file_type}.gguf"
         export_blocks(path, args.target, student, trained.head_rows, file_type, facts)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.shared.arguments import parser_of
-from parlay.training.trainer import Recipe
+from parlay_train.trainer import Recipe
 
 FILE_TYPES = ("q4_0", "q8_0", "f16")
 PART_BYTES = 15 << 20

@@ -30,7 +30,7 @@ from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.runtime.caching.joints import Joints
 from parlay.runtime.caching.turn_marks import marks_of
-from parlay.training.frame import Template
+from parlay_train.frame import Template
 
 PAIRS = ("f16,f16,usual", "f16,f16", "bf16,f16", "q8_0,f16")
 ROWS = (1, 3)

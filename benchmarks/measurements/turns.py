@@ -24,7 +24,7 @@ from parlay.hub.resolving import resolve_model
 from parlay.llama.settings import ContextSettings
 from parlay.runtime.engine import Engine
 from parlay.runtime.startup.engine_settings import EngineSettings
-from parlay.training.frame import ScoreFrame, Template
+from parlay_train.frame import ScoreFrame, Template
 
 # Tokens that each turn adds.
 CHAT = (300, *[440] * 5)

@@ -20,7 +20,6 @@ from parlay.cli import (
     bench,
     chat,
     deploy,
-    distill,
     doctor,
     generate,
     models,
@@ -33,6 +32,7 @@ from parlay.cli import (
     serve,
     submit,
     top,
+    train,
     tune,
 )
 from parlay.cli import map as map_
@@ -57,7 +57,7 @@ for verb in (
     ab,
     plan,
     pair,
-    distill,
+    train,
     profile,
     doctor,
     deploy,

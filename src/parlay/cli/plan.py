@@ -17,11 +17,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from parlay.cli import plan_concurrency
 from parlay.cli.machine_options import NO_MACHINE_OPTIONS, MachineOptions
 from parlay.cli.option_groups import with_groups
 from parlay.cli.options import Json, PlacingOptions
-from parlay.fleet.sizing import Goals
 from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.parlay import parse_draft
@@ -48,11 +46,6 @@ EXAMPLE = """
 Example: parlay plan target.gguf --draft drafter.gguf --context-size 8192 --gpu-gb 24
 
 Exit code 0: it fits; 1: it does not, and what would is shown.
-
-With --concurrency: how the speed-up falls as streams share the machine, and with --log how many
-machines are needed with and without speculation: parlay plan --concurrency --costs gpu-27b-q5_0
---acceptance 0.7 --log requests.jsonl --ttft-goal 500 --tpot-goal 40. Exit code 1: it never pays, or
-the goals cannot be kept.
 """
 _BAR = 40
 _COLOURS = {
@@ -120,45 +113,7 @@ class MemoryOptions(PlacingOptions):
         return machine.placed(ModelSettings(layers, mmap=self.mmap))
 
 
-@dataclass(frozen=True, slots=True)
-class ConcurrencyOptions:
-    """What is asked of many streams."""
-
-    costs: Annotated[
-        str | None, typer.Option(help="Cost table: a file or a shipped name; else measured.")
-    ] = None
-    proposer: Annotated[
-        str | None, typer.Option(help="Odds as recorded: ngram, suffix, model, pruned.")
-    ] = None
-    acceptance: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Odds: this share at every position.")
-    ] = None
-    log: Annotated[Path | None, typer.Option(help="Request log, JSON lines.")] = None
-    ttft_goal: Annotated[
-        float | None, typer.Option(min=0.001, help="Milliseconds to the first token, p95.")
-    ] = None
-    tpot_goal: Annotated[
-        float | None, typer.Option(min=0.001, help="Milliseconds for each further token, p95.")
-    ] = None
-    times: Annotated[float, typer.Option(min=0.001, help="So many times the log's traffic.")] = 1.0
-    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 0
-
-    def question(self, target: str, memory: MemoryOptions) -> plan_concurrency.Question:
-        return plan_concurrency.Question(
-            target,
-            next(iter(memory.drafters), None),
-            memory.slots,
-            self.costs,
-            self.proposer,
-            self.acceptance,
-            self.log,
-            Goals(self.ttft_goal, self.tpot_goal),
-            self.times,
-            self.seed,
-        )
-
-
-_MEMORY, _STREAMS = MemoryOptions(), ConcurrencyOptions()
+_MEMORY = MemoryOptions()
 
 
 def register(app: typer.Typer) -> None:
@@ -172,19 +127,12 @@ def plan(
     target: Annotated[str, typer.Argument(help="GGUF file, or default.")] = "default",
     memory: MemoryOptions = _MEMORY,
     table: Annotated[bool, typer.Option(help="Public shapes at 12 to 48 GB, in Markdown.")] = False,
-    concurrency: Annotated[
-        bool, typer.Option("--concurrency", help="What batch does to the bet.")
-    ] = False,
-    streams: ConcurrencyOptions = _STREAMS,
     json_output: Json = False,
     machine: MachineOptions = NO_MACHINE_OPTIONS,
 ) -> None:
     """Plan the memory of a target and its drafter."""
     if table:
         typer.echo(public.markdown_table(4096 if memory.size == "auto" else memory.size))
-    elif concurrency:
-        if not plan_concurrency.answer(streams.question(target, memory), json_output, _say):
-            raise typer.Exit(1)
     else:
         _plan_memory(resolve_model(target), memory, machine, json_output)
 

@@ -18,7 +18,6 @@ from parlay.control.prices.curve import MAX_ROWS
 from parlay.control.survival import Survival
 from parlay.decoding.span import Passes
 from parlay.errors import BadRequest
-from parlay.fleet.exact_rows import ExactRows
 from parlay.llama import library
 from parlay.llama.context import Context
 from parlay.llama.kernels import PROMPT_ROWS
@@ -27,6 +26,7 @@ from parlay.runtime.exact.class_choice import Price, Valuation, Worth
 from parlay.runtime.exact.class_prices import class_prices
 from parlay.runtime.exact.class_probe import probe, reaches, still_holds
 from parlay.runtime.exact.composition import Rate
+from parlay.runtime.exact.exact_rows import ExactRows
 from parlay.runtime.exact.exactness import SINGLE, ExactClass, joined_name, pinned_pair
 from parlay.runtime.exact.joined_probe import N_JOINED, joins
 from parlay.runtime.startup.engine_settings import EngineSettings

@@ -1,4 +1,0 @@
-"""Make a drafter for a target out of nothing but the target (extra `train`).
-
-The target writes text, a small model learns its distributions, and the result is a GGUF.
-"""
