@@ -12,6 +12,8 @@ import os
 import signal
 import ssl
 import tempfile
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -105,6 +107,30 @@ def certificates_read_once() -> Iterator[None]:
         yield
 
 
+# Threads that outlive a test although it left nothing behind: those of a server's event loop and of
+# libraries, which are ended by whoever began them.
+_LASTING = ("AnyIO worker thread", "asyncio_", "ThreadPoolExecutor", "pydev", "tqdm")
+
+
+@pytest.fixture(autouse=True)
+def threads_are_joined() -> Iterator[None]:
+    """A thread that a test began ends with it, or fails it; not a later one."""
+    before = set(threading.enumerate())
+    yield
+    end = time.monotonic() + PATIENCE_S / 10
+    while (left := _begun_since(before)) and time.monotonic() < end:
+        left[0].join(0.05)
+    assert not left, f"threads were left running: {', '.join(t.name for t in left)}"
+
+
+def _begun_since(before: set[threading.Thread]) -> list[threading.Thread]:
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and not thread.name.startswith(_LASTING)
+    ]
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tiny-models")
@@ -181,21 +207,19 @@ def _requantise_once(src: Path, dst: Path, ftype: str) -> None:
         tiny_models.requantise(src, Path(folder) / dst.name, ftype).replace(dst)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--gc-each",
-        action="store_true",
-        help="collect garbage after each test: what it left open is its own failure",
-    )
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    distribution.longest_first(items)
+    distribution.heaviest_first(items)
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: looking through it after each test would take half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> distribution.Shares | None:
-    """Instead of whole files, the ones with the most tests first."""
+    """Whole files, but for some that are cut into their parameters."""
     if config.getoption("dist") != "loadfile":
         return None
     config.option.loadscopereorder = False
@@ -203,10 +227,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> distribution
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """An unclosed thing warns when it is collected: here, not in some later test."""
-    if item.config.getoption("--gc-each"):
-        gc.collect()
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """An unclosed thing warns when it is collected: here, so that it is its own test's failure.
+
+    What is still there after the last test of a file is not looked at again: so this stays quick.
+    """
+    gc.collect()
+    if nextitem is None or nextitem.path != item.path:
+        gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

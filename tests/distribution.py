@@ -1,11 +1,9 @@
-"""Which worker runs which tests, and in what order: the longest first, so that none is left alone.
+"""Which worker runs which tests, and in what order: real weights first, so that none is left alone.
 
 Knows names of files, not what they test.
 """
 
 from __future__ import annotations
-
-from collections import Counter
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -24,16 +22,10 @@ def share_of(nodeid: str) -> str:
     return f"{file} {test.partition('[')[2]}" if file in APART else file
 
 
-def longest_first(items: list[pytest.Item]) -> None:
-    """Files on real weights, then those with the most tests. The same in every worker."""
-    n_tests = Counter(file_of(item.nodeid) for item in items)
+def heaviest_first(items: list[pytest.Item]) -> None:
+    """Files on real weights, then all others as they come. The same in every worker."""
     heavy = {file_of(item.nodeid) for item in items if item.get_closest_marker("weights")}
-
-    def place(item: pytest.Item) -> tuple[bool, int, str]:
-        file = file_of(item.nodeid)
-        return file not in heavy, -n_tests[file], file
-
-    items.sort(key=place)
+    items.sort(key=lambda item: file_of(item.nodeid) not in heavy)
 
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types

@@ -30,7 +30,6 @@ LEVELS = (
 LEVEL = {part: n for n, parts in enumerate(LEVELS) for part in parts}
 # Modules of the package itself that belong to no part yet, and where they stand.
 PLACED = {
-    "testing": "proposers",
     "deployment": "web",
     "routing": "runtime",
     "upstreams": "runtime",
@@ -173,7 +172,7 @@ def test_decoding_needs_nothing_but_numpy() -> None:
 
 
 def test_nothing_in_the_package_leans_on_the_scripted_models() -> None:
-    assert [found.where for found in IMPORTS if found.module == "parlay.testing"] == []
+    assert [found.where for found in IMPORTS if found.module == "tests.scripted"] == []
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,23 @@ OTHER_SIZE = Vocabulary((*MERGES, "o u", "Ġ w", "i s"))
 OTHER_TEXTS = Vocabulary((*MERGES[:-3], "o u", "Ġ w", "i s"))
 
 
+@dataclass(frozen=True)
+class GapVocabulary(Vocabulary):
+    """With marks around a gap: any tokens will do."""
+
+    marks: tuple[tuple[str, int], ...] = (
+        ("fim_pre", 40), ("fim_suf", 41), ("fim_mid", 42), ("fim_sep", 43),
+    )  # fmt: skip
+
+    def write(self, writer: gguf.GGUFWriter) -> None:
+        super().write(writer)
+        for name, token in self.marks:
+            writer.add_uint32(f"tokenizer.ggml.{name}_token_id", token)
+
+
+GAP_VOCABULARY = GapVocabulary()
+
+
 def _byte_letters() -> list[str]:
     """The printable letter that stands for each byte in byte-level BPE."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]

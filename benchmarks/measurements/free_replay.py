@@ -60,7 +60,7 @@ from parlay.runtime.request import Request
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence as Answer
 from parlay.runtime.structured.grammar import Grammars
-from parlay.testing import ScriptedModel
+from tests.scripted import ScriptedModel
 
 SUITES: Final = {"structured-24": SKELETON, "edits-16": PREDICTION}
 CONTEXT: Final = 4096

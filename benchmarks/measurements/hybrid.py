@@ -58,7 +58,7 @@ from parlay.runtime.sequence import Piece
 from parlay.runtime.sequence import Sequence as Answering
 from parlay.runtime.startup.engine_settings import EngineSettings
 from parlay.runtime.startup.snapshots import wanted_files
-from parlay.testing import RecordedProposer
+from tests.scripted import RecordedProposer
 
 GREEDY = Sampling(temperature=0.0)
 TOPICS = (

@@ -63,7 +63,7 @@ from parlay.runtime.padding import Padding
 from parlay.runtime.request import Mode, Request
 from parlay.runtime.scheduler import Scheduler
 from parlay.runtime.sequence import Sequence as Answer
-from parlay.testing import ScriptedModel
+from tests.scripted import ScriptedModel
 
 CONTEXT = 2048
 WORDS = 1500  # of the scripted text: so few that pairs of them come again

@@ -14,7 +14,7 @@ from parlay.decoding.masked import Masked, masked, prepare
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.verification import coupled
 from parlay.errors import BadRequest
-from parlay.testing import LaxConstraint
+from tests.scripted import LaxConstraint
 
 N = 16
 DRAWN = Sampling(temperature=0.9, top_p=0.8, seed=3)

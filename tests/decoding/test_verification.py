@@ -25,8 +25,8 @@ from parlay.decoding.verification import (
     rejection,
     residual,
 )
-from parlay.testing import hashed_logits
 from tests.calls import python_calls
+from tests.scripted import hashed_logits
 
 N_VOCAB = 6
 TARGET = cache(hashed_logits(N_VOCAB, spread=1.2, seed=1))

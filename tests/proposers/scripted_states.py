@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from parlay.decoding.span import Span
 from parlay.decoding.states import Fed, Listener, States
 from parlay.errors import DecodeError
-from parlay.testing import Logits, ScriptedModel
+from tests.scripted import Logits, ScriptedModel
 
 MASK = 31
 

@@ -17,7 +17,7 @@ from parlay.proposers.ahead import THREAD, DraftAhead
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.proposer import Ask, Further
-from parlay.testing import ScriptedModel, hashed_logits
+from tests.scripted import ScriptedModel, hashed_logits
 
 N_VOCAB = 16
 LOGITS = hashed_logits(N_VOCAB)

@@ -26,8 +26,8 @@ from parlay.proposers import draft_model
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits, confidence
 from parlay.proposers.proposer import Ask, KeepGoing
-from parlay.testing import Logits, ScriptedModel, hashed_logits
 from tests import tiny_models
+from tests.scripted import Logits, ScriptedModel, hashed_logits
 
 N_VOCAB = 16
 LOGITS = hashed_logits(N_VOCAB)

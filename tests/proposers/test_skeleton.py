@@ -10,7 +10,7 @@ from parlay.decoding.constraint import Forced
 from parlay.decoding.spacing import Spacing
 from parlay.proposers.proposer import Ask
 from parlay.proposers.skeleton import SkeletonProposer
-from parlay.testing import LaxConstraint
+from tests.scripted import LaxConstraint
 
 TEXT = '{\n  "a": 1,'
 

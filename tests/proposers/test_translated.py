@@ -18,8 +18,8 @@ from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.proposer import Ask
 from parlay.proposers.translated import Encoder, TranslatedProposer, _whole
-from parlay.testing import LaxConstraint
 from tests import tiny_models
+from tests.scripted import LaxConstraint
 
 END = 0
 

@@ -25,8 +25,8 @@ from parlay.runtime.exact.exactness import ExactClass
 from parlay.runtime.padding import Padding
 from parlay.runtime.request import Mode, Request
 from parlay.runtime.scheduler import Scheduler
-from parlay.runtime.sequence import Piece, Sequence
-from parlay.testing import ScriptedModel, ScriptedProposer, hashed_logits
+from parlay.runtime.sequence import Piece, Sequence, Sink
+from tests.scripted import ScriptedModel, ScriptedProposer, hashed_logits
 
 N_VOCAB = 32
 LOGITS = hashed_logits(N_VOCAB)
@@ -132,11 +132,14 @@ class Rig:
         self.target.decode = watched  # type: ignore[method-assign]
 
     def add(self, request: Request, constraint: Constraint | None = None) -> Sequence:
-        request = replace(request, constraint=constraint)
-        seq = Sequence(request, Letters(), self._ends, self._take)
+        seq = self.sequence(replace(request, constraint=constraint), self._take)
         self.pieces[seq] = []
         self.scheduler.add(seq)
         return seq
+
+    def sequence(self, request: Request, sink: Sink) -> Sequence:
+        """An answer whose pieces go elsewhere; whoever makes it adds it."""
+        return Sequence(request, Letters(), self._ends, sink)
 
     def _take(self, seq: Sequence, pieces: object) -> None:
         self.pieces[seq].extend(pieces)  # type: ignore[arg-type]

@@ -30,9 +30,9 @@ from parlay.proposers.proposer import Ask
 from parlay.runtime import scheduler as scheduling
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import Sequence as Answering
-from parlay.testing import Logits, ScriptedModel
 from tests import tiny_models
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig, let_them_draft_ahead, plain
+from tests.scripted import Logits, ScriptedModel
 
 PROMPT = (1, 2, 3, 4, 5)
 REQUEST = Request(PROMPT, max_tokens=20)

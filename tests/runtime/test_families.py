@@ -15,9 +15,9 @@ from parlay.llama.facts import read_facts
 from parlay.llama.undo import Rollback
 from parlay.runtime.engine import Engine
 from parlay.runtime.request import Request
-from parlay.testing import RecordedProposer
 from tests import tiny_drafters, tiny_models
 from tests.runtime.test_engine import run, settings
+from tests.scripted import RecordedProposer
 
 WINDOWS = (1, 3, 7)
 GREEDY = Sampling(temperature=0.0)

@@ -18,8 +18,8 @@ from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
 from parlay.errors import BadRequest, DecodeError, ParlayError
 from parlay.runtime.request import Request
-from parlay.testing import LaxConstraint, ScriptedProposer
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
+from tests.scripted import LaxConstraint, ScriptedProposer
 
 PROMPT = (1, 2, 3, 4, 5)
 HONEST = [Request((*PROMPT, i), max_tokens=20) for i in range(3)]

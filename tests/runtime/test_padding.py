@@ -15,8 +15,8 @@ from parlay.decoding.span import Span
 from parlay.runtime.caching.slots import Slots
 from parlay.runtime.padding import Padding
 from parlay.runtime.request import Request
-from parlay.testing import ScriptedModel
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
+from tests.scripted import ScriptedModel
 
 
 class Alternating(FixedWindow):

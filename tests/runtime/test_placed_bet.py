@@ -15,8 +15,8 @@ from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.proposer import Proposer
 from parlay.runtime.request import Request, Verification
-from parlay.testing import ScriptedModel
 from tests.runtime.rig import N_VOCAB, Rig, exact_class
+from tests.scripted import ScriptedModel
 
 SIZE, RARE = 512, 0.25
 ANY = exact_class(*range(1, 17), prompts=True)

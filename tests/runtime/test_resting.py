@@ -23,9 +23,9 @@ from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.proposer import Proposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime.request import Request
-from parlay.testing import ScriptedModel
 from tests.proposers.scripted_states import MASK, BlockDrafter, states_of
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig
+from tests.scripted import ScriptedModel
 
 N_TOKENS = 60
 

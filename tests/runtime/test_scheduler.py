@@ -31,8 +31,8 @@ from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime.exact.exactness import Inexact
 from parlay.runtime.request import Request
 from parlay.runtime.sequence import KEPT_ROUNDS, Piece, Sequence
-from parlay.testing import LaxConstraint, ScriptedModel, ScriptedProposer
 from tests.runtime.rig import LOGITS, N_VOCAB, Letters, Rig, exact_class, plain, whole_class
+from tests.scripted import LaxConstraint, ScriptedModel, ScriptedProposer
 
 PROMPT = (1, 2, 3, 4, 5)
 SAMPLINGS = st.sampled_from(

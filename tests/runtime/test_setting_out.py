@@ -15,9 +15,9 @@ from parlay.proposers.proposer import Ask
 from parlay.runtime import bets as betting
 from parlay.runtime import scheduler as scheduling
 from parlay.runtime.request import Request
-from parlay.testing import ScriptedModel
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig
 from tests.runtime.rig import plain as plain_text
+from tests.scripted import ScriptedModel
 
 REQUEST = Request((1, 2, 3, 4, 5), max_tokens=16)
 

@@ -18,8 +18,8 @@ from parlay.proposers.proposer import Proposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.runtime.exact.exactness import ExactClass
 from parlay.runtime.request import Mode, Request
-from parlay.testing import ScriptedModel, ScriptedProposer
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig, exact_class
+from tests.scripted import ScriptedModel, ScriptedProposer
 
 BASE, WIDE = exact_class(3, 4), exact_class(*range(9, 17))
 SIZE, PERIOD = 512, 13

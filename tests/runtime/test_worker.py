@@ -19,8 +19,8 @@ from parlay.runtime.request import Request
 from parlay.runtime.sequence import Piece
 from parlay.runtime.sequence import Sequence as Answering
 from parlay.runtime.worker import Worker
-from parlay.testing import ScriptedProposer
 from tests.runtime.rig import LOGITS, Letters, Rig, plain
+from tests.scripted import ScriptedProposer
 from tests.serving import PATIENCE_S
 
 PROMPT = (1, 2, 3)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.curve import MAX_ROWS
 from parlay.decoding.span import Span
-from parlay.testing import ScriptedModel
 from parlay.timing.batches import BatchPlan, batch_shapes, measure_batches
 from parlay.timing.shape_runs import TimedShape, time_shapes
+from tests.scripted import ScriptedModel
 
 Rule = Callable[[int, int, bool], float]  # sequences, rows of all, whether the shape changed
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from parlay.decoding.span import Span
 from parlay.errors import DecodeError
-from parlay.testing import ScriptedModel, hashed_logits
 from parlay.timing.both import measure_both
+from tests.scripted import ScriptedModel, hashed_logits
 
 LOGITS = hashed_logits(16)
 

@@ -11,8 +11,8 @@ from parlay.control.prices.undoing import FOR_NOTHING
 from parlay.decoding.span import Span
 from parlay.errors import BadRequest
 from parlay.runtime.exact.class_probe import probe
-from parlay.testing import ScriptedModel, hashed_logits
 from parlay.timing.measuring import Stopwatch, measure, measure_drafter
+from tests.scripted import ScriptedModel, hashed_logits
 
 
 class Clock:

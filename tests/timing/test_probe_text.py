@@ -7,8 +7,8 @@ from pathlib import Path
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.testing import ScriptedModel, hashed_logits
 from parlay.timing.probe_text import real_tokens
+from tests.scripted import ScriptedModel, hashed_logits
 
 
 def test_a_model_reads_a_page_of_real_text(tiny_llama: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from parlay.decoding.span import Span
-from parlay.testing import ScriptedModel, hashed_logits
 from parlay.timing.shape_runs import TimedShape, time_shapes
 from parlay.timing.window_passes import time_passes, warm_up
+from tests.scripted import ScriptedModel, hashed_logits
 
 
 def test_passes_are_timed_shape_by_shape_and_leave_nothing_behind() -> None:

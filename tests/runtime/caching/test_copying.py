@@ -10,8 +10,8 @@ import pytest
 from parlay.runtime.caching.copying import Copying
 from parlay.runtime.caching.prompt_cache import PromptCache
 from parlay.runtime.caching.slots import Slots
-from parlay.testing import SavedText, ScriptedModel
 from tests.runtime.rig import LOGITS
+from tests.scripted import SavedText, ScriptedModel
 
 A, B, C = list(range(100)), list(range(200, 300)), list(range(400, 500))
 

@@ -14,11 +14,11 @@ from parlay.runtime.caching.joints import Joints
 from parlay.runtime.caching.slots import Slots
 from parlay.runtime.engine import Engine
 from parlay.runtime.request import Request
-from parlay.testing import ScriptedModel
 from tests import tiny_models
 from tests.runtime.rig import LOGITS
 from tests.runtime.test_earned import EXACT, bits, prompt
 from tests.runtime.test_engine import SOON, run, settings
+from tests.scripted import ScriptedModel
 
 CHUNK = 8
 TEXT = list(range(3, 29))

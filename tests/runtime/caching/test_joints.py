@@ -15,8 +15,8 @@ from parlay.runtime.caching import joints as module
 from parlay.runtime.caching.joints import Joints
 from parlay.runtime.caching.turn_marks import TurnMarks
 from parlay.runtime.request import Mode, Request
-from parlay.testing import ScriptedModel
 from tests.runtime.rig import LOGITS, N_VOCAB, Rig
+from tests.scripted import ScriptedModel
 
 SIZE, CHUNK, DEEP, ROWS = 256, 8, 96, 4
 OPEN, END, USER, US = 1, 2, 5, 6

@@ -10,8 +10,8 @@ from parlay.decoding.span import Span, common_prefix
 from parlay.errors import DecodeError
 from parlay.runtime.caching.prompt_cache import PromptCache
 from parlay.runtime.caching.slots import Slots
-from parlay.testing import ScriptedModel
 from tests.runtime.rig import LOGITS, N_VOCAB
+from tests.scripted import ScriptedModel
 
 
 def make(n: int) -> Slots:

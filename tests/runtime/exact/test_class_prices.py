@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from parlay.decoding.span import Span
 from parlay.runtime.exact.class_prices import class_prices, wanted
-from parlay.testing import ScriptedModel, hashed_logits
 from tests.runtime.rig import exact_class
+from tests.scripted import ScriptedModel, hashed_logits
 
 CLASSES = [exact_class(1, 2, 3), exact_class(4), exact_class(8, 12, 16)]
 

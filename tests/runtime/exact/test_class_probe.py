@@ -17,7 +17,7 @@ from parlay.runtime.exact.class_probe import Probe, probe, reaches, still_holds
 from parlay.runtime.exact.exactness import ExactClass
 from parlay.runtime.exact.walking import Budget, Walker
 from parlay.runtime.exact.whole_probe import WholeProbe
-from parlay.testing import ScriptedModel, hashed_logits
+from tests.scripted import ScriptedModel, hashed_logits
 
 LOGITS = hashed_logits(16)
 MAX_ROWS = 17

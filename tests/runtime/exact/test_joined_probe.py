@@ -17,8 +17,8 @@ from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.parlay import Parlay
 from parlay.runtime.exact import joined_probe
 from parlay.runtime.exact.joined_probe import N_JOINED, joins
-from parlay.testing import ScriptedModel
 from tests.runtime.rig import LOGITS, N_VOCAB
+from tests.scripted import ScriptedModel
 
 CHUNK = 128
 needs_choice = pytest.mark.skipif(not can_choose(), reason="this build lets nobody choose kernels")

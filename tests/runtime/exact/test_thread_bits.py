@@ -12,7 +12,7 @@ from parlay.decoding.span import Span
 from parlay.llama.threads import Threads
 from parlay.runtime.exact.exactness import PAGE
 from parlay.runtime.exact.thread_bits import ThreadBits
-from parlay.testing import ScriptedModel
+from tests.scripted import ScriptedModel
 
 RULE = 2
 
