@@ -26,8 +26,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from parlay import models, store
-from parlay.runtime.exact import class_calibration
-from parlay.runtime.structured import grammar_check
+from parlay.engine.exact import class_calibration
+from parlay.engine.structured import grammar_check
 from tests import distribution, tiny_models
 from tests.hub.loopback import Hub, serving
 from tests.serving import PATIENCE_S

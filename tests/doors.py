@@ -33,17 +33,17 @@ from parlay import Parlay
 from parlay.cli.main import app
 from parlay.decoding.sampling import Sampling
 from parlay.deployment import load_deployment
+from parlay.engine.engine import Engine
+from parlay.engine.request import Request
+from parlay.engine.sequence import Piece
+from parlay.engine.sequence import Sequence as Answering
+from parlay.engine.settings import MAX_WINDOW
+from parlay.engine.startup.load_settings import LoadSettings
+from parlay.engine.worker import Worker
 from parlay.errors import ParlayError
-from parlay.runtime.engine import Engine
-from parlay.runtime.request import Request
-from parlay.runtime.sequence import Piece
-from parlay.runtime.sequence import Sequence as Answering
-from parlay.runtime.startup.engine_settings import MAX_WINDOW
-from parlay.runtime.startup.load_settings import LoadSettings
-from parlay.runtime.worker import Worker
 from parlay.server.lifecycle.process import Process
 from parlay.server.lifecycle.service import Service
-from tests.runtime.rig import Rig
+from tests.engine.rig import Rig
 from tests.serving import PATIENCE_S, in_thread, wait_for
 
 Door = Literal["chat", "completions", "infill", "responses", "messages"]

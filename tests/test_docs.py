@@ -16,7 +16,7 @@ import typer
 
 from parlay.cli.main import app
 from parlay.deployment import Deployment
-from parlay.runtime.startup.load_settings import LoadSettings
+from parlay.engine.startup.load_settings import LoadSettings
 from parlay_train.cli import app as trainer
 
 ROOT = Path(__file__).parents[1]

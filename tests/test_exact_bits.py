@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from parlay.bench.suite import load_suite
+from parlay.engine.engine import Engine
+from parlay.engine.exact import class_calibration
+from parlay.engine.request import Request
 from parlay.llama.vocabulary import Vocabulary
-from parlay.runtime.engine import Engine
-from parlay.runtime.exact import class_calibration
-from parlay.runtime.request import Request
-from tests.runtime.test_earned import Bits, bits, scored
-from tests.runtime.test_engine import SOON, Waiting, settings
+from tests.engine.test_earned import Bits, bits, scored
+from tests.engine.test_engine import SOON, Waiting, settings
 
 pytestmark = pytest.mark.weights
 

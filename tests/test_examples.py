@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from parlay.deployment import load_deployment
+from parlay.engine.start import FREE_PROPOSERS
 from parlay.hub.name import HubName, parse_name
 from parlay.parlay import parse_draft
-from parlay.runtime.startup.loading import FREE_PROPOSERS
 from parlay.web.security import checked_keys
 
 FOLDER = Path(__file__).parents[1] / "examples"

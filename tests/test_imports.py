@@ -1,4 +1,4 @@
-"""Imports point one way: cli, then what serves people, then the runtime, its parts, and the ground.
+"""Imports point one way: cli, then what serves people, then the engine, its parts, and the ground.
 
 Reads the source, so that an import inside a function or for types alone counts too.
 """
@@ -21,7 +21,7 @@ LEVELS = (
     ("gateway", "server", "bench", "results", "rendering", "tuning"),
     ("web",),
     ("parlay",),  # the Python interface, parlay/parlay.py
-    ("runtime",),
+    ("engine",),
     ("hub", "timing"),
     ("proposers", "control", "replay", "pairing", "planning"),
     ("llama", "decoding", "reading", "chat"),
@@ -31,8 +31,8 @@ LEVEL = {part: n for n, parts in enumerate(LEVELS) for part in parts}
 # Modules of the package itself that belong to no part yet, and where they stand.
 PLACED = {
     "deployment": "web",
-    "routing": "runtime",
-    "upstreams": "runtime",
+    "routing": "engine",
+    "upstreams": "engine",
 }
 
 LLAMA_CPP = frozenset({"llama_cpp"})
@@ -178,10 +178,10 @@ def test_nothing_in_the_package_leans_on_the_scripted_models() -> None:
 @pytest.mark.parametrize(
     ("source", "module"),
     [
-        ("import parlay.runtime.engine", "parlay.runtime.engine"),
-        ("from parlay.runtime import engine", "parlay.runtime.engine"),
+        ("import parlay.engine.engine", "parlay.engine.engine"),
+        ("from parlay.engine import engine", "parlay.engine.engine"),
         ("from parlay import store", "parlay.store"),
-        ("from ..runtime.engine import Engine", "parlay.runtime.engine"),
+        ("from ..engine.engine import Engine", "parlay.engine.engine"),
         ("from . import library", "parlay.llama.library"),
         ("def f():\n    import httpx", "httpx"),
         ("if TYPE_CHECKING:\n    from parlay.cli import main", "parlay.cli"),

@@ -16,8 +16,8 @@ import pytest
 
 from benchmarks.proofs.lossless import FREE, WINDOWS, answers, prompts
 from parlay import Parlay
+from parlay.engine.start import MODEL
 from parlay.models import DEFAULT_DRAFTER
-from parlay.runtime.startup.loading import MODEL
 
 pytestmark = pytest.mark.weights
 

@@ -14,8 +14,8 @@ import pytest
 
 from benchmarks.proofs.lossless import WAYS, answers, prompts
 from parlay import Parlay
+from parlay.engine.start import MODEL
 from parlay.models import BLOCK_DRAFTER
-from parlay.runtime.startup.loading import MODEL
 
 pytestmark = pytest.mark.weights
 

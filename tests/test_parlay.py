@@ -144,5 +144,5 @@ def test_the_package_gives_all_it_names_and_nothing_else() -> None:
 
 def test_a_part_starts_without_the_rest() -> None:
     """Processes that only read a grammar or keep a record are started often."""
-    code = "import sys, parlay; parlay.errors; sys.exit('parlay.runtime' in sys.modules)"
+    code = "import sys, parlay; parlay.errors; sys.exit('parlay.engine' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

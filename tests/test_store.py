@@ -15,8 +15,8 @@ from parlay.bench.comparison import Interval
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.curve import Curve
 from parlay.control.profit import ProfitController
+from parlay.engine.startup.learned import joined, keep_learned, learned_controller
 from parlay.pairing.manifest import user_manifest
-from parlay.runtime.startup.learned import joined, keep_learned, learned_controller
 from tests.serving import PATIENCE_S
 
 COSTS = CostTable({(1, 1): Curve({1: 1.0}, {})}, name="made up")

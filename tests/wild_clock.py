@@ -1,6 +1,6 @@
 """A clock that cannot be believed, for finding tests that hang on measured time.
 
-    python -m pytest -p tests.wild_clock tests/runtime
+    python -m pytest -p tests.wild_clock tests/engine
 
 Every span between two looks at `time.perf_counter` is told up to three times too long or too short,
 and passes of one shape are all up to four times dearer than they are: prices, classes, crews and

@@ -33,11 +33,11 @@ from benchmarks.shared.arguments import parser_of
 from parlay import Parlay
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Round
+from parlay.engine.answer import Answer
+from parlay.engine.drafter_pause import DrafterPause
 from parlay.llama.facts import Facts, read_facts
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Ask
-from parlay.runtime.answer import Answer
-from parlay.runtime.drafter_pause import DrafterPause
 
 PROMPTS = (
     "Write a function that sorts a list of dates.",

@@ -29,8 +29,8 @@ from parlay import Parlay
 from parlay.bench.suite import load_suite
 from parlay.control.crew import Crew, crews
 from parlay.control.crew_choice import CrewChoice
+from parlay.engine.crews import Crews
 from parlay.llama.threads import can_sleep
-from parlay.runtime.crews import Crews
 
 FOLLOWING = "following"
 BURN = "while True: pass"

@@ -24,12 +24,12 @@ from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.record import keep
 from parlay.bench.suite import load_suite
 from parlay.decoding.span import Span
+from parlay.engine.exact.joints import Joints
+from parlay.engine.exact.turn_marks import marks_of
 from parlay.hub.resolving import resolve_model
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.runtime.caching.joints import Joints
-from parlay.runtime.caching.turn_marks import marks_of
 from parlay_train.frame import Template
 
 PAIRS = ("f16,f16,usual", "f16,f16", "bf16,f16", "q8_0,f16")

@@ -20,9 +20,9 @@ from benchmarks.shared.record import keep
 from parlay.control.controller import Controller, FixedWindow
 from parlay.control.prices.cost import CostTable, load_costs, shipped_costs
 from parlay.control.profit import ProfitController
+from parlay.engine.exact.repeats import RUN
 from parlay.replay.recording import Recording, mixed_workload
 from parlay.replay.replay import Replay, RowsAt
-from parlay.runtime.exact.repeats import RUN
 
 Bounds = tuple[int, int]
 

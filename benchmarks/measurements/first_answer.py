@@ -27,8 +27,8 @@ from benchmarks.shared.told import told
 from parlay import Parlay
 from parlay.bench.suite import Prompt, load_suite
 from parlay.decoding.round import Round
+from parlay.engine.request import Mode
 from parlay.hub.resolving import resolve_model
-from parlay.runtime.request import Mode
 
 AUTO, PLAIN = "controller", "plain"
 N_AT_FIRST = 32  # tokens that repeat, after which the controller should be as fast as it gets

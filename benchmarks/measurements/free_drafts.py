@@ -38,11 +38,11 @@ from parlay import Parlay
 from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import Prompt, load_suite
 from parlay.decoding.round import Round
+from parlay.engine.answer import Answer
 from parlay.hub.resolving import resolve_model
 from parlay.parlay import Stream
 from parlay.proposers.prediction import PREDICTION
 from parlay.proposers.skeleton import SKELETON
-from parlay.runtime.answer import Answer
 
 ARMS: Final = {
     "structured-24": ("plain", "free", "all", "others"),

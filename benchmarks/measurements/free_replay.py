@@ -42,6 +42,17 @@ from parlay.decoding.mask import members
 from parlay.decoding.round import Round
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span, common_prefix
+from parlay.engine import bets as betting
+from parlay.engine import scheduler as scheduling
+from parlay.engine.bets import Bets
+from parlay.engine.exact.composition import Composition
+from parlay.engine.exact.exactness import ExactClass
+from parlay.engine.padding import Padding
+from parlay.engine.request import Request
+from parlay.engine.scheduler import Scheduler
+from parlay.engine.sequence import Sequence as Answer
+from parlay.engine.slots import Slots
+from parlay.engine.structured.grammar import Grammars
 from parlay.hub.resolving import resolve_model
 from parlay.llama.vocabulary import Detokenizer, Vocabulary
 from parlay.llama.vocabulary_only import open_vocabulary
@@ -49,17 +60,6 @@ from parlay.proposers.prediction import PREDICTION, PredictionProposer
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
-from parlay.runtime import bets as betting
-from parlay.runtime import scheduler as scheduling
-from parlay.runtime.bets import Bets
-from parlay.runtime.caching.slots import Slots
-from parlay.runtime.exact.composition import Composition
-from parlay.runtime.exact.exactness import ExactClass
-from parlay.runtime.padding import Padding
-from parlay.runtime.request import Request
-from parlay.runtime.scheduler import Scheduler
-from parlay.runtime.sequence import Sequence as Answer
-from parlay.runtime.structured.grammar import Grammars
 from tests.scripted import ScriptedModel
 
 SUITES: Final = {"structured-24": SKELETON, "edits-16": PREDICTION}

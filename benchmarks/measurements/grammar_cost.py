@@ -31,12 +31,12 @@ from parlay.decoding.constraint import Constraint
 from parlay.decoding.masked import Masked, prepare
 from parlay.decoding.sampling import Sampling, draw
 from parlay.decoding.span import common_prefix
+from parlay.engine.structured.grammar import Grammars
 from parlay.hub.resolving import resolve_model
 from parlay.llama.vocabulary import Vocabulary
 from parlay.llama.vocabulary_only import open_vocabulary
 from parlay.proposers.proposer import GREEDY, Ask
 from parlay.proposers.skeleton import SkeletonProposer
-from parlay.runtime.structured.grammar import Grammars
 
 PARTS = ("skeleton", "masks", "accept")
 ANSWERS = ("first", "later")

@@ -46,18 +46,18 @@ from parlay.bench.subjects.peer import PeerSettings
 from parlay.decoding.round import Round
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
+from parlay.engine.engine import Engine
+from parlay.engine.request import Request
+from parlay.engine.sequence import Piece
+from parlay.engine.sequence import Sequence as Answering
+from parlay.engine.settings import EngineSettings
+from parlay.engine.startup.snapshots import wanted_files
 from parlay.hub.resolving import resolve_model
 from parlay.llama import library
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.planning.limits import load_list, plan_here
-from parlay.runtime.engine import Engine
-from parlay.runtime.request import Request
-from parlay.runtime.sequence import Piece
-from parlay.runtime.sequence import Sequence as Answering
-from parlay.runtime.startup.engine_settings import EngineSettings
-from parlay.runtime.startup.snapshots import wanted_files
 from tests.scripted import RecordedProposer
 
 GREEDY = Sampling(temperature=0.0)

@@ -32,9 +32,9 @@ from parlay import Parlay
 from parlay.bench.subjects.peer import PeerSettings
 from parlay.bench.suite import Prompt, load_suite
 from parlay.decoding.round import Round
+from parlay.engine.start import behind
 from parlay.hub.resolving import resolve_model
 from parlay.proposers.draft_model import DraftModel
-from parlay.runtime.startup.loading import behind
 
 Ask = Callable[[Prompt, int], dict[str, Any]]
 REMEMBERING = "parlay, remembering"

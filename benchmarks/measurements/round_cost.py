@@ -47,6 +47,15 @@ from parlay.control.profit import ProfitController
 from parlay.decoding.draft import Draft
 from parlay.decoding.span import Span
 from parlay.decoding.states import Fed, States
+from parlay.engine import scheduler as scheduling
+from parlay.engine.bets import Bets
+from parlay.engine.exact.composition import Composition
+from parlay.engine.exact.exactness import ExactClass
+from parlay.engine.padding import Padding
+from parlay.engine.request import Mode, Request
+from parlay.engine.scheduler import Scheduler
+from parlay.engine.sequence import Sequence as Answer
+from parlay.engine.slots import Slots
 from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
@@ -54,15 +63,6 @@ from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.proposers.suffix import SuffixProposer
-from parlay.runtime import scheduler as scheduling
-from parlay.runtime.bets import Bets
-from parlay.runtime.caching.slots import Slots
-from parlay.runtime.exact.composition import Composition
-from parlay.runtime.exact.exactness import ExactClass
-from parlay.runtime.padding import Padding
-from parlay.runtime.request import Mode, Request
-from parlay.runtime.scheduler import Scheduler
-from parlay.runtime.sequence import Sequence as Answer
 from tests.scripted import ScriptedModel
 
 CONTEXT = 2048

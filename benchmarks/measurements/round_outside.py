@@ -46,6 +46,11 @@ from parlay.control.profit import ProfitController
 from parlay.decoding import verification
 from parlay.decoding.draft import Draft
 from parlay.decoding.span import Span
+from parlay.engine import bets
+from parlay.engine.bets import Bets
+from parlay.engine.scheduler import Scheduler
+from parlay.engine.sequence import Sequence as Answer
+from parlay.engine.start import MODEL, behind
 from parlay.hub.resolving import resolve_model
 from parlay.llama.batch import Batch
 from parlay.llama.context import Context
@@ -53,11 +58,6 @@ from parlay.proposers import drafting
 from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.proposer import Ask
-from parlay.runtime import bets
-from parlay.runtime.bets import Bets
-from parlay.runtime.scheduler import Scheduler
-from parlay.runtime.sequence import Sequence as Answer
-from parlay.runtime.startup.loading import MODEL, behind
 
 T = TypeVar("T")
 KINDS = ("plain", "suffix", "drafter", "ahead", "resting")

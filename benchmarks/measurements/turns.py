@@ -20,10 +20,10 @@ from benchmarks.measurements.cache_types import text_of
 from benchmarks.measurements.hybrid import ask
 from benchmarks.shared.arguments import parsed, parser_of
 from benchmarks.shared.record import keep
+from parlay.engine.engine import Engine
+from parlay.engine.settings import EngineSettings
 from parlay.hub.resolving import resolve_model
 from parlay.llama.settings import ContextSettings
-from parlay.runtime.engine import Engine
-from parlay.runtime.startup.engine_settings import EngineSettings
 from parlay_train.frame import ScoreFrame, Template
 
 # Tokens that each turn adds.

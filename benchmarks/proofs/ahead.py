@@ -43,12 +43,12 @@ from parlay.bench.suite import Prompt, load_suite
 from parlay.control.controller import Controller
 from parlay.control.profit import ProfitController
 from parlay.decoding.round import Round
+from parlay.engine.start import MODEL
 from parlay.hub.resolving import resolve_model
 from parlay.llama import library
 from parlay.models import SHIPPED_DRAFTERS
 from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.proposer import Proposer
-from parlay.runtime.startup.loading import MODEL
 
 SOAK_CACHE_MB = 64  # full within minutes: what grows after that is a leak
 

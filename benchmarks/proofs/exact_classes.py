@@ -36,10 +36,10 @@ from benchmarks.shared.text_cases import COLD, DRAWN, GREEDY, SECOND, Case, chai
 from benchmarks.shared.told import told
 from parlay import Answer, Parlay
 from parlay.bench.suite import load_suite
+from parlay.engine.start import MODEL
 from parlay.hub.resolving import resolve_model
 from parlay.models import SHIPPED_DRAFTERS
 from parlay.parlay import Stream
-from parlay.runtime.startup.loading import MODEL
 
 Messages = list[dict[str, Any]]
 Options = dict[str, Any]

@@ -20,9 +20,9 @@ from typing import Any
 from benchmarks.shared.arguments import parser_of
 from parlay import Answer, Parlay
 from parlay.bench.suite import load_suite
+from parlay.engine.start import MODEL
 from parlay.llama.requantise import requantise
 from parlay.models import SHIPPED_DRAFTERS, default_model
-from parlay.runtime.startup.loading import MODEL
 from parlay.store import cache_folder
 
 N_PROMPTS = 24

@@ -13,14 +13,14 @@ with _contextlib.suppress(ModuleNotFoundError):
 
 if _TYPE_CHECKING:
     from parlay.decoding.sampling import Sampling
+    from parlay.engine.answer import Answer
     from parlay.errors import ParlayError
     from parlay.parlay import Parlay
-    from parlay.runtime.answer import Answer
 
 __version__ = "0.2.0"
 __all__ = ["Answer", "Parlay", "ParlayError", "Sampling", "__version__"]
 _HOMES = {
-    "Answer": "parlay.runtime.answer",
+    "Answer": "parlay.engine.answer",
     "Parlay": "parlay.parlay",
     "ParlayError": "parlay.errors",
     "Sampling": "parlay.decoding.sampling",

@@ -16,20 +16,20 @@ from typing import Any
 from parlay.chat.model_text import Template, Vocabulary
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.reasoning import OPEN
+from parlay.engine.answer import Answer
+from parlay.engine.answer_settings import options_of
+from parlay.engine.engine import Engine
+from parlay.engine.request import Mode, Request
+from parlay.engine.sequence import Piece, Sequence
+from parlay.engine.start import FREE_PROPOSERS
+from parlay.engine.startup.load_settings import LoadSettings, by_keywords
+from parlay.engine.structured.grammar import Grammars
+from parlay.engine.structured.guide import Guide, Rules
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.option_types import check_option, texts
 from parlay.pairing.heads import find_head
 from parlay.pairing.records import find_drafter
-from parlay.runtime.answer import Answer
-from parlay.runtime.answer_settings import options_of
-from parlay.runtime.engine import Engine
-from parlay.runtime.request import Mode, Request
-from parlay.runtime.sequence import Piece, Sequence
-from parlay.runtime.startup.load_settings import LoadSettings, by_keywords
-from parlay.runtime.startup.loading import FREE_PROPOSERS
-from parlay.runtime.structured.grammar import Grammars
-from parlay.runtime.structured.guide import Guide, Rules
 
 Message = Mapping[str, Any]
 

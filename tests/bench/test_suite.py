@@ -11,8 +11,8 @@ import pytest
 
 from parlay.bench import suite as suite_module
 from parlay.bench.suite import Suite, load_suite, suite_hash
+from parlay.engine.structured.grammar_check import read_here
 from parlay.errors import BadRequest
-from parlay.runtime.structured.grammar_check import read_here
 
 CORE_12 = {"code": 3, "math": 3, "reasoning": 2, "summary": 2, "chat": 2}
 CORE_60 = {

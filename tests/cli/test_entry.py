@@ -27,7 +27,7 @@ entry.main()
 MEASURES = """
 import sys
 from parlay.cli import entry
-from parlay.runtime.exact.class_calibration import ClassCalibration
+from parlay.engine.exact.class_calibration import ClassCalibration
 choose = ClassCalibration.choose
 def told(*given):
     print("measuring", flush=True)

@@ -14,15 +14,16 @@ from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
 from parlay.decoding.states import States
+from parlay.engine.caching.prompt_cache import PromptCache
+from parlay.engine.request import Request
 from parlay.proposers.chain import ChainProposer
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.follower import Follower
 from parlay.proposers.head import HeadProposer
 from parlay.proposers.proposer import Ask
-from parlay.runtime.caching.prompt_cache import PromptCache
-from parlay.runtime.request import Request
 from parlay.timing.measuring import measure_follower
+from tests.engine.rig import LOGITS, N_VOCAB, Rig, plain
 from tests.proposers.scripted_states import (
     MASK,
     BlockDrafter,
@@ -30,7 +31,6 @@ from tests.proposers.scripted_states import (
     ChainedDrafter,
     HeadDrafter,
 )
-from tests.runtime.rig import LOGITS, N_VOCAB, Rig, plain
 
 PROMPT = (1, 2, 3, 4, 5)
 BLOCK = 6

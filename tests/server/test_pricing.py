@@ -18,10 +18,10 @@ from parlay.control.prices.curve import Curve
 from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.decoding.round import Fallback
 from parlay.deployment import Deployment, load_deployment
+from parlay.engine.startup import calibration
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.records import record
 from parlay.routing import Rule
-from parlay.runtime.startup import calibration
 from parlay.server.lifecycle import monitor
 from parlay.server.lifecycle.reload import reload
 from parlay.server.lifecycle.service import Service

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from parlay.control.prices.undoing import FOR_NOTHING
 from parlay.decoding.span import Span
+from parlay.engine.exact.class_probe import probe
 from parlay.errors import BadRequest
-from parlay.runtime.exact.class_probe import probe
 from parlay.timing.measuring import Stopwatch, measure, measure_drafter
 from tests.scripted import ScriptedModel, hashed_logits
 

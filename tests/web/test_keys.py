@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from parlay.deployment import Deployment, load_deployment
-from parlay.runtime.startup.engine_settings import EngineSettings
+from parlay.engine.settings import EngineSettings
 from parlay.server.lifecycle.engine_start import engine_settings, guarded
 from tests.server.running import Running, running
 

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import httpx
 
 from parlay.decoding.verdict import Origin
+from parlay.engine.answer import Answer
 from parlay.errors import BadRequest, ParlayError
 from parlay.hub.resolving import resolve_model
 from parlay.parlay import Parlay
-from parlay.runtime.answer import Answer
 
 Message = Mapping[str, Any]
 _TIMEOUT = httpx.Timeout(600.0, connect=5.0)

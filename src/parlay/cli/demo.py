@@ -13,11 +13,11 @@ from rich.console import Console
 
 from parlay.cli import show
 from parlay.decoding.counts import Counts
+from parlay.engine.answer import Answer
+from parlay.engine.start import MODEL
 from parlay.errors import ParlayError
 from parlay.models import default_model
 from parlay.parlay import Parlay
-from parlay.runtime.answer import Answer
-from parlay.runtime.startup.loading import MODEL
 
 PROMPT = """Here is a Python class. Write it again with a docstring in every method, and keep \
 everything else as it is.

@@ -16,6 +16,8 @@ from typing import Literal, TypeVar
 
 from parlay import store
 from parlay.deployment import KEPT_NAMES, Deployment
+from parlay.engine.exact.class_calibration import exactness_told
+from parlay.engine.start import FREE_PROPOSERS
 from parlay.errors import ParlayError
 from parlay.hub.resolving import missing_model, resolve_model
 from parlay.llama import library
@@ -31,8 +33,6 @@ from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here
 from parlay.planning.needs import Load
 from parlay.planning.requests import read_logs
 from parlay.planning.workload import MIN_REQUESTS, profile
-from parlay.runtime.exact.class_calibration import exactness_told
-from parlay.runtime.startup.loading import FREE_PROPOSERS
 from parlay.server.lifecycle.engine_start import load_settings
 
 Status = Literal["ok", "warn", "fail"]

@@ -19,9 +19,9 @@ from parlay.cli import show
 from parlay.cli.machine_options import NO_MACHINE_OPTIONS, MachineOptions
 from parlay.cli.option_groups import with_groups
 from parlay.cli.options import Json, PlacingOptions, Threads
+from parlay.engine.request import Mode, Verification
 from parlay.errors import BadRequest
 from parlay.parlay import Parlay, Stream
-from parlay.runtime.request import Mode, Verification
 
 EXAMPLE = """
 Example: parlay generate "Write a haiku about rain" --draft suffix --window 4

@@ -113,7 +113,7 @@ def app_main() -> None:
 def _interrupted() -> int:
     """Ctrl-C. Twice while a model is loaded: llama.cpp computes on, and must not be cleared away
     under its own feet."""
-    from parlay.runtime.worker import WORKER  # most verbs need none
+    from parlay.engine.worker import WORKER  # most verbs need none
 
     if any(thread.name == WORKER for thread in threading.enumerate()):
         sys.stdout.flush()

@@ -20,6 +20,8 @@ from rich.text import Text
 from parlay.cli.machine_options import NO_MACHINE_OPTIONS, MachineOptions
 from parlay.cli.option_groups import with_groups
 from parlay.cli.options import Json, PlacingOptions
+from parlay.engine.exact.class_calibration import exactness_told
+from parlay.engine.start import FREE_PROPOSERS
 from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.parlay import parse_draft
@@ -39,8 +41,6 @@ from parlay.planning.plan import Plan
 from parlay.planning.proposals import Proposal
 from parlay.planning.snapshot_needs import with_snapshots
 from parlay.planning.wide_passes import with_wide_passes
-from parlay.runtime.exact.class_calibration import exactness_told
-from parlay.runtime.startup.loading import FREE_PROPOSERS
 
 EXAMPLE = """
 Example: parlay plan target.gguf --draft drafter.gguf --context-size 8192 --gpu-gb 24

@@ -144,7 +144,7 @@ def _serve(read: Any, json_output: bool) -> None:
     from parlay.web.supervised import Supervised
 
     # What happens to a server while nobody looks must be in its log.
-    for name in ("parlay.server", "parlay.alerts", "parlay.runtime"):
+    for name in ("parlay.server", "parlay.alerts", "parlay.engine"):
         logging.getLogger(name).setLevel(logging.WARNING)
     supervised = Supervised.here()
     if supervised is None and read().server.max_restarts:

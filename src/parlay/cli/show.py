@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from parlay.decoding.verdict import Origin
-from parlay.runtime.answer import Answer
-from parlay.runtime.sequence import Piece
+from parlay.engine.answer import Answer
+from parlay.engine.sequence import Piece
 
 COLOURS = {
     Origin.ACCEPTED: "green",

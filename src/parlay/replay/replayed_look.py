@@ -1,6 +1,6 @@
 """Drafts of a replay that are only compared with the text, and when that is known.
 
-Knows recordings and a drafter's prices; nothing of passes. As `runtime/looking.py` does it.
+Knows recordings and a drafter's prices; nothing of passes. As `engine/looking.py` does it.
 """
 
 from __future__ import annotations

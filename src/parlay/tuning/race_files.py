@@ -18,6 +18,7 @@ from parlay.bench.machine_facts import describe
 from parlay.bench.runner import Run, RunOptions
 from parlay.bench.sample import Sample
 from parlay.deployment import load_deployment
+from parlay.engine.start import MODEL
 from parlay.errors import BadRequest
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.manifest import Member, Pair, save_pair
@@ -26,7 +27,6 @@ from parlay.pairing.tokenizer import read_tokenizer
 from parlay.results.assemble import Setting, assemble, model_info
 from parlay.results.record import Record as ResultRecord
 from parlay.routing import DEFAULT_RULES, Rule
-from parlay.runtime.startup.loading import MODEL
 from parlay.tuning.outcome import Outcome
 from parlay.tuning.sitting import PLAIN, SittingWay
 from parlay.tuning.tuner import MAX_LAPS, Tuner

@@ -14,11 +14,11 @@ from typing import Any
 
 from parlay.bench.subjects.own import OwnArm
 from parlay.bench.subjects.subject import ArmInfo, Ask, Subject
+from parlay.engine.answer import Answer
+from parlay.engine.start import FREE_PROPOSERS, MODEL
 from parlay.llama import library
 from parlay.parlay import Parlay
 from parlay.reading.bounds import one_line
-from parlay.runtime.answer import Answer
-from parlay.runtime.startup.loading import FREE_PROPOSERS, MODEL
 from parlay.tuning.candidate import Candidate
 
 PLAIN = "plain"

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from parlay.decoding.sampling import Sampling
-from parlay.runtime.request import Mode, Verification
+from parlay.engine.request import Mode, Verification
 
 MAX_STOPS = 16
 MAX_STOP = 1000  # characters of one

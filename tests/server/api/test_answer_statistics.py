@@ -9,14 +9,14 @@ import pytest
 from parlay.decoding.counts import Counts
 from parlay.decoding.round import WAITS, Fallback, Round, Timing
 from parlay.decoding.verdict import Verdict
-from parlay.runtime.answer import Answer
-from parlay.runtime.request import Request
-from parlay.runtime.sequence import Piece, Sequence
+from parlay.engine.answer import Answer
+from parlay.engine.request import Request
+from parlay.engine.sequence import Piece, Sequence
 from parlay.server.api import answer_statistics as statistics
 from parlay.server.api.answer_statistics import merged, timings
 from parlay.server.figures.observer import Observer
 from parlay.server.figures.plain_speed import PlainSpeed
-from tests.runtime.rig import Letters
+from tests.engine.rig import Letters
 
 
 def a_round(n_drafted: int, n_accepted: int, seconds: float, n_sequences: int = 1) -> Round:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from parlay.decoding.mask import members
+from parlay.engine.structured.grammar import Grammars
+from parlay.engine.structured.guide import Guide, Rules
 from parlay.errors import BadRequest
 from parlay.llama.model import Model
 from parlay.llama.settings import ModelSettings
-from parlay.runtime.structured.grammar import Grammars
-from parlay.runtime.structured.guide import Guide, Rules
 from parlay.server.api.guiding import Guiding, Wish
 from parlay.server.api.template_style import Style
 from parlay.server.api.tool_formats import FORMATS, ToolFormat

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from parlay.deployment import DeploymentError
+from parlay.engine.engine import Engine
 from parlay.proposers.skeleton import SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
-from parlay.runtime.engine import Engine
 from parlay.server.lifecycle.answer_memory import AnswerMemory, check_memory_file
 from tests.server.running import Running, running
 from tests.serving import wait_for

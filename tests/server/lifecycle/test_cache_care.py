@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from parlay.decoding.span import Span
+from parlay.engine.exact.exactness import Inexact
+from parlay.engine.request import Request
+from parlay.engine.sequence import Sequence
 from parlay.errors import DecodeError
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.llama.vocabulary import Detokenizer
-from parlay.runtime.exact.exactness import Inexact
-from parlay.runtime.request import Request
-from parlay.runtime.sequence import Sequence
 from parlay.server.lifecycle.cache_care import CacheCare, CareTrial, trial
 from tests.server.running import running
 from tests.serving import wait_for

@@ -13,8 +13,8 @@ import pytest
 
 from parlay.decoding.round import Fallback
 from parlay.deployment import DeploymentError, load_deployment
+from parlay.engine.start import Loader
 from parlay.errors import DecodeError, LoadError
-from parlay.runtime.startup.loading import Loader
 from parlay.server.lifecycle.drafter_care import LOADER
 from parlay.server.lifecycle.engine_start import needed_gb
 from tests import tiny_drafters, tiny_models

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from parlay.deployment import Deployment, DeploymentError, load_deployment
+from parlay.engine.startup.load_settings import LoadSettings
 from parlay.llama.settings import Adapter, Override, RopeSettings
-from parlay.runtime.startup.load_settings import LoadSettings
 from parlay.server.lifecycle.engine_start import (
     check_files,
     engine_settings,

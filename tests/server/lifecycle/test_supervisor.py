@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from parlay.deployment import load_deployment
-from parlay.runtime.worker import Worker
+from parlay.engine.worker import Worker
 from parlay.web.supervisor import Supervisor
 from parlay.web.supervisor_link import Note, receive, send, written
 from tests.server.lifecycle.test_process import SHORT, Served, served, streaming, write

@@ -18,12 +18,12 @@ from parlay.bench.subjects.own_process import OwnProcess, ProcessArm
 from parlay.bench.subjects.peer import LlamaServer, PeerSettings
 from parlay.bench.subjects.subject import ArmInfo, Subject
 from parlay.bench.suite import Prompt, Suite, suite_hash
+from parlay.engine.start import FREE_PROPOSERS, MODEL
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_model
 from parlay.llama import library
 from parlay.parlay import Parlay, known_draft, named_draft, parse_draft
 from parlay.reading.bounds import one_line
-from parlay.runtime.startup.loading import FREE_PROPOSERS, MODEL
 
 Say = Callable[[str], None]
 _WIDEST = 16  # that the controller may choose

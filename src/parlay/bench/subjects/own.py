@@ -15,12 +15,12 @@ from typing import Any, Final, TypeVar
 from parlay.bench.subjects.subject import ArmInfo, Ask, Reply, ScoredToken, TimedOut
 from parlay.bench.suite import Prompt
 from parlay.decoding.counts import Counts
+from parlay.engine.answer import Answer
 from parlay.errors import ParlayError
 from parlay.parlay import Parlay, Stream
 from parlay.proposers.prediction import PREDICTION
 from parlay.proposers.skeleton import SKELETON
 from parlay.reading.speculation import Speculation
-from parlay.runtime.answer import Answer
 from parlay.timing import window_passes as passes
 
 T = TypeVar("T")

@@ -11,10 +11,10 @@ from time import perf_counter
 from typing import Any
 
 from parlay.decoding.counts import Counts
+from parlay.engine.answer import exact_reason
+from parlay.engine.request import Mode
+from parlay.engine.sequence import Sequence
 from parlay.proposers.prediction import PREDICTION
-from parlay.runtime.answer import exact_reason
-from parlay.runtime.request import Mode
-from parlay.runtime.sequence import Sequence
 from parlay.server.figures.plain_speed import PlainSpeed
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from parlay.engine.sequence import Piece
 from parlay.llama.vocabulary import Vocabulary
-from parlay.runtime.sequence import Piece
 from parlay.server.api.answer_text import AnswerText, answer_text
 from parlay.server.api.job import Event
 from parlay.server.api.reply import token_figures

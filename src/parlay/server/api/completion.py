@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from parlay.engine.sequence import Piece
 from parlay.llama.vocabulary import Vocabulary
-from parlay.runtime.sequence import Piece
 from parlay.server.api.job import Event
 from parlay.server.api.reply import token_figures
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from parlay.decoding.constraint import Constraint
+from parlay.engine.structured.grammar import Grammars
+from parlay.engine.structured.guide import Guide, Rules
 from parlay.errors import BadRequest
 from parlay.llama.vocabulary import Vocabulary
-from parlay.runtime.structured.grammar import Grammars
-from parlay.runtime.structured.guide import Guide, Rules
 from parlay.server.api.template_style import Style
 from parlay.server.api.tool_grammar import CallGrammar
 from parlay.server.api.tools import ToolFunction

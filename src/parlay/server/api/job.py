@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
-from parlay.runtime.engine import Engine
-from parlay.runtime.request import Request
-from parlay.runtime.sequence import Piece, Sequence
+from parlay.engine.engine import Engine
+from parlay.engine.request import Request
+from parlay.engine.sequence import Piece, Sequence
 
 Item = TypeVar("Item")
 Item_contra = TypeVar("Item_contra", contravariant=True)

@@ -9,8 +9,8 @@ from collections import defaultdict
 from typing import Any
 
 from parlay.decoding.verdict import Origin
+from parlay.engine.sequence import Piece
 from parlay.llama.vocabulary import Vocabulary
-from parlay.runtime.sequence import Piece
 from parlay.server.api.job import Event
 
 

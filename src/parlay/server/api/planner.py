@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.round import Fallback
 from parlay.deployment import Deployment
+from parlay.engine.request import Mode, Request
+from parlay.engine.structured.grammar import Grammars
 from parlay.errors import BadRequest, PromptTooLong
 from parlay.parlay import parse_draft
 from parlay.routing import Endpoint, RequestFacts, Rule, first_match
-from parlay.runtime.request import Mode, Request
-from parlay.runtime.structured.grammar import Grammars
 from parlay.server.api.conversation import Conversation, Prompt, functions_of
 from parlay.server.api.guiding import Guiding, Wish
 from parlay.server.api.template_style import Style

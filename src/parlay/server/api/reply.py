@@ -10,9 +10,9 @@ import time
 from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, Any, Protocol
 
+from parlay.engine.sequence import Sequence
 from parlay.errors import ParlayError
 from parlay.llama.vocabulary import Vocabulary
-from parlay.runtime.sequence import Sequence
 from parlay.server.api import answer_statistics as statistics
 from parlay.server.api.job import Event, Job
 from parlay.server.api.origins import Origins

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from parlay.runtime.structured.grammar import bounded
+from parlay.engine.structured.grammar import bounded
 from parlay.server.api.quoted_grammar import QuotedGrammar
 from parlay.server.api.schema_place import moved
 from parlay.server.api.tool_formats import PYTHON_TAG, ToolFormat

@@ -15,7 +15,7 @@ from typing import Any
 from parlay.control.trace import Decision
 from parlay.decoding.counts import Counts
 from parlay.decoding.round import Round
-from parlay.runtime.sequence import Sequence as Answer
+from parlay.engine.sequence import Sequence as Answer
 from parlay.server.api.job import Job
 from parlay.server.figures.plain_speed import PlainSpeed
 

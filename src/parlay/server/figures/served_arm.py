@@ -16,9 +16,9 @@ from typing import TypeVar
 
 from parlay.bench.subjects.own import speculation_of
 from parlay.bench.subjects.subject import ArmInfo, Ask, Reply, ScoredToken, SubjectError, TimedOut
+from parlay.engine.engine import Engine
 from parlay.errors import ParlayError
 from parlay.llama import library
-from parlay.runtime.engine import Engine
 from parlay.server.api.job import Job
 from parlay.server.api.planner import Plan
 from parlay.server.lifecycle.service import Service

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from parlay.deployment import DeploymentError
+from parlay.engine.engine import Engine
 from parlay.proposers.memory import Memory, Remembered
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
-from parlay.runtime.engine import Engine
 
 log = logging.getLogger("parlay.server")
 _MARK = b'{"parlay_memory"'  # how every file of ours begins

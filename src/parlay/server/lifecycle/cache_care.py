@@ -13,11 +13,11 @@ from time import perf_counter
 from typing import Any
 
 from parlay.decoding.span import Span
+from parlay.engine.engine import Engine
+from parlay.engine.exact.exactness import Inexact
+from parlay.engine.sequence import Sequence
 from parlay.errors import DecodeError
 from parlay.llama.context import Context
-from parlay.runtime.engine import Engine
-from parlay.runtime.exact.exactness import Inexact
-from parlay.runtime.sequence import Sequence
 
 log = logging.getLogger("parlay.server")
 _MIN_HOLES = 0.1  # of the cells in reach; below, there is nothing to win

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from parlay.decoding.round import Fallback
+from parlay.engine.engine import Engine
 from parlay.errors import Closed, LoadError, ParlayError, VocabularyMismatch
-from parlay.runtime.engine import Engine
 from parlay.web.alerts import Alerts
 
 log = logging.getLogger("parlay.server")

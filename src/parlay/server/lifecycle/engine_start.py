@@ -14,6 +14,12 @@ from typing import Any
 from parlay.control.controller import FixedWindow
 from parlay.control.guard import Guarded, Limits, OnAlert
 from parlay.deployment import Deployment, DeploymentError
+from parlay.engine.engine import Engine
+from parlay.engine.pricing import Pricing
+from parlay.engine.settings import MAX_WINDOW, WIDE_WINDOW, EngineSettings
+from parlay.engine.start import drafter_files
+from parlay.engine.startup.fitting import fit_engine
+from parlay.engine.startup.load_settings import LoadSettings
 from parlay.errors import LoadError
 from parlay.hub.name import OllamaName, parse_name
 from parlay.hub.resolving import resolve_model
@@ -22,12 +28,6 @@ from parlay.llama.settings import RopeSettings
 from parlay.parlay import known_draft, named_draft
 from parlay.planning.devices import GIB
 from parlay.planning.limits import Wanted, check_fits, engine_contexts, load_list, plan_here
-from parlay.runtime.engine import Engine
-from parlay.runtime.pricing import Pricing
-from parlay.runtime.startup.engine_settings import MAX_WINDOW, WIDE_WINDOW, EngineSettings
-from parlay.runtime.startup.fitting import fit_engine
-from parlay.runtime.startup.load_settings import LoadSettings
-from parlay.runtime.startup.loading import drafter_files
 from parlay.server.figures.observer import Observer
 from parlay.server.lifecycle.answer_memory import check_memory_file
 from parlay.server.lifecycle.slot_files import check_slot_folder

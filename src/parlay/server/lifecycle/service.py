@@ -16,11 +16,11 @@ from typing import Any
 
 from parlay.control import guard
 from parlay.deployment import Deployment
+from parlay.engine.engine import Engine
+from parlay.engine.pricing import Pricing
+from parlay.engine.request import Request
+from parlay.engine.structured.grammar import Grammars
 from parlay.errors import BadRequest
-from parlay.runtime.engine import Engine
-from parlay.runtime.pricing import Pricing
-from parlay.runtime.request import Request
-from parlay.runtime.structured.grammar import Grammars
 from parlay.server.api import answer_statistics as statistics
 from parlay.server.api.conversation import Conversation
 from parlay.server.api.job import Event, Job, Mailbox

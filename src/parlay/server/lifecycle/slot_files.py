@@ -13,12 +13,12 @@ from typing import Any, TypeVar, cast
 
 from parlay import store
 from parlay.deployment import DeploymentError
+from parlay.engine.caching.prompt_cache import Kept
+from parlay.engine.engine import Engine
 from parlay.errors import BadRequest
 from parlay.llama import library
 from parlay.llama.sequence_file import SequenceFile
 from parlay.llama.undo import SavedSequence
-from parlay.runtime.caching.prompt_cache import Kept
-from parlay.runtime.engine import Engine
 from parlay.web.failures import Failure
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
+from parlay.engine.engine import Engine
+from parlay.engine.pricing import Pricing
 from parlay.errors import ParlayError
-from parlay.runtime.engine import Engine
-from parlay.runtime.pricing import Pricing
 from parlay.server.figures.plain_speed import PlainSpeed
 from parlay.timing.window_passes import time_plain
 

@@ -1,0 +1,42 @@
+"""What proposers are asked for one sequence.
+
+Knows requests and choices; knows no proposer.
+"""
+
+from __future__ import annotations
+
+from parlay.control.controller import Choice
+from parlay.engine.sequence import Sequence
+from parlay.proposers.proposer import Ask
+
+
+def model_ask(seq: Sequence, choice: Choice) -> Ask:
+    """Of a draft model: the window and how to stop are the controller's."""
+    request = seq.request
+    return Ask(
+        seq.seq_id,
+        seq.tokens,
+        choice.window,
+        sampling=request.sampling,
+        position=seq.n_generated,
+        rejection=request.verification == "rejection" and not request.sampling.greedy,
+        keep_going=choice.keep_going,
+        n_prompt=len(request.prompt),
+        constraint=seq.constraint,
+        owner=request.memory,
+        ahead=choice.ahead,
+    )
+
+
+def free_ask(seq: Sequence, window: int) -> Ask:
+    """Of a proposer without a model, which looks into texts and grammars."""
+    request = seq.request
+    return Ask(
+        seq.seq_id,
+        seq.tokens,
+        window,
+        n_prompt=len(request.prompt),
+        expected=request.expected,
+        constraint=seq.constraint,
+        owner=request.memory,
+    )

@@ -1,0 +1,277 @@
+"""Slots: which sequence sits where in the cache, and what earlier turns left there.
+
+Knows tokens and the target's cache lengths, nothing of drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from parlay.decoding.span import LoadedPasses, Saved, common_prefix
+from parlay.engine.caching.copying import Copying
+from parlay.engine.caching.prompt_cache import Kept, PromptCache, reusable
+from parlay.engine.exact.joints import Joints
+from parlay.engine.faults import Faults
+from parlay.errors import BadRequest, DecodeError
+
+# Tokens of a prompt that may be read again to spare one idle slot between the busy ones: that is a
+# row of padding in each round, or a pass cut in two.
+_GAP_TOKENS = 64
+
+
+@dataclass(slots=True)
+class Slot:
+    """One place in the cache."""
+
+    seq_id: int
+    tokens: list[int] = field(default_factory=list)  # what the target's cache holds
+    n_firm: int = 0  # of these, cached as they would be whoever had read them
+    busy: bool = False
+    last_used: int = 0
+    owner: str = ""  # whose tokens they are
+    copied: bool = False  # what it holds is in RAM, too
+    goes_on: bool = False  # its last prompt, an exact one, went on from all that it held before
+
+
+class Slots:
+    """Gives a new prompt the free slot that shares most with it."""
+
+    def __init__(
+        self,
+        target: LoadedPasses,
+        n: int,
+        cache: PromptCache | None = None,
+        worth: int = 0,
+        joints: Joints | None = None,
+        copying: Copying | None = None,
+    ) -> None:
+        """`worth`: tokens from which on a conversation is put away at all; `joints`: where
+        a prompt goes on from what is firm; None: anywhere."""
+        self._target = target
+        self.copying = Copying() if copying is None else copying
+        self.joints = joints or Joints(1, anywhere_until=target.context_size)
+        self.cache = PromptCache(0) if cache is None else cache
+        self._worth = worth
+        self._slots = [Slot(i) for i in range(n)]
+        self._clock = 0
+        self._faults = Faults()
+
+    @property
+    def n_free(self) -> int:
+        return sum(not slot.busy for slot in self._slots)
+
+    @property
+    def last_used(self) -> int:
+        """Grows whenever a sequence ends."""
+        return self._clock
+
+    @property
+    def all(self) -> tuple[Slot, ...]:
+        return tuple(self._slots)
+
+    def take(
+        self, prompt: Seq[int], owner: str = "", *, firm: bool = False
+    ) -> tuple[int, int, int] | None:
+        """The slot for a prompt, how much of it is cached there, and how much of that is firm;
+        None if all are busy. `firm`: nothing else is reused.
+
+        What others' prompts left is of no use: how much is cached would tell what they said.
+        """
+        free = [slot for slot in self._slots if not slot.busy]
+        if not free:
+            return None
+        wanted = list(prompt)  # lists are compared block by block, with tuples they are not
+        shared = {
+            slot.seq_id: self._shared(slot, wanted, firm) if slot.owner == owner else 0
+            for slot in free
+        }
+        # Most shared first, but for the gaps that passes pay for in every round; then the slot
+        # idle for longest, so that useful prefixes live on.
+        worth = {id_: n - _GAP_TOKENS * self._gaps(id_) for id_, n in shared.items()}
+        best = max(free, key=lambda slot: (worth[slot.seq_id], -slot.last_used))
+        best.goes_on = firm and 0 < len(best.tokens) == common_prefix(best.tokens, wanted)
+        joints = self.joints if firm else None
+        try:
+            n = self._exchange(best, prompt, owner, shared[best.seq_id], joints)
+        except Exception as error:  # what was kept is lost: the prompt is read instead
+            self._faults.tell("a kept conversation could not be exchanged", error)
+            n = 0
+        # Nobody else's, should what follows fail: what the cache holds then is unknown.
+        best.tokens, best.owner, best.copied = [], owner, False
+        kept = self.keep(best.seq_id, n)
+        if joints is not None and joints.last(wanted, kept) != kept:
+            kept = self.keep(best.seq_id, 0)
+        best.busy = True
+        return best.seq_id, kept, min(best.n_firm, kept)
+
+    def _shared(self, slot: Slot, prompt: list[int], firm: bool) -> int:
+        """How much of a prompt a slot's cache can stand for."""
+        n = common_prefix(slot.tokens, prompt)
+        return reusable(n, prompt, slot.n_firm, self.joints if firm else None)
+
+    def _exchange(
+        self, slot: Slot, prompt: Seq[int], owner: str, n: int, joints: Joints | None
+    ) -> int:
+        """Put away what would be lost with all but n tokens, fetch what serves the prompt better;
+        how many of its tokens the slot holds then."""
+        found, n_found = self.cache.best(prompt, owner, joints)
+        if (
+            found is not None
+            and n_found >= n + max(1, self._worth)
+            and self.copying.spares(len(found.tokens), n_found - n)
+        ):
+            self.cache.pop(found)
+            self._put_away(slot)
+            self._bring_back(slot, found)
+            return n_found
+        if 2 * n < len(slot.tokens):
+            self._put_away(slot)
+        return n
+
+    def _bring_back(self, slot: Slot, found: Kept) -> None:
+        started = perf_counter()
+        self._target.restore(slot.seq_id, found.saved)
+        self.copying.saw_return(len(found.tokens), perf_counter() - started)
+        slot.n_firm = found.n_firm
+
+    def _put_away(self, slot: Slot) -> None:
+        """Keep the conversation of a slot that somebody waits for, where that is a light thing."""
+        if self._is_to_be_copied(slot) and self.copying.light():
+            self._copy(slot)
+
+    def tidy(self) -> None:
+        """Nobody waits: copy the conversation that would be lost next, before its slot is taken."""
+        if all(slot.tokens or slot.busy for slot in self._slots):
+            idle = [slot for slot in self._slots if not slot.busy]
+            last = min(idle, key=lambda slot: slot.last_used, default=None)
+            if last is not None and self._is_to_be_copied(last) and self.copying.worth:
+                self._stay(last, self._copy(last).saved)
+
+    def soft(self) -> list[Slot]:
+        """Idle ones whose conversations go on and could be firm further; the last used first."""
+        every = [slot for slot in self._slots if not slot.busy and slot.goes_on]
+        found = [slot for slot in every if self._joint(slot, len(slot.tokens)) > self.firm(slot)]
+        return sorted(found, key=lambda slot: slot.last_used, reverse=True)
+
+    def firm(self, slot: Slot) -> int:
+        """Where a next turn would go on from."""
+        return self._joint(slot, slot.n_firm)
+
+    def _joint(self, slot: Slot, n: int) -> int:
+        return self.joints.last(slot.tokens, n)
+
+    def shorten(self, slot: Slot, n: int) -> None:
+        """Forget all but the first n tokens, where the cache can be cut."""
+        slot.tokens, slot.copied = slot.tokens[:n], False
+        slot.n_firm = min(slot.n_firm, n)
+        self.keep(slot.seq_id, n)
+
+    def _is_to_be_copied(self, slot: Slot) -> bool:
+        n = len(slot.tokens)
+        return n >= max(1, self._worth) and not slot.copied and self.cache.holds(n)
+
+    def _copy(self, slot: Slot) -> Kept:
+        started, n = perf_counter(), len(slot.tokens)
+        kept = Kept(slot.owner, slot.tokens, self._target.save(slot.seq_id), slot.n_firm)
+        self.copying.saw_copy(n, perf_counter() - started)
+        self.cache.put(kept)
+        slot.copied = True
+        return kept
+
+    def vacate(self) -> None:
+        """Free the idle slots for other uses; what is worth it is put away."""
+        for slot in self._slots:
+            if not slot.busy and slot.tokens:
+                if self._is_to_be_copied(slot) and self.copying.worth:
+                    self._copy(slot)
+                slot.tokens, slot.n_firm = [], 0
+                self._target.clear(slot.seq_id)
+
+    def _gaps(self, seq_id: int) -> int:
+        """Idle slots between the busy ones, were this one busy too."""
+        ids = [slot.seq_id for slot in self._slots if slot.busy] + [seq_id]
+        return max(ids) - min(ids) + 1 - len(ids)
+
+    # -- by name --------------------------------------------------------------
+
+    def copy(self, seq_id: int, owner: str = "") -> Kept:
+        """An idle slot's conversation, which stays where it is."""
+        slot = self._idle(seq_id)
+        if not slot.tokens or slot.owner != owner:
+            raise BadRequest(f"slot {seq_id} holds nothing of yours")
+        saved = self._target.save(seq_id)
+        self._stay(slot, saved)
+        return Kept(owner, list(slot.tokens), saved, slot.n_firm)
+
+    def _stay(self, slot: Slot, saved: Saved) -> None:
+        """What stays of a sequence that was copied may be shorter than it."""
+        if self._target.length(slot.seq_id) < len(slot.tokens):
+            self._target.restore(slot.seq_id, saved)
+
+    def fill(self, seq_id: int, kept: Kept) -> None:
+        """Put a conversation into an idle slot."""
+        slot = self._idle(seq_id)
+        if len(kept.tokens) >= self._target.context_size:
+            raise BadRequest(
+                f"{len(kept.tokens)} tokens were saved, a slot holds"
+                f" {self._target.context_size}; raise the context size"
+            )
+        self._put_away(slot)
+        slot.tokens = []
+        self._target.restore(seq_id, kept.saved)
+        slot.owner = kept.owner
+        self.release(seq_id, kept.tokens, kept.n_firm)
+
+    def erase(self, seq_id: int, owner: str = "") -> int:
+        """Forget an idle slot's conversation; how many tokens it had."""
+        slot = self._idle(seq_id)
+        if slot.owner != owner:
+            return 0
+        n, slot.tokens = len(slot.tokens), []
+        self._target.clear(seq_id)
+        return n
+
+    def _idle(self, seq_id: int) -> Slot:
+        if not 0 <= seq_id < len(self._slots):
+            raise BadRequest(f"there is no slot {seq_id}; there are {len(self._slots)}")
+        if self._slots[seq_id].busy:
+            raise BadRequest(f"slot {seq_id} is making an answer; try again when it is idle")
+        return self._slots[seq_id]
+
+    def spare(self) -> int | None:
+        """A free slot to try something in; what it held is lost. None: all are busy."""
+        free = [slot for slot in self._slots if not slot.busy]
+        if not free:
+            return None
+        spare = min(free, key=lambda slot: slot.last_used)
+        spare.tokens, spare.n_firm = [], 0
+        return spare.seq_id
+
+    def release(self, seq_id: int, tokens: Seq[int], n_firm: int = 0) -> None:
+        """The sequence ended; the cache keeps `tokens` for the next turn."""
+        slot = self._slots[seq_id]
+        slot.tokens = list(tokens)
+        slot.n_firm = min(n_firm, len(slot.tokens))
+        slot.busy = slot.copied = False
+        self._clock += 1
+        slot.last_used = self._clock
+
+    def keep(self, seq_id: int, n: int) -> int:
+        """Cut a slot's cache to its first n tokens, or to none where that cannot be done."""
+        kept = self._target.reusable(seq_id, n)
+        if kept == 0:
+            self._target.clear(seq_id)
+        elif kept < self._target.length(seq_id) and not self._cut(seq_id, kept):
+            return 0
+        return kept
+
+    def _cut(self, seq_id: int, n: int) -> bool:
+        """Whether the cache could be cut; one that could not is of no use to anybody."""
+        try:
+            self._target.truncate(seq_id, n)
+        except DecodeError:
+            self._target.clear(seq_id)
+            return False
+        return True

@@ -1,0 +1,180 @@
+"""A scheduler on scripted models, driven by hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.control.controller import Controller, FixedWindow
+from parlay.control.prices.cutting import Cutting
+from parlay.decoding.constraint import Constraint
+from parlay.decoding.span import Span, nothing
+from parlay.engine.bets import Bets
+from parlay.engine.engine import Engine
+from parlay.engine.exact.composition import Composition
+from parlay.engine.exact.exactness import ExactClass
+from parlay.engine.exact.joints import Joints
+from parlay.engine.padding import Padding
+from parlay.engine.request import Mode, Request
+from parlay.engine.scheduler import Scheduler
+from parlay.engine.sequence import Piece, Sequence, Sink
+from parlay.engine.slots import Slots
+from parlay.proposers.ahead import DraftAhead
+from parlay.proposers.proposer import Proposer
+from tests.scripted import ScriptedModel, ScriptedProposer, hashed_logits
+
+N_VOCAB = 32
+LOGITS = hashed_logits(N_VOCAB)
+
+
+def exact_class(
+    *widths: int, together: Iterable[tuple[int, int]] = (), prompts: bool = False
+) -> ExactClass:
+    """A class that was probed at any length."""
+    shapes, bands = frozenset(together), range(16)
+    return ExactClass(
+        frozenset(widths),
+        shapes,
+        prompts=prompts,
+        bands=frozenset(bands),
+        company=frozenset((n, b) for n, _ in shapes for b in bands),
+        uneven=frozenset(n for n, _ in shapes),
+    )
+
+
+def whole_class(most: int) -> ExactClass:
+    """Every pass with up to so many rows."""
+    shapes = [(n, rows) for n in range(2, most + 1) for rows in range(1, most // n + 1)]
+    return exact_class(*range(1, most + 1), together=shapes, prompts=True)
+
+
+ALL_EXACT = whole_class(64)
+
+
+class Letters:
+    """Every token is a letter."""
+
+    def push(self, token: int) -> str:
+        return chr(ord("a") + token % 26)
+
+    def flush(self) -> str:
+        return ""
+
+
+class Rig:
+    """Target, proposers and scheduler, with every piece kept."""
+
+    def __init__(
+        self,
+        *,
+        window: int = 4,
+        script: Iterable[bool] = (),
+        proposers: dict[str, Proposer] | None = None,
+        slots: int = 1,
+        context_size: int = 128,
+        ends: frozenset[int] = frozenset(),
+        exact: ExactClass = ALL_EXACT,
+        mode: Mode = "exact",
+        chunk: int = 8,
+        widest_chunk: int = 0,
+        n_call: int = 0,  # more than the batch: a GPU, which is handed several prompts at once
+        unified: bool = False,
+        controller: Controller | None = None,
+        free: frozenset[str] = frozenset(),
+        most_rows: int = 0,
+        wide: ExactClass | None = None,
+        target: ScriptedModel | None = None,
+        joints: Joints | None = None,
+        n_joined: int = 0,
+        after_pass: Callable[[], None] = nothing,
+    ) -> None:
+        self.target = target or ScriptedModel(LOGITS, N_VOCAB, context_size)
+        self.target.steady = n_call > 0
+        if proposers is None:
+            proposers = {"scripted": ScriptedProposer(LOGITS, script)}
+        self.controller = controller or FixedWindow(window)
+        self.bets = Bets(self.controller, proposers, free, context_size, 16, most_rows)
+        joints = joints or Joints(chunk, self.target.context_size if exact.prompts else 0)
+        places = Slots(self.target, slots, joints=joints)
+        self.scheduler = Scheduler(
+            self.target,
+            places,
+            self.bets,
+            Composition(exact, context_size, wide=wide),
+            Padding(self.target, places, Cutting(unified)),
+            mode=mode,
+            ends=ends,
+            chunk=chunk,
+            n_joined=n_joined,
+            n_batch=64,
+            n_call=n_call,
+            widest_chunk=widest_chunk,
+            after_pass=after_pass,
+        )
+        self.slots = places
+        self._ends = ends
+        self.passes: list[tuple[int, int]] = []  # where those over one sequence began, their rows
+        self._watch()
+        self.pieces: dict[Sequence, list[Piece]] = {}
+
+    def _watch(self) -> None:
+        decode = self.target.decode
+
+        def watched(spans: Seq[Span]) -> list[NDArray[np.float32]]:
+            self.passes += [(s.start, len(s.tokens)) for s in spans if len(spans) == 1]
+            return decode(spans)
+
+        self.target.decode = watched  # type: ignore[method-assign]
+
+    def add(self, request: Request, constraint: Constraint | None = None) -> Sequence:
+        seq = self.sequence(replace(request, constraint=constraint), self._take)
+        self.pieces[seq] = []
+        self.scheduler.add(seq)
+        return seq
+
+    def sequence(self, request: Request, sink: Sink) -> Sequence:
+        """An answer whose pieces go elsewhere; whoever makes it adds it."""
+        return Sequence(request, Letters(), self._ends, sink)
+
+    def _take(self, seq: Sequence, pieces: object) -> None:
+        self.pieces[seq].extend(pieces)  # type: ignore[arg-type]
+
+    def run(self, *requests: Request) -> list[Sequence]:
+        """Add and run to the end."""
+        sequences = [self.add(request) for request in requests]
+        self.finish()
+        return sequences
+
+    def finish(self) -> None:
+        """Step until nobody is left."""
+        while not self.scheduler.idle:
+            self.scheduler.step()
+
+    def text(self, seq: Sequence) -> str:
+        return "".join(piece.text for piece in self.pieces[seq])
+
+
+def let_them_draft_ahead(engine: Engine) -> None:
+    """Passes of a real target last until whoever drafts beside them has gone as far as it may."""
+    real = engine.target.decode
+    beside = [each for each in engine.bets.proposers.values() if isinstance(each, DraftAhead)]
+
+    def decode(spans: Seq[Span]) -> list[NDArray[np.float32]]:
+        rows = real(spans)
+        for each in beside:
+            while not (each._walk.ended or each._walk.called_back):
+                time.sleep(0)
+        return rows
+
+    engine.target.decode = decode  # type: ignore[method-assign]
+
+
+def plain(request: Request, *, ends: frozenset[int] = frozenset(), context_size: int = 128) -> str:
+    """What plain decoding says."""
+    rig = Rig(proposers={}, ends=ends, context_size=context_size)
+    return rig.text(rig.run(request)[0])

@@ -1,0 +1,988 @@
+"""The round: whatever is drafted, the text is plain decoding's and the caches stay in step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from itertools import pairwise
+from time import perf_counter, sleep
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from parlay.control.controller import Choice, FixedWindow, View
+from parlay.control.controller import plain as plainly
+from parlay.decoding.constraint import Forced
+from parlay.decoding.draft import NO_DRAFT, Draft
+from parlay.decoding.round import Fallback, Round
+from parlay.decoding.sampling import Sampling
+from parlay.decoding.span import Span
+from parlay.decoding.verdict import Origin
+from parlay.engine.exact.exactness import Inexact
+from parlay.engine.request import Request
+from parlay.engine.sequence import KEPT_ROUNDS, Piece, Sequence
+from parlay.errors import BadRequest, DecodeError
+from parlay.proposers.draft_model import DraftModel
+from parlay.proposers.drafting import DraftLimits
+from parlay.proposers.proposer import Ask, Proposer
+from parlay.proposers.skeleton import SkeletonProposer
+from parlay.proposers.suffix import SuffixProposer
+from tests.engine.rig import LOGITS, N_VOCAB, Letters, Rig, exact_class, plain, whole_class
+from tests.scripted import LaxConstraint, ScriptedModel, ScriptedProposer
+
+PROMPT = (1, 2, 3, 4, 5)
+SAMPLINGS = st.sampled_from(
+    [
+        Sampling(),
+        Sampling(temperature=0.8, seed=7),
+        Sampling(temperature=1.0, top_k=5, seed=1),
+        Sampling(temperature=1.0, top_p=0.8, min_p=0.05, seed=2),
+        Sampling(repeat_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.2),
+        Sampling(temperature=0.7, typical_p=0.9, logit_bias={3: 4.0}, seed=3),
+    ]
+)
+
+
+def draft_model(logits=LOGITS) -> tuple[ScriptedModel, DraftModel]:  # type: ignore[no-untyped-def]
+    model = ScriptedModel(logits, N_VOCAB)
+    return model, DraftModel(model, DraftLimits(frozenset(), N_VOCAB, 64))
+
+
+@settings(max_examples=60)
+@given(
+    script=st.lists(st.booleans(), max_size=40),
+    window=st.integers(0, 16),
+    n=st.integers(1, 40),
+    sampling=SAMPLINGS,
+    ends=st.frozensets(st.integers(0, N_VOCAB - 1), max_size=3),
+    stop=st.lists(st.text("abcdef", min_size=1, max_size=3), max_size=2),
+)
+def test_any_pattern_of_right_and_wrong_drafts_gives_the_text_of_plain_decoding(
+    script: list[bool],
+    window: int,
+    n: int,
+    sampling: Sampling,
+    ends: frozenset[int],
+    stop: list[str],
+) -> None:
+    request = Request(PROMPT, max_tokens=n, sampling=sampling, stop=tuple(stop))
+    rig = Rig(window=window, script=script, ends=ends)
+    (seq,) = rig.run(request)
+    assert rig.text(seq) == plain(request, ends=ends)
+    assert rig.target.cache[0] == seq.tokens[: seq.n_cached]
+    assert seq.n_cached == len(seq.tokens) - 1
+
+
+@settings(max_examples=40)
+@given(
+    windows=st.lists(st.integers(0, 8), min_size=1, max_size=4),
+    cancel_after=st.integers(0, 12),
+    seed=st.integers(0, 5),
+)
+def test_cancelling_after_any_round_leaves_both_caches_at_a_prefix_of_the_text(
+    windows: list[int], cancel_after: int, seed: int
+) -> None:
+    model, drafter = draft_model()
+    rig = Rig(proposers={"model": drafter}, slots=4)
+    sampling = Sampling(temperature=0.5, seed=seed)
+    sequences = [
+        rig.add(Request((*PROMPT, w), max_tokens=30, window=w, sampling=sampling)) for w in windows
+    ]
+    for _ in range(cancel_after):
+        rig.scheduler.step()
+    sequences[0].cancelled = True
+    rig.scheduler.step()
+    assert sequences[0].done
+    assert sequences[0].seq_id not in {s.seq_id for s in rig.scheduler.active}
+    for seq in sequences:
+        if seq.seq_id >= 0:
+            held = rig.target.cache.get(seq.seq_id, [])
+            assert held == seq.tokens[: len(held)]
+            assert len(held) == seq.n_cached
+    while not rig.scheduler.idle:
+        rig.scheduler.step()
+    for seq in sequences[1:]:
+        held = model.cache.get(seq.seq_id, [])
+        shared = min(len(held), len(seq.tokens))
+        assert held[: min(shared, seq.n_cached)] == seq.tokens[: min(shared, seq.n_cached)]
+
+
+@settings(max_examples=30)
+@given(slots=st.integers(1, 4), n=st.integers(1, 6), window=st.integers(0, 6))
+def test_concurrent_sequences_say_what_each_says_alone(slots: int, n: int, window: int) -> None:
+    requests = [Request((*PROMPT, i), max_tokens=20 + i) for i in range(n)]
+    _, drafter = draft_model()
+    rig = Rig(proposers={"model": drafter}, slots=slots, window=window)
+    for seq, request in zip(rig.run(*requests), requests, strict=True):
+        assert rig.text(seq) == plain(request)
+
+
+def test_a_right_draft_is_accepted_whole_and_followed_by_a_bonus() -> None:
+    rig = Rig(window=3)
+    (seq,) = rig.run(Request(PROMPT, max_tokens=9))
+    origins = [piece.origin for piece in rig.pieces[seq]]
+    accepted, bonus = Origin.ACCEPTED, Origin.BONUS
+    assert origins == [Origin.PLAIN, *[accepted, accepted, accepted, bonus] * 2]
+
+
+def test_a_wrong_draft_costs_its_round_and_is_recovered() -> None:
+    rig = Rig(window=1, script=[False])
+    (seq,) = rig.run(Request(PROMPT, max_tokens=3))
+    origins = [piece.origin for piece in rig.pieces[seq]]
+    assert origins == [Origin.PLAIN, Origin.RECOVERED, Origin.PLAIN]
+
+
+def test_the_window_never_drafts_past_the_last_token() -> None:
+    rig = Rig(window=8)
+    (seq,) = rig.run(Request(PROMPT, max_tokens=4))
+    assert seq.n_generated == 4
+    assert max(sum(shape) for shape in rig.target.shapes[1:]) <= 3
+
+
+def test_windows_are_wide_where_a_sequence_is_alone_and_narrow_in_company() -> None:
+    rig = Rig(window=40, slots=2, context_size=256, mode="faithful", most_rows=36)
+    rig.run(Request(PROMPT, max_tokens=120))
+    assert max(sum(shape) for shape in rig.target.shapes[1:]) == 36
+    rig.target.shapes.clear()
+    rig.run(Request(PROMPT, max_tokens=120), Request(PROMPT[:-1], max_tokens=120))
+    both = rig.target.shapes[2:]  # the prompts have been read
+    assert max(max(shape) for shape in both if len(shape) == 2) == 18
+
+
+def test_an_accepted_end_of_text_ends_the_answer_and_leaves_later_positions_uncounted() -> None:
+    text = plain(Request(PROMPT, max_tokens=10))
+    tokens = Rig(proposers={}).run(Request(PROMPT, max_tokens=10))[0].tokens[len(PROMPT) :]
+    end = tokens[4]
+    rig = Rig(window=8, ends=frozenset({end}))
+    (seq,) = rig.run(Request(PROMPT, max_tokens=10))
+    assert seq.finish_reason == "stop"
+    assert rig.text(seq) == text[: tokens.index(end)]
+    assert seq.counts.n_drafted == seq.counts.n_accepted
+
+
+def test_windows_stay_inside_the_exact_class() -> None:
+    rig = Rig(window=8, exact=exact_class(1, 2, 3))
+    (seq,) = rig.run(Request(PROMPT, max_tokens=20))
+    assert max(shape[0] for shape in rig.target.shapes[1:]) == 3
+    assert seq.exact
+
+
+def test_two_sequences_share_the_exact_rows_between_them() -> None:
+    rig = Rig(window=8, exact=whole_class(4), slots=2)
+    sequences = rig.run(*[Request((*PROMPT, i), max_tokens=20) for i in range(2)])
+    assert all(seq.exact for seq in sequences)
+    assert max(sum(shape) for shape in rig.target.shapes if len(shape) > 1) == 4
+
+
+def test_sequences_that_cannot_share_an_exact_pass_take_turns() -> None:
+    rig = Rig(window=2, exact=exact_class(1), slots=2)
+    sequences = rig.run(*[Request((*PROMPT, i), max_tokens=9) for i in range(2)])
+    assert all(seq.exact for seq in sequences)
+    assert all(len(shape) == 1 for shape in rig.target.shapes)
+
+
+@pytest.mark.parametrize(("unified", "shapes"), [(True, [(9, 8)]), (False, [(9,), (8,)])])
+def test_faithful_mode_uses_any_shape_and_mixes_prompts_with_rounds_where_the_cache_is_one(
+    unified: bool, shapes: list[tuple[int, ...]]
+) -> None:
+    exact = exact_class(1)
+    rig = Rig(window=8, mode="faithful", exact=exact, slots=2, unified=unified)
+    first = rig.add(Request(PROMPT, max_tokens=30))
+    rig.scheduler.step()
+    rig.add(Request(tuple(range(20)), max_tokens=3))
+    rig.scheduler.step()
+    assert rig.target.shapes[-len(shapes) :] == shapes
+    assert not first.done
+
+
+def test_a_pass_that_reads_a_prompt_counts_as_nobodys_decoding_time() -> None:
+    """Or a speed-up would be told as a slow-down while somebody else's prompt is read."""
+    rig = Rig(slots=2, mode="faithful", chunk=4, context_size=512, unified=True)
+    beside = rig.add(Request(PROMPT, max_tokens=400))
+    rig.scheduler.step()
+    rig.scheduler.step()
+    before = sum(beside.counts.generated_beside.values())
+    rig.add(Request(tuple(range(1, 30)) * 8, max_tokens=1))
+    mixed = 0
+    while rig.scheduler.n_waiting or any(seq.n_pending > 1 for seq in rig.scheduler.active):
+        rig.scheduler.step()
+        mixed += 1
+    assert mixed > 5 and sum(r.reads_prompt for r in beside.rounds) >= mixed - 1
+    counted = sum(beside.counts.generated_beside.values())
+    plain_rounds = [r for r in beside.rounds if not r.reads_prompt]
+    assert counted == sum(r.n_generated for r in plain_rounds) >= before
+    spent = sum(r.timing.overhead_s for r in plain_rounds)
+    assert beside.counts.overhead_s == pytest.approx(spent)
+
+
+def test_passes_that_compare_bits_before_a_round_are_no_time_of_it() -> None:
+    rig, compared_s = Rig(window=2), 0.02
+
+    def compares(_spans: Seq[Span], _exact: bool) -> None:
+        sleep(compared_s)
+        rig.target.busy_s += compared_s
+
+    rig.scheduler._before_pass = compares
+    (seq,) = rig.run(Request(PROMPT, max_tokens=8))
+    assert min(r.timing.total_s for r in seq.rounds) < compared_s / 2
+
+
+def test_a_long_prompt_is_read_in_chunks_while_others_go_on_decoding() -> None:
+    rig = Rig(window=0, slots=2, chunk=8)
+    talking = rig.add(Request(PROMPT, max_tokens=40))
+    rig.scheduler.step()
+    reading = rig.add(Request(tuple(i % N_VOCAB for i in range(40)), max_tokens=2))
+    before = talking.n_generated
+    for _ in range(4):
+        rig.scheduler.step()
+    assert reading.n_cached == 32
+    assert talking.n_generated == before + 4
+
+
+def test_chunks_end_at_the_same_places_whatever_was_reused() -> None:
+    rig = Rig(window=0, chunk=8)
+    prompt = tuple(i % N_VOCAB for i in range(30))
+    rig.run(Request(prompt[:13], max_tokens=1))
+    rig.target.shapes.clear()
+    rig.run(Request(prompt, max_tokens=1))
+    assert rig.target.shapes[:3] == [(3,), (8,), (6,)]
+
+
+def test_the_next_turn_reuses_the_shared_prefix_and_says_the_same() -> None:
+    rig = Rig(window=3)
+    (first,) = rig.run(Request(PROMPT, max_tokens=8))
+    turn = Request((*first.tokens, 9, 9, 9), max_tokens=8)
+    (second,) = rig.run(turn)
+    assert second.n_reused == len(first.tokens) - 1
+    assert rig.text(second) == plain(turn)
+
+
+def test_what_one_owner_left_in_the_cache_is_of_no_use_to_another() -> None:
+    rig = Rig(slots=2)
+    (first,) = rig.run(Request(PROMPT, max_tokens=5, owner="a"))
+    turn = (*first.tokens, 9)
+    (other,) = rig.run(Request(turn, max_tokens=5, owner="b"))
+    (own,) = rig.run(Request(turn, max_tokens=5, owner="a"))
+    assert (other.n_reused, own.n_reused) == (0, len(first.tokens) - 1)
+    assert rig.text(other) == rig.text(own)
+
+
+def test_a_new_prompt_takes_the_slot_that_shares_most_with_it() -> None:
+    rig = Rig(slots=2)
+    rig.run(Request((1, 2, 3, 4), max_tokens=2), Request((9, 8, 7, 6), max_tokens=2))
+    (seq,) = rig.run(Request((9, 8, 7, 1), max_tokens=2))
+    assert (seq.seq_id, seq.n_reused) == (1, 3)
+
+
+def test_a_full_context_ends_the_answer_with_length() -> None:
+    rig = Rig(context_size=16, window=4)
+    (seq,) = rig.run(Request(PROMPT, max_tokens=100))
+    assert seq.finish_reason == "length"
+    assert len(seq.tokens) == 17  # sixteen in the cache and one more said
+
+
+@pytest.mark.parametrize("n_prompt", range(3, 7))
+@pytest.mark.parametrize("window", [0, 1, 3, 7])
+def test_an_exact_answer_ends_at_the_same_token_of_a_full_context_with_any_window(
+    window: int, n_prompt: int
+) -> None:
+    rig = Rig(context_size=32, exact=exact_class(*range(4, 9)), window=window)
+    (seq,) = rig.run(Request(tuple(range(n_prompt)), max_tokens=1000))
+    assert seq.exact
+    assert seq.finish_reason == "length"
+    assert len(seq.tokens) == 32 - 4 + 2  # after as many the last padded pass fitted: one more said
+
+
+@pytest.mark.parametrize("window", [0, 1, 4])
+def test_sliding_goes_on_past_the_context_and_shifts_both_caches_alike(window: int) -> None:
+    model, drafter = draft_model()
+    rig = Rig(proposers={"model": drafter}, context_size=24, window=window)
+    model.context_size = 24
+    request = Request(PROMPT, max_tokens=60, context_full="slide")
+    (seq,) = rig.run(request)
+    assert seq.n_generated == 60
+    assert rig.text(seq) == plain(request, context_size=24)
+    held = model.cache.get(0, [])
+    assert held[: seq.n_cached] == seq.tokens[: min(len(held), seq.n_cached)]
+
+
+def test_a_failing_drafter_degrades_to_plain_decoding_with_the_reason() -> None:
+    model, drafter = draft_model()
+    rig = Rig(proposers={"model": drafter}, window=3)
+    seq = rig.add(Request(PROMPT, max_tokens=12))
+    rig.scheduler.step()
+    model.fail_next = 1
+    while not rig.scheduler.idle:
+        rig.scheduler.step()
+    assert seq.counts.fallbacks[Fallback.DRAFT_ERROR] == 1
+    assert seq.counts.n_accepted > 0
+    assert rig.text(seq) == plain(Request(PROMPT, max_tokens=12))
+
+
+def test_a_failing_target_ends_its_sequences_with_the_error_and_frees_their_slots() -> None:
+    rig = Rig()
+    seq = rig.add(Request(PROMPT, max_tokens=12))
+    rig.scheduler.step()
+    rig.target.fail_next = 2  # with the draft, and without it
+    rig.scheduler.step()
+    assert seq.finish_reason == "error"
+    assert isinstance(seq.error, DecodeError)
+    assert rig.target.length(0) == 0
+    (after,) = rig.run(Request(PROMPT, max_tokens=12))
+    assert rig.text(after) == plain(Request(PROMPT, max_tokens=12))
+
+
+def test_logprobs_are_those_of_every_emitted_token_speculated_or_not() -> None:
+    request = Request(PROMPT, max_tokens=12, logprobs=2)
+    rig, alone = Rig(window=4), Rig(proposers={})
+    (seq,), (reference,) = rig.run(request), alone.run(request)
+    found = [piece.logprob for piece in rig.pieces[seq]]
+    assert found == [piece.logprob for piece in alone.pieces[reference]]
+    assert all(score is not None and len(score.top) == 2 for score in found)
+
+
+def test_proposers_learn_what_was_said() -> None:
+    proposer = ScriptedProposer(LOGITS)
+    rig = Rig(proposers={"scripted": proposer})
+    (seq,) = rig.run(Request(PROMPT, max_tokens=5))
+    assert proposer.finished == [tuple(seq.tokens)]
+
+
+class Thought:
+    """Three tokens of thinking, then the answer."""
+
+    def __init__(self) -> None:
+        self._texts = iter(("<think>", "why", "</think>"))
+
+    def push(self, token: int) -> str:
+        return next(self._texts, "x")
+
+    def flush(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("opened", "expected"),
+    [
+        (None, [False] * 5),
+        (False, [True, True, False, False, False]),
+        (True, [True] * 2 + [False] * 3),
+    ],
+)
+def test_the_controller_sees_which_part_of_an_answer_thinks(
+    opened: bool | None, expected: list[bool]
+) -> None:
+    seen: list[bool] = []
+
+    class Looking(FixedWindow):
+        def choose(self, views: Seq[View]) -> list[Choice]:
+            seen.extend(view.thinking for view in views)
+            return super().choose(views)
+
+    rig = Rig(controller=Looking(0))
+    request = Request(PROMPT, max_tokens=6, thinking=opened)
+    seq = Sequence(request, Thought(), frozenset(), lambda _seq, _pieces: None)
+    rig.scheduler.add(seq)
+    while not rig.scheduler.idle:
+        rig.scheduler.step()
+    assert seen == expected  # the first token came with the prompt
+
+
+def test_an_impossible_request_is_refused_before_it_starts() -> None:
+    for bad in ({"prompt": ()}, {"prompt": (1,), "max_tokens": 0}, {"prompt": (1,), "window": -1}):
+        with pytest.raises(BadRequest):
+            Request(**bad)
+
+
+def test_a_recovered_token_tells_which_drafts_it_replaced() -> None:
+    rig = Rig(window=3, script=[True, False, True, True])
+    (seq,) = rig.run(Request(PROMPT, max_tokens=8))
+    recovered = [piece for piece in rig.pieces[seq] if piece.origin is Origin.RECOVERED]
+    others = [piece for piece in rig.pieces[seq] if piece.origin is not Origin.RECOVERED]
+    assert recovered
+    assert all(piece.rejected and piece.token != piece.rejected[0] for piece in recovered)
+    assert not any(piece.rejected for piece in others)
+    assert sum(len(p.rejected) for p in recovered) == seq.counts.n_drafted - seq.counts.n_accepted
+
+
+def test_a_sequence_keeps_its_latest_rounds_but_not_the_reading_of_its_prompt() -> None:
+    rig = Rig(window=2, script=[True] * 40)
+    (seq,) = rig.run(Request(PROMPT, max_tokens=12))
+    assert sum(r.n_generated for r in seq.rounds) == seq.n_generated - 1
+    assert seq.rounds.maxlen == KEPT_ROUNDS
+
+
+class DrafterPause(FixedWindow):
+    """Never wants anybody to be asked."""
+
+    def due(self, n_texts: int) -> int:
+        return 0
+
+
+class AsksOne(FixedWindow):
+    """Wants the first of several to be asked."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.seen: list[tuple[bool, Seq[str]]] = []
+
+    def due(self, n_texts: int) -> int:
+        return 1
+
+    def choose(self, views: Seq[View]) -> list[Choice]:
+        if len(views) == 2:
+            self.seen += [(view.searched, list(view.offers)) for view in views]
+        return super().choose(views)
+
+
+def test_of_several_as_many_are_asked_as_the_controller_wants_and_the_others_have_nothing() -> None:
+    controller = AsksOne()
+    rig = Rig(controller=controller, slots=2, mode="faithful", free=frozenset({"scripted"}))
+    requests = [Request((1, 2, n), max_tokens=9) for n in (3, 4)]
+    asked, silent = rig.run(*requests)
+    assert controller.seen[:2] == [(True, ["scripted"]), (False, ["scripted"])]
+    assert asked.rounds[0].n_drafted == 3
+    assert silent.rounds[0].n_drafted == 0
+    assert [rig.text(seq) for seq in (asked, silent)] == [plain(request) for request in requests]
+
+
+@pytest.mark.parametrize(("window", "n_asked"), [(None, 0), (3, 7)])
+def test_proposers_are_asked_where_the_controller_or_the_request_wants_it(
+    window: int | None, n_asked: int
+) -> None:
+    asked: list[int] = []
+
+    class Counted(ScriptedProposer):
+        def propose(self, asks: Seq[Ask]) -> list[Draft]:
+            asked.extend(ask.window for ask in asks)
+            return [NO_DRAFT for _ in asks]
+
+    free = frozenset({"free"})
+    rig = Rig(controller=DrafterPause(3), proposers={"free": Counted(LOGITS, ())}, free=free)
+    rig.run(Request(PROMPT, max_tokens=9, window=window))
+    assert len(asked) == n_asked  # the first token came with the prompt, the last needs no draft
+
+
+class Reader(ScriptedProposer):
+    """Keeps what it was told to read, and how much of it the cache had kept."""
+
+    def __init__(self) -> None:
+        super().__init__(LOGITS)
+        self.begun: list[tuple[tuple[int, ...], int]] = []
+        self.n_read = 0
+
+    def begin(self, seq_id: int, tokens: Seq[int], n_kept: int, owner: str = "") -> None:
+        self.begun.append((tuple(tokens), n_kept))
+
+    def read(self, seq_id: int, tokens: Seq[int]) -> None:
+        self.n_read += 1
+
+
+def test_prompts_are_indexed_while_they_are_read() -> None:
+    reader = Reader()
+    rig = Rig(proposers={"scripted": reader}, chunk=4)
+    seq = rig.add(Request(tuple(range(10)), max_tokens=4))
+    rig.scheduler.step()
+    assert reader.n_read == 1
+    assert seq.n_generated == 0
+
+
+def test_indexes_are_kept_as_far_as_the_cache_was() -> None:
+    reader = Reader()
+    rig = Rig(proposers={"scripted": reader})
+    [first] = rig.run(Request((1, 2, 3), max_tokens=4))
+    turn = (*first.tokens, 9)
+    rig.run(Request(turn, max_tokens=4), Request((7, 8), max_tokens=4))
+    cached = len(first.tokens) - 1
+    assert reader.begun == [((1, 2, 3), 0), (turn, cached), ((7, 8), 0)]
+
+
+def test_others_wait_no_longer_than_a_chunk_and_alone_a_prompt_is_read_at_once() -> None:
+    rig = Rig(window=0, mode="faithful", slots=2, chunk=4)
+    rig.add(Request(tuple(range(30)), max_tokens=30))
+    rig.scheduler.step()
+    rig.scheduler.step()
+    assert rig.target.shapes[:2] == [(30,), (1,)]
+    rig.add(Request(tuple(range(1, 10)), max_tokens=2))
+    rig.scheduler.step()
+    assert rig.target.shapes[2:] == [(1,), (4,)]
+
+
+@pytest.mark.parametrize(
+    ("seconds_each", "widest", "chunk"),
+    [(0.001, 16, 16), (1.0, 16, 4), (None, 16, 4), (0.001, 0, 4)],
+)
+def test_others_wait_for_a_wider_pass_over_a_prompt_only_where_it_is_known_to_be_quick(
+    seconds_each: float | None, widest: int, chunk: int
+) -> None:
+    rig = Rig(window=0, mode="faithful", slots=2, chunk=4, widest_chunk=widest)
+    if seconds_each is not None:
+        rig.slots.copying.saw_reading(100, 100 * seconds_each)
+    first, second = Request(tuple(range(30)), max_tokens=30), Request(tuple(range(1, 25)), 2)
+    answers = [rig.add(first)]
+    rig.scheduler.step()
+    rig.target.shapes.clear()
+    answers.append(rig.add(second))
+    rig.scheduler.step()
+    assert rig.target.shapes == [(1,), (chunk,)]
+    rig.finish()
+    assert [rig.text(seq) for seq in answers] == [plain(first), plain(second)]
+
+
+def test_prompts_of_nearly_equal_length_are_read_in_one_pass() -> None:
+    requests = [Request((9, *range(n)), max_tokens=3) for n in (5, 7, 6)]
+    rig = Rig(window=0, mode="faithful", slots=3, chunk=16)
+    answers = rig.run(*requests)
+    assert rig.target.shapes[0] == (8, 8, 8)
+    assert [rig.text(seq) for seq in answers] == [plain(request) for request in requests]
+
+
+def test_no_pass_reads_the_end_of_one_prompt_and_the_beginning_of_another() -> None:
+    requests = [Request((9, *range(n)), max_tokens=3) for n in (49, 39, 29)]
+    rig = Rig(window=0, mode="faithful", slots=3, chunk=64)
+    answers = rig.run(*requests)
+    assert rig.target.shapes[:3] == [(50,), (40,), (30,)]
+    assert [rig.text(seq) for seq in answers] == [plain(request) for request in requests]
+
+
+def test_the_more_wait_for_their_first_token_the_more_prompts_are_read_before_the_next_round() -> (
+    None
+):
+    rig = Rig(window=0, mode="faithful", slots=10, chunk=64)
+    for n in range(10):
+        rig.add(Request((n, *range(59)), max_tokens=20))
+    prompt = (60,)
+    rig.scheduler.step()
+    assert rig.target.shapes == [prompt] * 4  # nobody decodes, and still not all at once
+    rig.scheduler.step()
+    assert rig.target.shapes[4:] == [(1,) * 4, prompt]
+    rig.finish()
+    rig.add(Request((30, *range(59)), max_tokens=20))
+    rig.scheduler.step()
+    rig.target.shapes.clear()
+    for n in (31, 32):
+        rig.add(Request((n, *range(59)), max_tokens=2))
+    rig.scheduler.step()
+    assert rig.target.shapes == [(1,), prompt, prompt]
+
+
+def test_prompts_that_fill_a_pass_each_are_handed_over_at_once_and_say_the_same() -> None:
+    requests = [Request((n, *range(40 + n)), max_tokens=5) for n in range(6)]
+    rig = Rig(window=0, mode="faithful", slots=6, chunk=64, n_call=256)
+    answers = rig.run(*requests)
+    # From the highest id down: so llama.cpp makes each a pass of its own.
+    assert rig.target.shapes[:3] == [(44, 43, 42, 41), (1,) * 4, (46, 45)]
+    assert [rig.text(seq) for seq in answers] == [plain(request) for request in requests]
+
+
+def test_a_prompt_that_fails_leaves_those_that_were_handed_over_with_it_alone() -> None:
+    requests = [Request((n, *range(40)), max_tokens=5) for n in range(3)]
+    rig = Rig(window=0, mode="faithful", slots=3, chunk=64, n_call=256)
+    rig.target.fail_next = 2
+    answers = rig.run(*requests)
+    assert [seq.finish_reason for seq in answers].count("error") == 1
+    ended = [
+        (seq, request) for seq, request in zip(answers, requests, strict=True) if rig.text(seq)
+    ]
+    assert len(ended) == 2
+    assert all(rig.text(seq) == plain(request) for seq, request in ended)
+
+
+def test_time_outside_of_rounds_is_told_once() -> None:
+    rig = Rig()
+    seq = rig.add(Request(PROMPT, max_tokens=12))
+    seq.outside_s = 1e6  # what proposers really take comes on top
+    rig.finish()
+    assert [found.outside_s >= 1e6 for found in seq.rounds].count(True) == 1
+
+
+class Forcing(LaxConstraint):
+    """A grammar that forces the next two tokens as plain decoding would choose them."""
+
+    def __init__(self, tokens: Seq[int]) -> None:
+        self._left = list(tokens)
+
+    def forced(self, spacing: object, draft: Seq[int] = ()) -> Forced:
+        left = tuple(self._left[:2])
+        return Forced(left, (1.0,) * len(left))
+
+    def accept(self, tokens: Seq[int]) -> None:
+        del self._left[: len(tokens)]
+
+
+def test_what_a_grammar_forces_and_what_follows_it_are_drafted_together() -> None:
+    request = Request(PROMPT * 4, max_tokens=24)
+    said = Rig(proposers={}).run(request)[0].tokens[len(request.prompt) :]
+    proposers: dict[str, Proposer] = {
+        "skeleton": SkeletonProposer(lambda _token: b"x"),
+        "suffix": SuffixProposer(min_match=1),
+    }
+    rig = Rig(proposers=proposers, free=frozenset(proposers), controller=Longest(8))
+    seq = rig.add(request, Forcing(said))
+    rig.finish()
+    assert seq.tokens[len(request.prompt) :] == said
+    assert Fallback.DRAFT_ERROR not in seq.counts.fallbacks
+    assert "skeleton+suffix" in seq.counts.proposers
+
+
+class ForcingNames(LaxConstraint):
+    """A grammar that forces the last four of every six tokens."""
+
+    def __init__(self, tokens: Seq[int]) -> None:
+        self._said, self._n = tuple(tokens), 0
+        self.looks: Counter[tuple[int, int]] = Counter()  # by round and place
+
+    def forced(self, spacing: object, draft: Seq[int] = ()) -> Forced:
+        at = self._n + len(draft)
+        self.looks[self._n, at] += 1
+        left = self._said[at : at + 4] if at % 6 == 2 else ()
+        return Forced(left, (1.0,) * len(left))
+
+    def accept(self, tokens: Seq[int]) -> None:
+        self._n += len(tokens)
+
+
+class Stepping(ScriptedProposer):
+    """Drafts one token after the other, as far as it is to."""
+
+    continues = True
+    n_made = 0
+
+    def _draft(self, ask: Ask) -> Draft:
+        made = Draft((), self.name)
+        while len(made.tokens) < ask.window and not (
+            made.tokens and ask.until is not None and ask.until(made.tokens, made.confidence)
+        ):
+            on = super()._draft(replace(ask, tokens=[*ask.tokens, *made.tokens], window=1))
+            made = Draft(made.tokens + on.tokens, self.name, made.confidence + on.confidence)
+            self.n_made += 1
+        return made
+
+
+class ByModel(FixedWindow):
+    def choose(self, views: Seq[View]) -> list[Choice]:
+        return [Choice("scripted", 8, keep_going=lambda _: True) for _ in views]
+
+
+def test_a_models_draft_ends_where_the_grammar_goes_on_and_is_verified_with_that() -> None:
+    request = Request(PROMPT * 4, max_tokens=25)
+    said = Rig(proposers={}).run(request)[0].tokens[len(request.prompt) :]
+    model = Stepping(LOGITS)
+    proposers: dict[str, Proposer] = {
+        "skeleton": SkeletonProposer(lambda _token: b"x"),
+        "scripted": model,
+    }
+    rig = Rig(proposers=proposers, free=frozenset({"skeleton"}), controller=ByModel(8))
+    grammar = ForcingNames(said)
+    seq = rig.add(request, grammar)
+    rig.finish()
+    assert {*grammar.looks.values()} == {1}  # no place twice in a round
+    assert seq.tokens[len(request.prompt) :] == said
+    assert Fallback.DRAFT_ERROR not in seq.counts.fallbacks
+    assert "scripted+skeleton" in seq.counts.proposers
+    assert sum(r.n_accepted for r in seq.rounds) > model.n_made  # the others came for nothing
+
+
+class Longest(FixedWindow):
+    """Takes the longest offer, whoever makes it."""
+
+    def choose(self, views: Seq[View]) -> list[Choice]:
+        offers = [sorted(v.offers.values(), key=lambda d: len(d.tokens)) for v in views]
+        longest = [found[-1] if found else NO_DRAFT for found in offers]
+        return [Choice(draft.proposer, len(draft.tokens)) for draft in longest]
+
+
+def overlapping(rig: Rig) -> list[str]:
+    """Let the rig's target compute as a GPU does; what happens then, in order."""
+    said: list[str] = []
+    decode, model = rig.target.decode, rig.target
+
+    def meanwhile(spans: Seq[Span]) -> list[NDArray[np.float32]]:
+        said.append("pass")
+        model.meanwhile()
+        return decode(spans)
+
+    model.steady = True
+    model.decode = meanwhile  # type: ignore[method-assign]
+    return said
+
+
+def telling(rig: Rig, request: Request, said: list[str]) -> Sequence:
+    """Its answer's pieces, among the passes."""
+
+    def sink(_seq: Sequence, pieces: Seq[Piece]) -> None:
+        said.extend(piece.text for piece in pieces)
+
+    seq = Sequence(request, Letters(), frozenset(), sink)
+    rig.scheduler.add(seq)
+    return seq
+
+
+def test_where_nothing_is_bet_a_token_is_told_while_a_gpu_computes_the_next_one() -> None:
+    rig = Rig(proposers={})
+    said = overlapping(rig)
+    seq = telling(rig, Request((1, 2, 3), max_tokens=4), said)
+    rig.finish()
+    text = plain(Request((1, 2, 3), max_tokens=4))
+    # The first one is waited for, and told before anything else is begun.
+    assert said == ["pass", text[0], "pass", "pass", text[1], "pass", text[2], text[3]]
+    assert seq.counts.n_generated == 4
+    assert [r.position for r in seq.rounds] == [1, 2, 3]
+    assert seq.retired
+
+
+class Learning(FixedWindow):
+    """Notes among the passes what it has learned of; rests if told to."""
+
+    def __init__(self, said: list[str], *, resting: bool = False) -> None:
+        super().__init__(2)
+        self.said, self.resting, self.n_noticed = said, resting, 0
+
+    def due(self, n_texts: int) -> int:
+        return 0 if self.resting else n_texts
+
+    def rests(self) -> bool:
+        return self.resting
+
+    def notice(self) -> None:
+        self.n_noticed += 1
+
+    def choose(self, views: Seq[View]) -> list[Choice]:
+        return [plainly(Fallback.UNPROFITABLE)] if self.resting else super().choose(views)
+
+    def observe(self, rounds: Seq[Round]) -> None:
+        self.said.append(f"learned {rounds[0].position}")
+
+
+def test_before_a_bet_the_last_round_is_learned_from_and_told_while_a_gpu_computes() -> None:
+    rig = Rig(window=2, script=[False] * 99)
+    said = overlapping(rig)
+    rig.bets.controller = Learning(said)
+    telling(rig, Request((1, 2, 3), max_tokens=4), said)
+    rig.finish()
+    text = plain(Request((1, 2, 3), max_tokens=4))
+    assert said == [
+        *("pass", text[0], "pass", "learned 1"),
+        *("pass", text[1], "learned 2", "pass", text[2], "learned 3", text[3]),
+    ]
+
+
+def test_where_nothing_is_searched_for_rounds_are_learned_from_while_a_gpu_computes() -> None:
+    rig = Rig(window=2)
+    said = overlapping(rig)
+    rig.bets.controller = Learning(said, resting=True)
+    telling(rig, Request((1, 2, 3), max_tokens=5), said)
+    rig.finish()
+    text = plain(Request((1, 2, 3), max_tokens=5))
+    assert said == [
+        *("pass", text[0], "pass", "pass", "learned 1", text[1]),
+        *("pass", "learned 2", text[2]),
+        # Of a last token it is said anew why it has no draft.
+        *("learned 3", "pass", text[3], "learned 4", text[4]),
+    ]
+
+
+def test_after_a_search_that_found_nothing_a_round_is_learned_from_while_a_gpu_computes() -> None:
+    """What the proposers are asked, and the controller, is as little as where nobody searches."""
+    rig = Rig(window=2, proposers={"scripted": ScriptedProposer(LOGITS)})
+    said = overlapping(rig)
+    controller = rig.bets.controller = Learning(said, resting=True)
+    telling(rig, Request((1, 2, 3), max_tokens=9), said)
+    for _ in range(4):  # the prompt, and three rounds
+        rig.scheduler.step()
+    controller.resting = False
+    controller.choose = lambda views: [plainly(Fallback.UNPROFITABLE) for _ in views]  # type: ignore[method-assign]
+    rig.scheduler.step()
+    controller.resting = True
+    controller.choose = never  # type: ignore[method-assign]
+    said.clear()
+    rig.scheduler.step()
+    assert said[:2] == ["pass", "learned 4"]
+
+
+def never(views: Seq[View]) -> list[Choice]:
+    raise AssertionError(f"{len(views)} texts that rest as before need no second thought")
+
+
+def test_after_a_bet_a_round_is_learned_from_before_the_next_whatever_that_is() -> None:
+    rig = Rig(window=2)
+    said = overlapping(rig)
+    controller = rig.bets.controller = Learning(said, resting=True)
+    telling(rig, Request((1, 2, 3), max_tokens=20), said)
+    for _ in range(3):
+        rig.scheduler.step()
+    controller.resting = False
+    rig.scheduler.step()  # two are drafted
+    controller.resting = True
+    said.clear()
+    rig.scheduler.step()
+    assert said[:2] == ["learned 3", "pass"]
+
+
+def test_a_rest_that_began_with_other_proposers_is_thought_over() -> None:
+    rig = Rig(window=2)
+    controller = rig.bets.controller = Learning([], resting=True)
+    seq = rig.add(Request((1, 2, 3), max_tokens=20))
+    for _ in range(4):
+        rig.scheduler.step()
+    assert {r.fallback for r in seq.rounds} == {Fallback.UNPROFITABLE}
+    controller.choose = lambda views: [plainly(Fallback.POLICY) for _ in views]  # type: ignore[method-assign]
+    rig.bets.proposers["another"] = ScriptedProposer(LOGITS)
+    rig.finish()
+    assert seq.rounds[-1].fallback is Fallback.POLICY
+
+
+def test_learning_that_a_plain_round_would_have_hidden_is_a_part_of_the_search() -> None:
+    spent = []
+    for resting in (False, True):
+        rig = Rig(window=2, script=[False] * 99)
+        said = overlapping(rig)
+
+        class Slow(Learning):
+            def observe(self, rounds: Seq[Round]) -> None:
+                until = perf_counter() + 0.01
+                while perf_counter() < until:
+                    pass
+
+        rig.bets.controller = Slow(said, resting=resting)
+        [seq] = rig.run(Request((1, 2, 3), max_tokens=6))
+        spent.append(min(r.timing.draft_s for r in list(seq.rounds)[1:]))
+    assert spent[0] >= 0.01 > spent[1]
+
+
+def test_a_prompt_that_is_read_in_one_pass_is_indexed_while_a_gpu_reads_it() -> None:
+    reader = Reader()
+    rig = Rig(proposers={"scripted": reader})
+    overlapping(rig)
+    seq = rig.add(Request((1, 2, 3), max_tokens=4))
+    rig.scheduler.step()
+    assert (reader.n_read, seq.n_generated) == (1, 1)
+
+
+@pytest.mark.parametrize(("resting", "right"), [(True, True), (True, False), (False, True)])
+def test_texts_that_begin_to_repeat_themselves_are_noticed_while_nothing_is_searched_for(
+    resting: bool, right: bool
+) -> None:
+    guessing = ScriptedProposer(LOGITS, [right] * 999)
+    rig = Rig(proposers={"free": guessing}, free=frozenset({"free"}))
+    said = overlapping(rig)
+    rig.bets.controller = controller = Learning(said, resting=resting)
+    [seq] = rig.run(Request((1, 2, 3), max_tokens=12))
+    assert (controller.n_noticed > 0) == (resting and right)
+    assert rig.text(seq) == plain(Request((1, 2, 3), max_tokens=12))
+
+
+def test_an_answer_that_is_cancelled_tells_first_what_it_has_said() -> None:
+    rig = Rig(proposers={})
+    said = overlapping(rig)
+    seq = telling(rig, Request((1, 2, 3), max_tokens=40), said)
+    for _ in range(4):
+        rig.scheduler.step()
+    seq.cancelled = True
+    rig.finish()
+    text = plain(Request((1, 2, 3), max_tokens=40))
+    assert "".join(each for each in said if each != "pass") == text[: seq.n_generated]
+    assert seq.counts.n_generated == seq.n_generated
+
+
+def test_what_made_a_pass_inexact_is_told_of_that_pass_and_of_no_other() -> None:
+    rig = Rig(proposers={}, exact=exact_class(1, 2))
+    overlapping(rig)
+    seq = rig.add(Request((1, 2, 3), max_tokens=6))
+    for _ in range(3):
+        rig.scheduler.step()
+    rig.scheduler.spoiled = Inexact.STATES  # from the next pass on
+    rig.scheduler.step()
+    rig.scheduler.spoiled = None
+    rig.finish()
+    assert [r.exact for r in seq.rounds] == [True, True, False, True, True]
+
+
+class Weighing(FixedWindow):
+    """Counts how often it has to choose, and for how many."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.n_views: list[int] = []
+
+    def choose(self, views: Seq[View]) -> list[Choice]:
+        self.n_views.append(len(views))
+        return super().choose(views)
+
+
+def test_plain_rounds_of_the_same_answers_are_weighed_once() -> None:
+    controller = Weighing()
+    rig = Rig(controller=controller, slots=2)
+    without = Request((1, 2, 3), max_tokens=6, proposers=())
+    first, second = rig.run(without, Request((1, 2, 4), max_tokens=3, proposers=()))
+    assert controller.n_views == [2, 1]
+    assert rig.text(first) == plain(without)
+    assert {r.fallback for r in (*first.rounds, *second.rounds)} == {Fallback.REQUEST}
+    rig.run(Request((1, 2, 3), max_tokens=3))  # one that may bet is weighed every time
+    assert controller.n_views[2:] == [1] * len(controller.n_views[2:])
+    assert len(controller.n_views) > 2
+
+
+def test_where_nobody_drafts_rounds_of_the_same_answers_are_weighed_once() -> None:
+    controller = Weighing()
+    rig = Rig(controller=controller, proposers={})
+    [seq] = rig.run(Request((1, 2, 3), max_tokens=9))
+    assert controller.n_views == [1, 1]  # a last token has no draft, and is weighed apart
+    assert {r.fallback for r in seq.rounds} == {Fallback.REQUEST}
+
+
+@pytest.mark.parametrize(("piece", "noticed"), [(b"x", True), (b'"', False)])
+def test_where_a_grammar_may_force_something_a_round_that_rests_is_woken(
+    piece: bytes, noticed: bool
+) -> None:
+    pieces = iter([piece])  # the first token alone: it opens a string, or does not
+    proposers: dict[str, Proposer] = {
+        "skeleton": SkeletonProposer(lambda _token: next(pieces, b"x"))
+    }
+    controller = Learning([], resting=True)
+    rig = Rig(proposers=proposers, free=frozenset(proposers), controller=controller)
+    rig.add(Request(PROMPT, max_tokens=6), Forcing(()))
+    rig.finish()
+    assert (controller.n_noticed > 0) == noticed
+
+
+def test_a_pass_that_only_takes_a_draft_back_is_no_time_to_glance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(proposers={"scripted": Reader()})
+    said = overlapping(rig)
+    rig.bets.controller = Learning(said, resting=True)
+    rig.add(Request((1, 2, 3), max_tokens=4))
+    glanced: list[int] = []
+    monkeypatch.setattr(rig.bets, "glance", lambda seqs: glanced.append(len(seqs)))
+    rig.scheduler.step()
+    rig.scheduler.step()
+    rig.target.meanwhile()
+    assert glanced == [0, 1, 0]  # the prompt, a round, and a pass that is nobody's
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_once_a_pass_it_is_told_that_every_sink_has_been_given_what_it_brought(slots: int) -> None:
+    told: list[Counter[Sequence]] = []
+
+    def after_pass() -> None:
+        told.append(Counter({seq: len(pieces) for seq, pieces in rig.pieces.items()}))
+
+    rig = Rig(slots=slots, after_pass=after_pass)
+    sequences = rig.run(*[Request((*PROMPT, i), max_tokens=20) for i in range(3)])
+    assert told[-1] == Counter({seq: len(rig.pieces[seq]) for seq in sequences})
+    assert all(earlier != later for earlier, later in pairwise(told))  # none for nothing
+    assert len(told) <= len(rig.target.shapes) + len(sequences)
+
+
+def test_whoever_fails_after_a_pass_ends_no_answer() -> None:
+    def after_pass() -> None:
+        raise RuntimeError("nobody is there")
+
+    rig = Rig(after_pass=after_pass)
+    (seq,) = rig.run(Request(PROMPT, max_tokens=8))
+    assert rig.text(seq) == plain(Request(PROMPT, max_tokens=8))
