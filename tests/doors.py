@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 import httpx
 import psutil
+import pytest
 import yaml
 from anthropic import Anthropic
 from openai import OpenAI
@@ -143,6 +144,18 @@ class Server:
         """A streamed answer, put together again."""
         with self.stream(prompt, door, **options) as stream:
             return joined(door, list(stream.events()))
+
+    @contextmanager
+    def sending(self, body: Mapping[str, Any], door: Door = "chat") -> Iterator[socket.socket]:
+        """A request that was sent by somebody who leaves, however far it is, at the block's end."""
+        host, port = self.url.removeprefix("http://").split(":")
+        content = json.dumps(body).encode()
+        lines = [f"POST {PATHS[door]} HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
+        lines += [f"{name}: {value}" for name, value in self.headers.items()]
+        head = "\r\n".join([*lines, f"Content-Length: {len(content)}", "", ""])
+        with socket.create_connection((host, int(port)), PATIENCE_S) as made:
+            made.sendall(head.encode() + content)
+            yield made
 
     def tokens(self, text: str, special: bool = False) -> list[int]:
         body = {"content": text, "parse_special": special}
@@ -357,20 +370,38 @@ class ServerInThread(Server):
         self.service = service
 
 
+def _in_thread(file: Path) -> Any:
+    return in_thread(partial(Process, lambda: load_deployment(file, environ={})))
+
+
 @contextmanager
 def server(model: Path, **given: Any) -> Iterator[ServerInThread]:
     """One that answers, with its drafters loaded."""
 
-    def read() -> Any:
-        return load_deployment(environ={}, overrides=keys(model, given))
-
-    with in_thread(partial(Process, read)) as (service, port):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _in_thread(deployment(Path(folder) / "parlay.yaml", model, **given)) as (service, port),
+    ):
         found = ServerInThread(f"http://127.0.0.1:{port}", service)
         if "model__drafter" in given:
             found.key = next(iter(given.get("server__api_keys", ())), "")
             wait_for(lambda: found.figures()["drafter"]["state"] != "loading")
             found.key = ""
         yield found
+
+
+def server_on(model: str, **given: Any) -> Any:
+    """A fixture: one server for all tests of a file, on the model that a fixture of this name has.
+
+    Keys as in `server`.
+    """
+
+    @pytest.fixture(scope="module")
+    def running(request: pytest.FixtureRequest) -> Iterator[ServerInThread]:
+        with server(request.getfixturevalue(model), **given) as found:
+            yield found
+
+    return running
 
 
 class ServerProcess(Server):
@@ -415,8 +446,9 @@ def deployment(file: Path, model: Path, **given: Any) -> Path:
     """Write a deployment file."""
     content: dict[str, Any] = {}
     for key, value in keys(model, given).items():
-        section, _, name = key.partition(".")
-        content.setdefault(section, {})[name] = list(value) if isinstance(value, tuple) else value
+        section, dot, name = key.partition(".")
+        place = content.setdefault(section, {}) if dot else content
+        place[name or section] = list(value) if isinstance(value, tuple) else value
     file.write_text(yaml.safe_dump(content))
     return file
 

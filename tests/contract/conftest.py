@@ -32,18 +32,24 @@ def guesser(drafter: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared(model: Path, guesser: Path) -> Iterator[doors.Server]:
+def one_server(model: Path, guesser: Path) -> Iterator[doors.Server]:
     """Four slots, suffix drafts and a draft model. Tests leave it as they found it."""
     options = {"runtime__slots": 4, "runtime__context_size": 1024}
     with doors.server(model, model__drafter=f"suffix,{guesser}", **options) as found:
         yield found
 
 
-@pytest.fixture
-def server(shared: doors.Server) -> doors.Server:
-    """The shared one, once it has noticed that those of the test before have left."""
-    doors.until(shared.is_idle)
-    return shared
+@pytest.fixture(scope="session")
+def server(one_server: doors.Server) -> doors.Server:
+    """The shared one, unless a file has its own."""
+    return one_server
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left_from_before(request: pytest.FixtureRequest) -> None:
+    """What the test before left in the middle is noticed some rounds later: not in this one."""
+    if "one_server" in request.fixturenames:
+        doors.until(request.getfixturevalue("one_server").is_idle)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,7 @@
-"""Every key of the deployment file acts: a new one must be added here, with where it does."""
+"""Keys of the deployment file reach the engine."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,6 @@ from parlay.deployment import Deployment, load_deployment
 from parlay.engine.settings import EngineSettings
 from parlay.server.lifecycle.engine_start import engine_settings, guarded
 from tests.server.running import Running, running
-
-TESTS = Path(__file__).parents[1]
-SECTIONS = ("model", "runtime", "monitoring", "server")
 
 # A value that is not the default, and where the engine is opened with it.
 ENGINE: dict[str, tuple[Any, Callable[[EngineSettings], Any]]] = {
@@ -65,107 +61,11 @@ ENGINE: dict[str, tuple[Any, Callable[[EngineSettings], Any]]] = {
     "runtime.unified_cache": (True, lambda s: s.context.unified),
     "runtime.remember_tokens": (4096, lambda s: s.remember_tokens),
 }
-# Keys whose effect another test shows.
-ELSEWHERE = {
-    "model.target": "test_drafter_care.py:test_the_target_answers_while_the_drafter_loads",
-    "model.drafter": "test_drafter_care.py:test_the_target_answers_while_the_drafter_loads",
-    "model.tokenizer": "test_drafter_care.py:test_a_tokenizer_file_must_match",
-    "model.alias": "test_process.py:test_sighup_changes_what_it_can_without_dropping_a_request",
-    "runtime.min_token_acceptance": "test_guard.py:test_low_acceptance_switches_speculation_off",
-    "runtime.min_sequence_acceptance": "test_guard.py:test_low_acceptance_switches_speculation_off",
-    "runtime.fallback_threshold_pct": (
-        "test_observability.py:test_a_high_share_of_plain_rounds_raises_an_alert"
-    ),
-    "runtime.speculative_window": (
-        "test_pricing.py:test_a_set_window_is_the_widest_unless_a_fixed_one_is_asked_for"
-    ),
-    "runtime.remember_file": (
-        "test_answer_memory.py:test_a_file_keeps_it_across_a_restart_and_a_damaged_one_is_set_aside"
-    ),
-    "runtime.controller": (
-        "test_pricing.py:test_a_set_window_is_the_widest_unless_a_fixed_one_is_asked_for"
-    ),
-    "runtime.context_full": "test_keys.py:test_limits_and_defaults_act_on_answers",
-    "monitoring.metrics_endpoint": (
-        "test_observability.py:test_the_json_metrics_are_where_the_deployment_puts_them"
-    ),
-    "monitoring.alert_on_acceptance_drop": (
-        "test_observability.py:test_a_drop_of_acceptance_raises_an_alert"
-    ),
-    "monitoring.acceptance_drop": (
-        "test_observability.py:test_a_drop_of_acceptance_raises_an_alert"
-    ),
-    "monitoring.cache_compaction_interval": (
-        "test_cache_care.py:test_a_long_sliding_answer_is_compacted_and_goes_on"
-    ),
-    "monitoring.request_log": (
-        "test_observability.py:test_the_request_log_has_a_line_per_request_and_no_prompt"
-    ),
-    "monitoring.request_log_max_mb": "test_keys.py:test_the_request_log_is_opened_as_told",
-    "monitoring.request_log_keep": "test_keys.py:test_the_request_log_is_opened_as_told",
-    "monitoring.log_prompts": "test_observability.py:test_prompts_are_logged_when_asked_for",
-    "monitoring.alert_webhook": "test_keys.py:test_alerts_go_to_the_webhook_that_is_set",
-    "monitoring.memory_pressure_pct": (
-        "test_drafter_care.py:test_under_pressure_the_drafter_goes_and_comes_back"
-    ),
-    "server.host": "test_security.py:test_a_public_bind_needs_a_key_or_the_word",
-    "server.port": "test_security.py:test_a_taken_port_is_said_before_anything_is_loaded",
-    "server.api_keys": "test_security.py:test_every_key_opens",
-    "server.api_keys_file": "test_security.py:test_every_key_opens",
-    "server.allow_public_without_key": (
-        "test_security.py:test_a_public_bind_needs_a_key_or_the_word"
-    ),
-    "server.cors_origins": "test_security.py:test_cors_is_only_for_the_named_origins",
-    "server.allowed_hosts": "test_security.py:test_a_name_that_is_allowed_is_answered_to",
-    "server.queue_size": "test_scheduling.py:test_a_full_queue_says_when_to_come_back",
-    "server.request_timeout_s": "test_scheduling.py:test_a_time_limit_keeps_what_was_made",
-    "server.drain_s": "test_process.py:test_sigterm_lets_the_answer_finish_and_a_second_one_ends",
-    "server.max_connections": "test_bounds.py:test_connections_are_counted",
-    "server.max_restarts": "test_supervisor.py:test_an_engine_that_dies_too_often_stays_dead",
-    "server.stall_s": "test_bounds.py:test_a_client_that_never_reads_is_let_go",
-    "server.share_prompt_cache": (
-        "test_scheduling.py:test_a_cached_prompt_is_reused_among_holders_of_one_key_only"
-    ),
-    "server.max_body_mb": "test_security.py:test_large_bodies_are_refused_however_they_come",
-    "server.max_prompt_tokens": "test_security.py:test_long_prompts_are_refused",
-    "server.max_answer_tokens": "test_keys.py:test_limits_and_defaults_act_on_answers",
-    "server.max_n": "test_keys.py:test_limits_and_defaults_act_on_answers",
-    "server.parse_special_in_messages": (
-        "test_control_words.py:test_a_server_can_be_told_to_read_them_as_marks"
-    ),
-    "model.lora": "test_engine_start.py:test_adapters_are_meant_from_the_files_folder",
-    "server.slot_save_path": (
-        "test_slot_files.py:test_a_saved_conversation_goes_on_after_the_slot_was_erased"
-    ),
-    "server.slot_save_mb": "test_slot_files.py:test_saved_slots_are_bounded",
-    "server.stored_responses": (
-        "test_formats.py:test_a_response_cannot_go_on_from_one_that_was_not_kept"
-    ),
-    "server.unknown_fields": "test_formats.py:test_unknown_fields_can_be_refused_in_every_format",
-    "server.default_temperature": "test_keys.py:test_limits_and_defaults_act_on_answers",
-}
 
 
 def given(**overrides: Any) -> Deployment:
     dotted = {key.replace("__", "."): value for key, value in overrides.items()}
     return load_deployment(environ={}, overrides=dotted)
-
-
-def test_no_key_is_without_effect() -> None:
-    keys = {
-        f"{section}.{key}"
-        for section in SECTIONS
-        for key in type(getattr(given(), section)).model_fields
-    }
-    assert keys == ENGINE.keys() | ELSEWHERE.keys()
-
-
-@pytest.mark.parametrize("key", ELSEWHERE)
-def test_the_test_that_shows_a_keys_effect_is_there(key: str) -> None:
-    file, _, name = ELSEWHERE[key].partition(":")
-    folders = (TESTS / "server", TESTS / "web")
-    texts = [path.read_text("utf-8") for folder in folders for path in folder.rglob(file)]
-    assert any(re.search(rf"^def {name}\(", text, re.MULTILINE) for text in texts)
 
 
 @pytest.mark.parametrize("key", ENGINE)

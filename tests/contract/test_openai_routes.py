@@ -7,28 +7,26 @@ from typing import Any
 import httpx
 import pytest
 
-from parlay.decoding.round import Fallback
-from parlay.routing import Rule, When
-from tests.server.running import Running, server_on
+from tests import doors
 
-RULES = (
-    Rule(name="tagged", when=When(tag="batch"), policy="plain"),
-    Rule(name="team", when=When(header={"X-Team": "r*"}), policy="plain", reason=Fallback.REQUEST),
-    Rule(name="alias", when=When(model="small*"), policy="plain", reason=Fallback.LOW_ACCEPTANCE),
-    Rule(
-        name="heavy",
-        when=When(min_prompt_tokens=60, max_answer_tokens=9),
-        policy="plain",
-        reason=Fallback.PROMPT_HEAVY,
-    ),
-    Rule(name="talk", when=When(endpoint="chat"), window=1),
-    Rule(name="text", draft="ngram"),
-)
+RULES: list[dict[str, Any]] = [
+    {"name": "tagged", "when": {"tag": "batch"}, "policy": "plain"},
+    {"name": "team", "when": {"header": {"X-Team": "r*"}}, "policy": "plain", "reason": "request"},
+    {"name": "alias", "when": {"model": "small*"}, "policy": "plain", "reason": "low_acceptance"},
+    {
+        "name": "heavy",
+        "when": {"min_prompt_tokens": 60, "max_answer_tokens": 9},
+        "policy": "plain",
+        "reason": "prompt_heavy",
+    },
+    {"name": "talk", "when": {"endpoint": "chat"}, "window": 1},
+    {"name": "text", "draft": "ngram"},
+]
 BODY: dict[str, Any] = {"prompt": "on on on on", "max_tokens": 30, "temperature": 0}
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "on on on"}], "max_tokens": 30}
 
 
-routed = server_on("target", routes=RULES, model__drafter="suffix,ngram")
+routed = doors.server_on("model", routes=RULES, model__drafter="suffix,ngram")
 
 
 @pytest.mark.parametrize(
@@ -42,31 +40,31 @@ routed = server_on("target", routes=RULES, model__drafter="suffix,ngram")
     ],
 )
 def test_plain_routes_say_their_reason(
-    routed: Running, body: dict[str, Any], headers: dict[str, str], policy: str, reason: str
+    routed: doors.Server, body: dict[str, Any], headers: dict[str, str], policy: str, reason: str
 ) -> None:
     answer = httpx.post(f"{routed.url}/v1/completions", json=body, headers=headers).json()
     assert answer["speculation"]["policy"] == policy
     assert answer["speculation"]["fallbacks"].keys() == {reason}
 
 
-def test_speculating_routes_choose_proposers_and_windows(routed: Running) -> None:
+def test_speculating_routes_choose_proposers_and_windows(routed: doors.Server) -> None:
     text = httpx.post(f"{routed.url}/v1/completions", json=BODY).json()["speculation"]
     assert text["policy"] == "text" and set(text["proposers"]) <= {"ngram"}
     chat = httpx.post(f"{routed.url}/v1/chat/completions", json=CHAT).json()["speculation"]
     assert chat["policy"] == "talk" and set(chat["windows"]) <= {"0", "1"}
 
 
-def test_the_request_has_the_last_word(routed: Running) -> None:
+def test_the_request_has_the_last_word(routed: doors.Server) -> None:
     body = BODY | {"metadata": {"tag": "batch"}, "speculation": True}
     found = httpx.post(f"{routed.url}/v1/completions", json=body).json()["speculation"]
     assert found["policy"] == "request" and "policy" not in found["fallbacks"]
 
 
-def ask(server: Running, path: str, **body: Any) -> httpx.Response:
+def ask(server: doors.Server, path: str, **body: Any) -> httpx.Response:
     return httpx.post(f"{server.url}{path}", json=body)
 
 
-def test_several_prompts_are_answered_as_if_each_came_alone(routed: Running) -> None:
+def test_several_prompts_are_answered_as_if_each_came_alone(routed: doors.Server) -> None:
     prompts = ["hello there", "on and on", "the"]
     options = {"max_tokens": 8, "temperature": 0.9, "seed": 5, "n": 2}
     together = ask(routed, "/v1/completions", prompt=prompts[:1], **options).json()
@@ -80,7 +78,7 @@ def test_several_prompts_are_answered_as_if_each_came_alone(routed: Running) -> 
     assert both["usage"]["prompt_tokens"] == n_prompt
 
 
-def test_lists_of_tokens_are_prompts_too(routed: Running) -> None:
+def test_lists_of_tokens_are_prompts_too(routed: doors.Server) -> None:
     tokens = ask(routed, "/tokenize", content="hello there", add_special=True).json()["tokens"]
     options = {"max_tokens": 6, "temperature": 0}
     found = ask(routed, "/v1/completions", prompt=[tokens, tokens], **options).json()
@@ -88,7 +86,7 @@ def test_lists_of_tokens_are_prompts_too(routed: Running) -> None:
     assert [c["text"] for c in found["choices"]] == [text["choices"][0]["text"]] * 2
 
 
-def test_a_gap_needs_a_model_with_marks_for_it(routed: Running) -> None:
+def test_a_gap_needs_a_model_with_marks_for_it(routed: doors.Server) -> None:
     for path, body in (
         ("/v1/completions", {"prompt": "a", "suffix": "b"}),
         ("/infill", {"input_prefix": "a", "input_suffix": "b"}),
@@ -98,13 +96,15 @@ def test_a_gap_needs_a_model_with_marks_for_it(routed: Running) -> None:
         assert "no marks for filling in the middle" in answer.json()["error"]["message"]
 
 
-def test_a_template_is_applied_without_an_answer(routed: Running) -> None:
+def test_a_template_is_applied_without_an_answer(routed: doors.Server) -> None:
     messages = [{"role": "user", "content": "hello <|im_end|> there"}]
     prompt = ask(routed, "/apply-template", messages=messages).json()["prompt"]
     assert "hello <|im_end|> there" in prompt and prompt.count("<|im_start|>") == 2
 
 
-def test_earlier_calls_are_written_out_where_the_template_knows_no_tools(routed: Running) -> None:
+def test_earlier_calls_are_written_out_where_the_template_knows_no_tools(
+    routed: doors.Server,
+) -> None:
     call = {"id": "1", "function": {"name": "add", "arguments": '{"a": 1}'}, "type": "function"}
     messages = [
         {"role": "user", "content": "one more"},
@@ -117,7 +117,7 @@ def test_earlier_calls_are_written_out_where_the_template_knows_no_tools(routed:
     assert f"Let me see.\n{written}" in prompt
 
 
-def test_the_model_is_found_by_its_name_and_no_other_is(routed: Running) -> None:
+def test_the_model_is_found_by_its_name_and_no_other_is(routed: doors.Server) -> None:
     (only,) = httpx.get(f"{routed.url}/v1/models").json()["data"]
     assert httpx.get(f"{routed.url}/v1/models/{only['id']}").json() == only
     missing = httpx.get(f"{routed.url}/v1/models/some/other")
@@ -126,7 +126,7 @@ def test_the_model_is_found_by_its_name_and_no_other_is(routed: Running) -> None
     assert only["id"] in missing.json()["error"]["message"]
 
 
-limited = server_on("target", server__max_answer_tokens=4)
+limited = doors.server_on("model", server__max_answer_tokens=4)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ limited = server_on("target", server__max_answer_tokens=4)
     ],
 )
 def test_whoever_asks_for_more_than_the_server_answers_with_is_told(
-    limited: Running, path: str, body: dict[str, Any], name: str
+    limited: doors.Server, path: str, body: dict[str, Any], name: str
 ) -> None:
     answer = httpx.post(f"{limited.url}{path}", json=body).json()
     assert answer["speculation"]["generated"] == 4
@@ -150,7 +150,7 @@ def test_whoever_asks_for_more_than_the_server_answers_with_is_told(
     assert (told["param"], told["message"]) == (name, said)
 
 
-def test_whoever_asks_for_less_or_says_nothing_is_told_nothing(limited: Running) -> None:
+def test_whoever_asks_for_less_or_says_nothing_is_told_nothing(limited: doors.Server) -> None:
     for body in (BODY | {"max_tokens": 4}, {"prompt": "on on"}):
         assert "warnings" not in httpx.post(f"{limited.url}/v1/completions", json=body).json()
 
@@ -167,13 +167,13 @@ def test_whoever_asks_for_less_or_says_nothing_is_told_nothing(limited: Running)
     ],
 )
 def test_errors_name_the_field_they_are_about(
-    routed: Running, fields: dict[str, Any], param: str
+    routed: doors.Server, fields: dict[str, Any], param: str
 ) -> None:
     error = ask(routed, "/v1/chat/completions", **{**CHAT, **fields}).json()["error"]
     assert error["param"] == param, error
 
 
 @pytest.mark.parametrize("prompt", [[], [10**6], ["a"] * 200])
-def test_an_error_about_the_prompt_names_it(routed: Running, prompt: list[Any]) -> None:
+def test_an_error_about_the_prompt_names_it(routed: doors.Server, prompt: list[Any]) -> None:
     error = ask(routed, "/v1/completions", prompt=prompt).json()["error"]
     assert error["param"] == "prompt", error

@@ -12,8 +12,7 @@ import httpx
 import pytest
 from gguf import GGUFWriter
 
-from tests import tiny_models
-from tests.server.running import Running, running
+from tests import doors, tiny_models
 
 BEFORE, AFTER, MIDDLE, FILE = 40, 41, 42, 43  # any tokens will do
 
@@ -30,26 +29,26 @@ class MarkedVocabulary(tiny_models.Vocabulary):
 
 
 @pytest.fixture(scope="module")
-def marked(tiny_folder: Path) -> Iterator[Running]:
+def marked(tiny_folder: Path) -> Iterator[doors.Server]:
     path = tiny_models.write_llama(tiny_folder / "marked.gguf", vocab=MarkedVocabulary())
-    with running(path) as server:
+    with doors.server(path) as server:
         yield server
 
 
-def ask(server: Running, path: str, **body: Any) -> Any:
+def ask(server: doors.Server, path: str, **body: Any) -> Any:
     options = {"temperature": 0, "n_predict": 12}
     answer = httpx.post(f"{server.url}{path}", json={**options, **body})
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-def tokens(server: Running, text: str) -> list[int]:
+def tokens(server: doors.Server, text: str) -> list[int]:
     content = {"content": text, "parse_special": False}
     found: list[int] = httpx.post(f"{server.url}/tokenize", json=content).json()["tokens"]
     return found
 
 
-def test_a_gap_is_read_as_what_stands_around_it(marked: Running) -> None:
+def test_a_gap_is_read_as_what_stands_around_it(marked: doors.Server) -> None:
     around = [BEFORE, *tokens(marked, "hello "), AFTER, *tokens(marked, " there"), MIDDLE]
     expected = ask(marked, "/v1/completions", prompt=around)["choices"][0]["text"]
     suffixed = ask(marked, "/v1/completions", prompt="hello ", suffix=" there")
@@ -60,7 +59,7 @@ def test_a_gap_is_read_as_what_stands_around_it(marked: Running) -> None:
     assert filled["stop_type"] == "limit"
 
 
-def test_other_files_come_first_and_begun_text_last(marked: Running) -> None:
+def test_other_files_come_first_and_begun_text_last(marked: doors.Server) -> None:
     extra = [{"filename": "a.py", "text": "on"}]
     filled = ask(
         marked, "/infill", input_prefix="he", input_suffix="on", input_extra=extra, prompt="and"
@@ -71,7 +70,7 @@ def test_other_files_come_first_and_begun_text_last(marked: Running) -> None:
     assert filled["content"] == alone["choices"][0]["text"]
 
 
-def test_a_gap_is_filled_as_a_stream(marked: Running) -> None:
+def test_a_gap_is_filled_as_a_stream(marked: doors.Server) -> None:
     body = {"input_prefix": "hello ", "input_suffix": "", "n_predict": 8, "temperature": 0}
     text = httpx.post(f"{marked.url}/infill", json={**body, "stream": True}).text
     chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.server.running import Running, server_on
+from tests import doors
 
 schemathesis = pytest.importorskip("schemathesis")
 
@@ -51,11 +51,11 @@ OPERATIONS = {
 }
 
 
-fuzzed = server_on("target", server__request_timeout_s=1.0, server__max_answer_tokens=8)
+fuzzed = doors.server_on("model", server__request_timeout_s=1.0, server__max_answer_tokens=8)
 
 
 @pytest.fixture(scope="module")
-def operations(fuzzed: Running) -> dict[str, Any]:
+def operations(fuzzed: doors.Server) -> dict[str, Any]:
     document = httpx.get(f"{fuzzed.url}/openapi.json").json()
     found = schemathesis.openapi.from_dict(document).get_all_operations()
     return {operation.ok().label: operation.ok() for operation in found}
@@ -67,7 +67,7 @@ def test_the_document_names_every_route(operations: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("label", sorted(OPERATIONS))
 def test_no_request_brings_an_internal_error(
-    operations: dict[str, Any], fuzzed: Running, label: str
+    operations: dict[str, Any], fuzzed: doors.Server, label: str
 ) -> None:
     @settings(
         max_examples=FEWER.get(label, MAX_EXAMPLES),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from threading import Event
 from typing import Any
 
 import httpx
@@ -13,8 +12,7 @@ from anthropic import Anthropic
 from anthropic import BadRequestError as AnthropicBadRequest
 from openai import BadRequestError, NotFoundError, OpenAI
 
-from tests.server.running import Running, server_on
-from tests.serving import PATIENCE_S
+from tests import doors
 
 PROMPT = "hello there"
 TURN: Any = {"role": "user", "content": PROMPT}
@@ -31,13 +29,13 @@ CALLED = [
 
 
 @pytest.fixture(scope="module")
-def openai(server: Running) -> Iterator[OpenAI]:
-    with server.client() as client:
+def openai(server: doors.Server) -> Iterator[OpenAI]:
+    with server.openai() as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def anthropic(server: Running) -> Iterator[Anthropic]:
+def anthropic(server: doors.Server) -> Iterator[Anthropic]:
     with Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60) as client:
         yield client
 
@@ -194,7 +192,7 @@ def test_tokens_are_counted_as_they_will_be_read(anthropic: Anthropic) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
-def test_errors_have_anthropics_shape(server: Running, path: str) -> None:
+def test_errors_have_anthropics_shape(server: doors.Server, path: str) -> None:
     answer = httpx.post(f"{server.url}{path}", json={"max_tokens": 3})
     assert answer.status_code == 400
     assert answer.json()["type"] == "error"
@@ -230,11 +228,11 @@ def test_a_response_cannot_go_on_from_one_that_was_not_kept(openai: OpenAI) -> N
         responded(openai, previous_response_id="resp_1")
 
 
-remembering = server_on("target", server__stored_responses=2, server__api_keys=("one", "two"))
+remembering = doors.server_on("model", server__stored_responses=2, server__api_keys=("one", "two"))
 
 
-def test_a_response_goes_on_from_an_earlier_one_of_the_same_key(remembering: Running) -> None:
-    with remembering.client("one") as one, remembering.client("two") as two:
+def test_a_response_goes_on_from_an_earlier_one_of_the_same_key(remembering: doors.Server) -> None:
+    with remembering.as_key("one").openai() as one, remembering.as_key("two").openai() as two:
         first = responded(one)
         assert first.model_extra["store"] is True
         second = responded(one, input="more", previous_response_id=first.id)
@@ -251,8 +249,10 @@ def test_a_response_goes_on_from_an_earlier_one_of_the_same_key(remembering: Run
             responded(one, previous_response_id=first.id)
 
 
-def test_a_response_that_was_kept_can_be_read_again_and_forgotten(remembering: Running) -> None:
-    with remembering.client("one") as one, remembering.client("two") as two:
+def test_a_response_that_was_kept_can_be_read_again_and_forgotten(
+    remembering: doors.Server,
+) -> None:
+    with remembering.as_key("one").openai() as one, remembering.as_key("two").openai() as two:
         made = responded(one)
         assert one.responses.retrieve(made.id).to_dict() == made.to_dict()
         with pytest.raises(NotFoundError, match="is not known here"):
@@ -265,8 +265,8 @@ def test_a_response_that_was_kept_can_be_read_again_and_forgotten(remembering: R
                 again(made.id)
 
 
-def test_a_streamed_response_is_kept_as_its_last_event_told_it(remembering: Running) -> None:
-    with remembering.client("one") as one:
+def test_a_streamed_response_is_kept_as_its_last_event_told_it(remembering: doors.Server) -> None:
+    with remembering.as_key("one").openai() as one:
         *_, last = responded(one, stream=True)
         assert one.responses.retrieve(last.response.id).to_dict() == last.response.to_dict()
 
@@ -276,11 +276,11 @@ def test_where_nothing_is_kept_reading_says_how_to_keep(openai: OpenAI) -> None:
         openai.responses.retrieve("resp_1")
 
 
-strict = server_on("target", server__unknown_fields="refuse", server__api_keys=("secret",))
+strict = doors.server_on("model", server__unknown_fields="refuse", server__api_keys=("secret",))
 
 
-def test_unknown_fields_can_be_refused_in_every_format(strict: Running) -> None:
-    with strict.client("secret") as client:
+def test_unknown_fields_can_be_refused_in_every_format(strict: doors.Server) -> None:
+    with strict.as_key("secret").openai() as client:
         with pytest.raises(BadRequestError, match="temprature; did you mean temperature"):
             client.chat.completions.create(model="", messages=[TURN], extra_body={"temprature": 1})
         with pytest.raises(BadRequestError, match="unknown field moods"):
@@ -292,38 +292,7 @@ def test_unknown_fields_can_be_refused_in_every_format(strict: Running) -> None:
         said(anthropic, extra={"moods": 1})
 
 
-def test_a_wrong_key_is_told_in_anthropics_shape(strict: Running) -> None:
+def test_a_wrong_key_is_told_in_anthropics_shape(strict: doors.Server) -> None:
     answer = httpx.post(f"{strict.url}/v1/messages", json={}, headers={"x-api-key": "wrong"})
     assert answer.status_code == 401
     assert answer.json()["error"]["type"] == "authentication_error"
-
-
-@pytest.mark.parametrize(
-    ("path", "field", "sign"),
-    [
-        ("/v1/messages", "messages", "event: message_start"),
-        ("/v1/chat/completions", "messages", ": the prompt is being read"),
-        ("/v1/responses", "input", "event: response.created"),
-    ],
-)
-def test_a_long_prompt_shows_signs_of_life(
-    server: Running, monkeypatch: pytest.MonkeyPatch, path: str, field: str, sign: str
-) -> None:
-    monkeypatch.setattr("parlay.server.api.exchange.WAITING_S", 0.01)
-    held = Event()
-
-    def hold() -> None:
-        held.wait(PATIENCE_S)
-
-    server.service.engine.call(hold)  # nothing is read meanwhile
-    body = {field: [TURN], "max_tokens": 4, "temperature": 0, "stream": True}
-    try:
-        with httpx.stream("POST", f"{server.url}{path}", json=body) as response:
-            lines = response.iter_lines()
-            assert next(lines) == sign
-            again = "event: ping" if path == "/v1/messages" else ": the prompt is being read"
-            assert again in lines
-            held.set()
-            assert any("delta" in line for line in lines)
-    finally:
-        held.set()

@@ -12,9 +12,8 @@ import pytest
 from gguf import GGUFWriter, TokenType
 from openai import OpenAI
 
-from tests import tiny_models
+from tests import doors, tiny_models
 from tests.server.api.test_template_style import CALLS, template
-from tests.server.running import Running, running
 
 MARKS = {
     "mistral": ("[TOOL_CALLS]", "[ARGS]"),
@@ -64,17 +63,8 @@ class MarkedVocabulary(tiny_models.Vocabulary):
 def client(request: pytest.FixtureRequest, tiny_folder: Path) -> Iterator[OpenAI]:
     vocab = MarkedVocabulary(form=request.param)
     path = tiny_models.write_llama(tiny_folder / f"marks-{request.param}.gguf", vocab=vocab)
-    with running(path) as server:
-        self_check(server, request.param)
-        with server.client() as found:
-            yield found
-
-
-def self_check(server: Running, form: str) -> None:
-    style = server.service._conversation.style
-    assert style.form.name == form
-    # llama.cpp itself makes texts of some of gpt-oss' marks.
-    assert set(style.control) == ({"<|end|>"} if form == "harmony" else set(MARKS[form]))
+    with doors.server(path) as server, server.openai() as found:
+        yield found
 
 
 def held_call(client: OpenAI, **asked: Any) -> Any:

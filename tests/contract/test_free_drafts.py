@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.running import Running, running
+from tests import doors
 
 SCHEMA = {
     "type": "object",
@@ -20,7 +20,7 @@ SCHEMA = {
 WAYS = [{"temperature": 0}, {"temperature": 0.9, "seed": 11}]
 
 
-def complete(server: Running, **more: Any) -> dict[str, Any]:
+def complete(server: doors.Server, **more: Any) -> dict[str, Any]:
     body = {"prompt": "the on and", "max_tokens": 40, "temperature": 0, **more}
     answer = httpx.post(f"{server.url}/v1/completions", json=body)
     assert answer.status_code == 200, answer.text
@@ -35,7 +35,7 @@ def details(found: dict[str, Any]) -> dict[str, int]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_right_prediction_is_accepted_and_the_text_stays(
-    server: Running, way: dict[str, Any]
+    server: doors.Server, way: dict[str, Any]
 ) -> None:
     plain = complete(server, speculation=False, **way)
     text = plain["choices"][0]["text"]
@@ -53,13 +53,13 @@ def test_a_right_prediction_is_accepted_and_the_text_stays(
 @pytest.mark.parametrize(
     "content", ["", "再び天気の話 " * 3000, "\x01\x02￿\x00" * 200, "on " * 30_000]
 )
-def test_any_prediction_is_answered_and_changes_nothing(server: Running, content: str) -> None:
+def test_any_prediction_is_answered_and_changes_nothing(server: doors.Server, content: str) -> None:
     text = complete(server, speculation=False)["choices"][0]["text"]
     found = complete(server, prediction={"type": "content", "content": content})
     assert found["choices"][0]["text"] == text
 
 
-def test_a_prediction_in_parts_is_one_text(server: Running) -> None:
+def test_a_prediction_in_parts_is_one_text(server: doors.Server) -> None:
     text = complete(server, speculation=False)["choices"][0]["text"]
     half = len(text) // 2
     parts = [{"type": "text", "text": part} for part in (text[:half], text[half:])]
@@ -72,7 +72,7 @@ def test_a_prediction_in_parts_is_one_text(server: Running) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("draft", ["skeleton", "suffix", "model", "skeleton,suffix,model"])
 def test_drafts_under_a_grammar_change_nothing(
-    server: Running, way: dict[str, Any], draft: str
+    server: doors.Server, way: dict[str, Any], draft: str
 ) -> None:
     plain = complete(server, json_schema=SCHEMA, speculation=False, **way)
     for window in (1, 4, 8):
@@ -81,7 +81,7 @@ def test_drafts_under_a_grammar_change_nothing(
         assert found["choices"][0]["text"] == plain["choices"][0]["text"]
 
 
-def test_the_skeleton_is_right_where_it_drafts(server: Running) -> None:
+def test_the_skeleton_is_right_where_it_drafts(server: doors.Server) -> None:
     how = {"draft": "skeleton", "window": 8}
     told = complete(server, json_schema=SCHEMA, speculation=how)["speculation"]
     assert told["drafted"] > 0
@@ -89,7 +89,7 @@ def test_the_skeleton_is_right_where_it_drafts(server: Running) -> None:
 
 
 def test_a_prediction_that_contradicts_the_grammar_takes_no_row_and_changes_nothing(
-    server: Running,
+    server: doors.Server,
 ) -> None:
     numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 5}
     prediction = {"type": "content", "content": "nonsense" * 40}
@@ -103,7 +103,7 @@ def test_a_prediction_that_contradicts_the_grammar_takes_no_row_and_changes_noth
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_chat_takes_a_prediction_and_says_what_it_brought(
-    server: Running, way: dict[str, Any]
+    server: doors.Server, way: dict[str, Any]
 ) -> None:
     body = {"messages": [{"role": "user", "content": "the on and"}], "max_tokens": 40, **way}
     url = f"{server.url}/v1/chat/completions"
@@ -122,7 +122,7 @@ def test_a_chat_takes_a_prediction_and_says_what_it_brought(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_tool_calls_have_a_skeleton_too(server: Running, way: dict[str, Any]) -> None:
+def test_tool_calls_have_a_skeleton_too(server: doors.Server, way: dict[str, Any]) -> None:
     function = {"name": "find", "description": "finds", "parameters": SCHEMA}
     body = {
         "messages": [{"role": "user", "content": "find the on"}],
@@ -141,7 +141,7 @@ def test_tool_calls_have_a_skeleton_too(server: Running, way: dict[str, Any]) ->
     assert found["speculation"]["accepted"] > 5
 
 
-def test_a_schema_is_kept_with_every_source_of_drafts(server: Running) -> None:
+def test_a_schema_is_kept_with_every_source_of_drafts(server: doors.Server) -> None:
     for draft in ("skeleton", "suffix", "model", "skeleton,suffix,model"):
         how = {"draft": draft, "window": 8}
         found = complete(server, json_schema=SCHEMA, speculation=how, max_tokens=80)
@@ -149,13 +149,13 @@ def test_a_schema_is_kept_with_every_source_of_drafts(server: Running) -> None:
         assert answer.keys() == {"name", "kind"} and answer["kind"] in ("on", "and")
 
 
-def test_how_one_key_spaces_its_answers_is_not_drafted_for_another(target: Path) -> None:
+def test_how_one_key_spaces_its_answers_is_not_drafted_for_another(model: Path) -> None:
     """By counts: the first tokens of an answer are drafted from its owner's last one, if any."""
     options = {"server__api_keys": ("anna", "bert"), "model__drafter": "suffix"}
     how = {"draft": "skeleton", "window": 8}
     body = {"prompt": "the on and", "max_tokens": 60, "temperature": 0}
     told = {}
-    with running(target, **options) as server:
+    with doors.server(model, **options) as server:
         for name, key in (("first", "anna"), ("again", "anna"), ("another", "bert")):
             headers = {"authorization": f"Bearer {key}"}
             more = {"json_schema": SCHEMA, "speculation": how}
@@ -166,7 +166,7 @@ def test_how_one_key_spaces_its_answers_is_not_drafted_for_another(target: Path)
     assert told["another"] == told["first"]
 
 
-def test_a_prediction_of_another_kind_is_refused_in_one_line(server: Running) -> None:
+def test_a_prediction_of_another_kind_is_refused_in_one_line(server: doors.Server) -> None:
     body = {"prompt": "on", "prediction": {"type": "picture", "content": "x"}}
     answer = httpx.post(f"{server.url}/v1/completions", json=body)
     assert answer.status_code == 400

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.running import Running
+from tests import doors
 
 
-def ask(server: Running, content: str) -> httpx.Response:
+def ask(server: doors.Server, content: str) -> httpx.Response:
     headers = {"Content-Type": "application/json"}
     return httpx.post(f"{server.url}/v1/completions", content=content, headers=headers)
 
@@ -23,9 +23,9 @@ def honest(i: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("number", ["-1e999", "1e999", "NaN", "-Infinity"])
 def test_numbers_without_bounds_are_refused_and_cost_nobody_an_answer(
-    server: Running, number: str
+    server: doors.Server, number: str
 ) -> None:
-    a = server.service.engine.model.vocabulary.tokenize("a", bos=False)[-1]
+    a = server.tokens("a")[-1]
     poison = (
         '{"prompt":"x","temperature":0.8,"grammar":"root ::= \\"a\\"",'
         f'"logit_bias":{{"{a}":{number}}}}}'

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.shared.traffic import Traffic
-from tests.server.running import Running, running
+from tests import doors
 from tests.serving import wait_for
 
 _GROWTH = 24_000_000  # bytes; allocators keep some of what a burst needed
@@ -20,25 +20,22 @@ _ENDS = {
 }
 
 
-def test_nothing_leaks_under_mixed_and_hostile_traffic(target: Path, drafter: Path) -> None:
+def test_nothing_leaks_under_mixed_and_hostile_traffic(model: Path, guesser: Path) -> None:
     options = {"runtime__slots": 4, "server__queue_size": 8}
-    with running(target, model__drafter=f"suffix,{drafter}", **options) as server:
-        wait_for(lambda: server.service.drafter.state == "ready")
+    with doors.server(model, model__drafter=f"suffix,{guesser}", **options) as server:
         asyncio.run(Traffic(server.url, seed=1).run(60, 8))  # buffers reach their size
-        wait_for(lambda: server.service.n_open == 0)
+        wait_for(server.is_idle)
         n_files = psutil.Process().num_fds()
         assert any(_grows(server, seed) < _GROWTH for seed in (2, 3, 4))
-        engine = server.service.engine
-        assert not engine.active and engine.n_waiting == 0
-        assert not any(slot.busy for slot in engine.slots.all)
+        assert server.is_idle()
         wait_for(lambda: psutil.Process().num_fds() <= n_files + 4)
 
 
-def _grows(server: Running, seed: int) -> int:
+def _grows(server: doors.Server, seed: int) -> int:
     """Bytes of 200 requests. Each time, if something leaks; once, if a burst was the largest."""
     n_bytes = psutil.Process().memory_info().rss
     report = asyncio.run(Traffic(server.url, seed=seed).run(200, 12))
-    wait_for(lambda: server.service.n_open == 0)
+    wait_for(server.is_idle)
     assert len(report.outcomes) == 200
     assert [o for o in report.outcomes if o.result not in (_ENDS[o.kind], "busy")] == []
     assert {outcome.kind for outcome in report.outcomes} == _ENDS.keys()

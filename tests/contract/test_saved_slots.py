@@ -11,38 +11,37 @@ from typing import Any
 import httpx
 import pytest
 
-from parlay.deployment import DeploymentError
-from parlay.server.lifecycle.slot_files import check_slot_folder, make_slot_folder
-from tests import tiny_models
-from tests.server.running import Running, running
+from tests import doors, tiny_models
 
 PROMPT = "the cat sat on the mat and the " * 12
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("slots") / "made" / "saved"
+
+
 @pytest.fixture(scope="module", params=["llama", "qwen35"])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp("slots")
-    path = tiny_models.WRITERS[request.param](folder / "model.gguf", ftype="q8_0")
-    saved = str(folder / "made" / "saved")
-    keys = {"server__api_keys": ("one", "two"), "server__slot_save_path": saved}
-    with running(path, runtime__slots=1, runtime__mode="faithful", **keys) as found:
+def server(request: pytest.FixtureRequest, folder: Path) -> Iterator[doors.Server]:
+    path = folder.parent.parent / f"{request.param}.gguf"
+    tiny_models.WRITERS[request.param](path, ftype="q8_0")
+    keys = {"server__api_keys": ("one", "two"), "server__slot_save_path": str(folder)}
+    with doors.server(path, runtime__slots=1, runtime__mode="faithful", **keys) as found:
         yield found
 
 
-def post(server: Running, path: str, body: Any = None, key: str = "one") -> httpx.Response:
+def post(server: doors.Server, path: str, body: Any = None, key: str = "one") -> httpx.Response:
     headers = {"Authorization": f"Bearer {key}"}
     return httpx.post(f"{server.url}{path}", json=body, headers=headers, timeout=60)
 
 
-def complete(server: Running, prompt: str = PROMPT, key: str = "one") -> tuple[str, int]:
+def complete(server: doors.Server, prompt: str = PROMPT, key: str = "one") -> tuple[str, int]:
     body = {"prompt": prompt, "max_tokens": 8, "temperature": 0}
     found = post(server, "/v1/completions", body, key).json()
     return found["choices"][0]["text"], found["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-def test_a_saved_conversation_goes_on_after_the_slot_was_erased(server: Running) -> None:
+def test_a_saved_conversation_goes_on_after_the_slot_was_erased(server: doors.Server) -> None:
     post(server, "/slots/0?action=erase")
     text, cached = complete(server)
     assert cached == 0
@@ -60,7 +59,7 @@ def test_a_saved_conversation_goes_on_after_the_slot_was_erased(server: Running)
     assert cached >= 128  # the end may be cut into other tokens; a chunk is surely there
 
 
-def test_what_one_key_saved_is_not_anothers(server: Running) -> None:
+def test_what_one_key_saved_is_not_anothers(server: doors.Server) -> None:
     complete(server)
     post(server, "/slots/0?action=save", {"filename": "mine.bin"})
     for action, said in (("restore", "another's"), ("save", "another's")):
@@ -83,14 +82,14 @@ def test_what_one_key_saved_is_not_anothers(server: Running) -> None:
     ],
 )
 def test_a_wrong_name_or_slot_is_told_in_one_line(
-    server: Running, path: str, body: Any, said: str
+    server: doors.Server, path: str, body: Any, said: str
 ) -> None:
     answer = post(server, path, body)
     assert answer.status_code == 400
     assert said in answer.json()["error"]["message"]
 
 
-def test_a_name_is_as_long_as_its_bytes(server: Running) -> None:
+def test_a_name_is_as_long_as_its_bytes(server: doors.Server) -> None:
     """128 of these letters are 512 bytes, more than a file's name may have."""
     answer = post(server, "/slots/0?action=save", {"filename": "\U00020000" * 128})
     assert answer.status_code == 400
@@ -101,7 +100,10 @@ def test_of_two_keys_that_save_one_name_at_once_one_has_it(
     tiny_llama: Path, tmp_path: Path
 ) -> None:
     keys = {"server__api_keys": ("one", "two"), "server__slot_save_path": str(tmp_path)}
-    with running(tiny_llama, runtime__slots=2, **keys) as server, ThreadPoolExecutor(2) as pool:
+    with (
+        doors.server(tiny_llama, runtime__slots=2, **keys) as server,
+        ThreadPoolExecutor(2) as pool,
+    ):
         for key in ("one", "two"):
             complete(server, f"{key} said {PROMPT}", key)
         for n in range(8):
@@ -115,14 +117,13 @@ def test_of_two_keys_that_save_one_name_at_once_one_has_it(
             assert [200 in each for each in codes].count(True) == 1  # a slot is one key's
 
 
-def test_an_unknown_action_is_refused(server: Running) -> None:
+def test_an_unknown_action_is_refused(server: doors.Server) -> None:
     assert post(server, "/slots/0?action=burn", {}).status_code in (400, 422)
 
 
-def test_a_damaged_file_is_told_and_the_slot_stays(server: Running) -> None:
+def test_a_damaged_file_is_told_and_the_slot_stays(server: doors.Server, folder: Path) -> None:
     complete(server)
     post(server, "/slots/0?action=save", {"filename": "damaged.bin"})
-    folder = Path(str(server.service.deployment.server.slot_save_path))
     path = folder / "damaged.bin"
     data = bytearray(path.read_bytes())
     data[-40] ^= 255
@@ -135,15 +136,16 @@ def test_a_damaged_file_is_told_and_the_slot_stays(server: Running) -> None:
     assert complete(server)[1] > 0
 
 
-def test_a_folder_that_was_taken_away_is_made_again(server: Running) -> None:
+def test_a_folder_that_was_taken_away_is_made_again(server: doors.Server, folder: Path) -> None:
     complete(server)
-    shutil.rmtree(str(server.service.deployment.server.slot_save_path))
+    shutil.rmtree(folder)
     assert post(server, "/slots/0?action=save", {"filename": "again.bin"}).status_code == 200
 
 
-def test_a_folder_that_became_a_file_is_told_in_one_line(server: Running) -> None:
+def test_a_folder_that_became_a_file_is_told_in_one_line(
+    server: doors.Server, folder: Path
+) -> None:
     complete(server)
-    folder = Path(str(server.service.deployment.server.slot_save_path))
     shutil.rmtree(folder)
     folder.touch()
     try:
@@ -155,26 +157,29 @@ def test_a_folder_that_became_a_file_is_told_in_one_line(server: Running) -> Non
     assert "see server.slot_save_path" in answer.json()["error"]["message"]
 
 
-def test_where_no_folder_can_be_made_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_where_no_folder_can_be_made_is_said_before_anything_is_loaded(
+    model: Path, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DeploymentError, match="no folder to save to"):
-        check_slot_folder(tmp_path / "file" / "saved")
-    with pytest.raises(DeploymentError, match="no folder to save to"):
-        make_slot_folder(tmp_path / "file" / "saved")
-    check_slot_folder(tmp_path / "new" / "saved")
-    assert not (tmp_path / "new").exists()
+    saved = {"server__slot_save_path": str(tmp_path / "file" / "saved")}
+    file = doors.deployment(tmp_path / "parlay.yaml", model, **saved)
+    told = doors.verb("serve", file, "--check")
+    assert told.exit_code and "no folder to save to" in told.output + str(told.exception)
 
 
-def test_saved_slots_are_bounded(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    complete(server)
-    files = server.service.slot_files
-    monkeypatch.setattr(files, "_most_bytes", 100)
-    with pytest.raises(Exception, match="raise server"):
-        files._check_room(Path(str(files._folder)) / "new.bin", 101)
+def test_saved_slots_are_bounded(model: Path, tmp_path: Path) -> None:
+    """What lies there already takes nearly all of the room."""
+    (tmp_path / "old.bin").write_bytes(bytes(990_000))
+    bounds = {"server__slot_save_path": str(tmp_path), "server__slot_save_mb": 1}
+    with doors.server(model, runtime__slots=1, server__api_keys="one", **bounds) as server:
+        complete(server)
+        answer = post(server, "/slots/0?action=save", {"filename": "talk.bin"})
+    assert answer.status_code == 400
+    assert "raise server.slot_save_mb" in answer.json()["error"]["message"]
 
 
 def test_without_a_folder_nothing_is_saved(tiny_llama: Path) -> None:
-    with running(tiny_llama, runtime__slots=1) as server:
+    with doors.server(tiny_llama, runtime__slots=1) as server:
         answer = post(server, "/slots/0?action=save", {"filename": "talk.bin"})
     assert answer.status_code == 400
     assert "server.slot_save_path" in answer.json()["error"]["message"]
