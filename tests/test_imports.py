@@ -18,8 +18,8 @@ SRC = Path(__file__).parents[1] / "src" / "parlay"
 # A part may import parts further down and its neighbours, never one further up.
 LEVELS = (
     ("cli",),
-    ("gateway", "server", "bench", "results", "rendering", "tuning"),
-    ("web",),
+    ("front", "gateway", "server", "bench", "results", "rendering", "tuning"),
+    ("web", "backend"),
     ("parlay",),  # the Python interface, parlay/parlay.py
     ("engine",),
     ("hub", "timing"),
