@@ -166,7 +166,7 @@ def free_offers(
     offers = []
     for i, token in enumerate(answer[:-1]):
         tokens.append(token)
-        (draft,) = proposer.propose([Ask(0, tokens, DEPTH)])
+        (draft,) = proposer.draft([Ask(0, tokens, DEPTH)])
         offers.append(RecordedOffer(n_equal(draft.tokens, answer[i + 1 :]), draft.confidence))
     return tuple(offers)
 

@@ -18,7 +18,7 @@ from parlay.decoding.mask import Mask
 from parlay.decoding.spacing import Spacing
 from parlay.decoding.span import Span, nothing
 from parlay.errors import DecodeError
-from parlay.proposers.proposer import Ask
+from parlay.proposers.proposer import Ask, Proposer, Worth
 
 Logits = Callable[[Sequence[int]], NDArray[np.float32]]
 
@@ -124,7 +124,7 @@ class ScriptedModel:
         self.closed = True
 
 
-class ScriptedProposer:
+class ScriptedProposer(Proposer):
     """Guesses the target's greedy text, right or wrong as the script says, token by token."""
 
     def __init__(self, logits: Logits, script: Iterable[bool] = (), name: str = "scripted") -> None:
@@ -134,7 +134,7 @@ class ScriptedProposer:
         self.finished: list[tuple[int, ...]] = []
         self.closed = False
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def draft(self, asks: Sequence[Ask], worth: Worth | None = None) -> list[Draft]:
         return [self._draft(ask) for ask in asks]
 
     def _draft(self, ask: Ask) -> Draft:
@@ -146,14 +146,8 @@ class ScriptedProposer:
         tokens = tuple(history[len(ask.tokens) :])
         return Draft(tokens, self.name, (0.5,) * len(tokens))
 
-    def forget(self, seq_id: int) -> None:
-        """Keeps nothing."""
-
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
         self.finished.append(tuple(tokens))
-
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
-        """Keeps nothing."""
 
     def close(self) -> None:
         self.closed = True
@@ -162,7 +156,7 @@ class ScriptedProposer:
 _ALIKE = 4  # tokens that must agree for a text to be taken up again
 
 
-class RecordedProposer:
+class RecordedProposer(Proposer):
     """Drafts texts that were recorded before, each token right with a given chance.
 
     So a round's cost is real and its acceptance is known.
@@ -183,7 +177,7 @@ class RecordedProposer:
         self._n_vocab = n_vocab
         self._rng = np.random.default_rng(seed)
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def draft(self, asks: Sequence[Ask], worth: Worth | None = None) -> list[Draft]:
         return [self._draft(ask) for ask in asks]
 
     def _draft(self, ask: Ask) -> Draft:
@@ -205,18 +199,6 @@ class RecordedProposer:
 
     def _spoil(self, token: int) -> int:
         return token if self._rng.random() < self._right else (token + 1) % self._n_vocab
-
-    def forget(self, seq_id: int) -> None:
-        """Keeps nothing."""
-
-    def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
-        """Keeps nothing."""
-
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
-        """Keeps nothing."""
-
-    def close(self) -> None:
-        """Holds nothing."""
 
 
 class LaxConstraint:

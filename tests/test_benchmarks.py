@@ -6,17 +6,12 @@ Runs none of them: those with a test of their own have it elsewhere.
 from __future__ import annotations
 
 import re
-import threading
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.measurements.round_outside import WATCHED
 from benchmarks.shared.between import Between
 from benchmarks.shared.ratios import ratio, ratio_of_prompts, ratio_of_repeats, recorded, shown
-from benchmarks.shared.stages import Stages
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 INDEX = (FOLDER / "README.md").read_text("utf-8")
@@ -87,41 +82,6 @@ def test_a_ratio_is_shown_and_recorded_with_its_interval() -> None:
     found = ratio_of_repeats([2.0] * 4, [1.0] * 4)
     assert shown(found) == "2.000 [2.000, 2.000]"
     assert recorded(found) == {"ratio": 2.0, "low": 2.0, "high": 2.0}
-
-
-# -- stages ---------------------------------------------------------------------------------------
-
-
-def test_the_stages_of_a_round_are_functions_that_there_are() -> None:
-    assert all(callable(getattr(owner, name)) for owner, name, _ in WATCHED)
-
-
-def watched(patch: pytest.MonkeyPatch, whole: str = "") -> tuple[Stages, SimpleNamespace]:
-    """Two functions of which one calls the other twice; every look at the clock takes a second."""
-    looks = count()
-    patch.setattr("benchmarks.shared.stages.time.perf_counter", lambda: float(next(looks)))
-    found, work = Stages("rest", whole), SimpleNamespace(inner=lambda: None)
-    work.outer = lambda: (work.inner(), work.inner())
-    for name in ("inner", "outer"):
-        found.watch(work, name, name)
-    found.begin()
-    work.outer()
-    return found, work
-
-
-def test_a_stage_has_its_own_time_without_that_of_others_or_of_other_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found, work = watched(monkeypatch)
-    other = threading.Thread(target=work.outer)
-    other.start()
-    other.join()
-    assert found.end() == {"rest": 2.0, "outer": 3.0, "inner": 2.0}
-
-
-def test_a_whole_stage_keeps_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, _ = watched(monkeypatch, whole="outer")
-    assert found.end() == {"rest": 2.0, "outer": 1.0}
 
 
 def test_a_draft_models_passes_are_a_rounds_where_it_waits_for_them() -> None:

@@ -220,7 +220,7 @@ def test_several_drafters_come_as_a_list_or_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["on", "off"])
 def test_on_and_off_are_words_in_files_variables_and_flags(tmp_path: Path, word: str) -> None:
     """YAML once took them for true and false, and keys that want the words refused them."""
-    text = f"runtime: {{flash_attention: {word}, draft_ahead: {word}, mlock: {word}, mmap: true}}"
+    text = f"runtime: {{flash_attention: {word}, mlock: {word}, mmap: true}}"
     environ = {"PARLAY_RUNTIME_FLASH_ATTENTION": word}
     flags = settings([f"runtime.flash_attention={word}"])
     for found in (
@@ -231,7 +231,7 @@ def test_on_and_off_are_words_in_files_variables_and_flags(tmp_path: Path, word:
         assert found.runtime.flash_attention == word
         assert found.runtime.mmap is True
     first = load(tmp_path, text).runtime
-    assert (first.draft_ahead, first.mlock) == (word, word == "on")
+    assert first.mlock is (word == "on")
 
 
 def test_lists_of_names_may_stand_in_one_line_and_names_may_be_numbers() -> None:

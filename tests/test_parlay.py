@@ -59,7 +59,6 @@ def test_one_form_at_a_time(parlay: Parlay) -> None:
         ({"temperature": "x"}, "temperature is 'x'; give a number"),
         ({"mode": "bogus"}, "mode is 'bogus'; give exact, faithful or None"),
         ({"context_full": "bogus"}, "context_full is 'bogus'; give stop or slide"),
-        ({"verification": "bogus"}, "verification is 'bogus'; give coupled or rejection"),
         ({"stop": 5}, "stop is 5; give text, a list of texts or None"),
         ({"max_token": 5}, "unknown option: max_token; did you mean max_tokens?"),
         ({"greedy": True}, "unknown option: greedy"),

@@ -37,7 +37,7 @@ from parlay.engine.answer import Answer
 from parlay.engine.drafter_pause import DrafterPause
 from parlay.llama.facts import Facts, read_facts
 from parlay.proposers.follower import Follower
-from parlay.proposers.proposer import Ask
+from parlay.proposers.proposer import Ask, Proposer, Worth
 
 PROMPTS = (
     "Write a function that sorts a list of dates.",
@@ -128,7 +128,7 @@ def _wide(name: str, rows: int, columns: int) -> Tensor:
 # -- drafts from a recording ---------------------------------------------------------------------
 
 
-class Recorded:
+class Recorded(Proposer):
     """A drafter whose passes are made and whose tokens are the recording's, with errors."""
 
     def __init__(self, drafter: Follower, share: float, n_vocab: int) -> None:
@@ -145,12 +145,12 @@ class Recorded:
         self._n_prompt, self._text = n_prompt, tuple(text)
         self._rng.seed(f"{self._share} {self._text}")
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        made = self._drafter.propose(asks)
+    def draft(self, asks: Sequence[Ask], worth: Worth | None = None) -> list[Draft]:
+        made = self._drafter.draft(asks)
         return [self._exchange(ask, draft) for ask, draft in zip(asks, made, strict=True)]
 
-    def prepare(self, ask: Ask) -> None:
-        self._drafter.prepare(ask)
+    def meanwhile(self, ask: Ask, draft: Sequence[int]) -> None:
+        self._drafter.meanwhile(ask, draft)
 
     def n_unread(self, seq_id: int, tokens: Sequence[int]) -> int:
         return self._drafter.n_unread(seq_id, tokens)

@@ -33,6 +33,7 @@ from benchmarks.shared.record import keep
 from benchmarks.shared.wanted_edits import wanted
 from parlay import Parlay
 from parlay.bench.suite import Prompt, load_suite
+from parlay.control.controller import View
 from parlay.control.prices.cost import CostTable, load_costs, shipped_costs
 from parlay.control.prices.cutting import Cutting
 from parlay.control.prices.drafter_cost import DrafterCost
@@ -57,7 +58,7 @@ from parlay.hub.resolving import resolve_model
 from parlay.llama.vocabulary import Detokenizer, Vocabulary
 from parlay.llama.vocabulary_only import open_vocabulary
 from parlay.proposers.prediction import PREDICTION, PredictionProposer
-from parlay.proposers.proposer import Ask, Proposer
+from parlay.proposers.proposer import Ask, Proposer, Worth
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
 from tests.scripted import ScriptedModel
@@ -142,7 +143,7 @@ class Saying(ScriptedModel):
         return curve.of(rows, changed) + settling_s
 
 
-class Drafter:
+class Drafter(Proposer):
     """Drafts the text that will be said, right as often as it should be; takes a drafter's time."""
 
     name, continues = DRAFTER, True
@@ -152,17 +153,17 @@ class Drafter:
         self._read: list[int] = []  # what its cache would hold
         self.text: tuple[int, ...] = ()
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        return [self._draft(ask) for ask in asks]
+    def draft(self, asks: Sequence[Ask], worth: Worth | None = None) -> list[Draft]:
+        return [self._draft(ask, worth) for ask in asks]
 
-    def _draft(self, ask: Ask) -> Draft:
+    def _draft(self, ask: Ask, worth: Worth | None) -> Draft:
         said = list(ask.tokens)
         n_missing = max(1, len(said) - common_prefix(self._read, said))
         self._clock.spend(self._cost.catch_up_s(n_missing))
         sure: list[float] = []
         follows = said == list(self.text[: len(said)])
-        while len(sure) < ask.window and (ask.keep_going is None or ask.keep_going(sure)):
-            if ask.until is not None and sure and ask.until(said[len(ask.tokens) :], sure):
+        while len(sure) < ask.window:
+            if sure and worth is not None and ask.seq_id not in worth({ask.seq_id: sure}):
                 break
             if sure:
                 self._clock.spend(self._cost.step_s())
@@ -185,17 +186,8 @@ class Drafter:
         may = None if held is None else held.allowed(said[len(ask.tokens) - ask.n_ahead :])
         return (int(said[-1]) if may is None else members(may)[0]), likely
 
-    def forget(self, seq_id: int) -> None:
+    def open(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
         self._read = []
-
-    def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
-        """Keeps its cache."""
-
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
-        """No text is as long."""
-
-    def close(self) -> None:
-        """Holds nothing."""
 
 
 class Searching(Bets):
@@ -211,8 +203,8 @@ class Searching(Bets):
             self.clock.spend(self.charges.search_s + (self.charges.forced_s if forced else 0.0))
         return found
 
-    def _ended(self, ask: Ask, draft: Draft) -> Draft:
-        found = super()._ended(ask, draft)
+    def _ended(self, ask: Ask, draft: Draft, view: View) -> Draft:
+        found = super()._ended(ask, draft, view)
         if len(found.tokens) > len(draft.tokens):
             self.clock.spend(self.charges.forced_s)
         return found

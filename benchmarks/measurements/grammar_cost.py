@@ -131,14 +131,14 @@ def _rounds(
     while done < len(answer):
         ask = Ask(0, answer[:done], len(p) - 1, n_prompt=0, constraint=constraint)
         began = thread_time()
-        draft = proposer.propose([ask])[0].tokens
+        draft = proposer.draft([ask])[0].tokens
         drafted = thread_time()
         taken = answer[done : done + common_prefix(draft, answer[done:]) + 1]
         rows = p[: len(taken)]
         rows[range(len(taken)), taken] += _AT_TOP
         rows[:, _NEVER] += 2 * _AT_TOP * forbidden
         if ahead:
-            proposer.prepare(ask)
+            proposer.meanwhile(ask, draft)
             prepare(constraint, draft, sampling)
         for row in rows:  # the first to read them has to fetch them
             row.max()

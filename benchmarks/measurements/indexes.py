@@ -44,7 +44,7 @@ def measure(
 def _once(proposer: SuffixProposer | NgramProposer, text: Sequence[int]) -> dict[str, float]:
     half, most = len(text) // 2, len(text) - _N_SINGLE
     growing = list(text[:most])
-    prompt = _us(lambda: proposer.read(0, text[:half])) / half
+    prompt = _us(lambda: proposer.meanwhile(Ask(0, text[:half], 0), ())) / half
     proposer.finish(0, text[:half])
     return {
         "prompt": prompt,
@@ -54,8 +54,8 @@ def _once(proposer: SuffixProposer | NgramProposer, text: Sequence[int]) -> dict
 
 
 def _turn(proposer: SuffixProposer | NgramProposer, tokens: Sequence[int], n_kept: int) -> None:
-    proposer.begin(0, tokens, n_kept)
-    proposer.read(0, tokens)
+    proposer.open(0, tokens, n_kept)
+    proposer.meanwhile(Ask(0, tokens, 0), ())
 
 
 def _rounds(
@@ -63,7 +63,7 @@ def _rounds(
 ) -> None:
     for token in more:
         tokens.append(token)
-        proposer.propose([Ask(0, tokens, 8)])
+        proposer.draft([Ask(0, tokens, 8)])
 
 
 def _us(work: Callable[[], None]) -> float:

@@ -3,9 +3,7 @@
 Models are scripted: a pass copies real rows of logits and claims its price, by the clock that the
 scheduler looks at, so that all that is left is the scheduler's, the bets', the controller's, the
 proposers' and the verification's own. With --wait it takes its price, as CUDA does: caches are cold
-then, which makes the same code two to four times as slow. The kind `ahead` always waits: its draft
-model is on a thread of its own, and goes on while the target's pass waits; its passes are no part
-of the round as in `round_outside`, if it is waited for. `drafter` has suffix
+then, which makes the same code two to four times as slow. `drafter` has suffix
 lookup and a draft model, `model` the model alone. In the kind `resting` a block drafter reads the
 target's states and is always wrong, so that the controller lets it be.
 
@@ -56,18 +54,17 @@ from parlay.engine.request import Mode, Request
 from parlay.engine.scheduler import Scheduler
 from parlay.engine.sequence import Sequence as Answer
 from parlay.engine.slots import Slots
-from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.follower import Follower
-from parlay.proposers.proposer import Ask, Proposer
+from parlay.proposers.proposer import Ask, Proposer, Worth
 from parlay.proposers.suffix import SuffixProposer
 from tests.scripted import ScriptedModel
 
 CONTEXT = 2048
 WORDS = 1500  # of the scripted text: so few that pairs of them come again
-KINDS = ("plain", "suffix", "model", "drafter", "ahead", "resting")
+KINDS = ("plain", "suffix", "model", "drafter", "resting")
 TEXTS = ("lines", "chat", "again")
 BLOCK, WIDTH = 16, 5 * 5120  # of a block drafter: its tokens, and the states it reads of each
 
@@ -341,9 +338,8 @@ class Begun:
 
 def begin(kind: str, mode: Mode, n: int, script: Script) -> Begun:
     """Models and a scheduler for n answers, each of which has said something."""
-    ahead = kind == "ahead"
     texts, costs = [Text(i, script) for i in range(n)], _prices(n, script, kind)
-    clock = Clock(wait=script.wait or ahead)
+    clock = Clock(wait=script.wait)
     scheduling.perf_counter = clock  # type: ignore[attr-defined]
     target = Rows(
         clock,
@@ -365,20 +361,18 @@ def begin(kind: str, mode: Mode, n: int, script: Script) -> Begun:
     target.told, drafter.told = between.verified, between.drafted
     if "model" in proposers:
         _watch(between, proposers["model"])
-    return Begun(scheduler, answers, clock, (target,) if ahead else (target, drafter), between)
+    return Begun(scheduler, answers, clock, (target, drafter), between)
 
 
 def _watch(between: Between, model: Proposer) -> None:
-    """A round waits for a draft model that makes passes for it; one that drafts ahead makes none
-    for what is ready."""
-    asked = model.drafter if isinstance(model, DraftAhead) else model
-    propose = asked.propose
+    """A round waits for a draft model that makes passes for it."""
+    made = model.draft
 
-    def waited(asks: Sequence[Ask], **how: bool) -> list[Draft]:
+    def waited(asks: Sequence[Ask], worth: Worth | None = None) -> list[Draft]:
         between.wait()
-        return propose(asks, **how)
+        return made(asks, worth)
 
-    asked.propose = waited  # type: ignore[method-assign]
+    model.draft = waited  # type: ignore[method-assign]
 
 
 def _proposers(kind: str, target: Rows, drafter: Rows) -> dict[str, Proposer]:
@@ -386,9 +380,8 @@ def _proposers(kind: str, target: Rows, drafter: Rows) -> dict[str, Proposer]:
     limits = DraftLimits(frozenset(), target.n_vocab, 512)
     if kind not in ("plain", "resting", "model"):
         found["suffix"] = SuffixProposer()
-    if kind in ("drafter", "ahead", "model"):
-        model = DraftModel(drafter, limits)
-        found["model"] = DraftAhead(model) if kind == "ahead" else model
+    if kind in ("drafter", "model"):
+        found["model"] = DraftModel(drafter, limits)
     if isinstance(drafter, Blocks):
         target.follower = found["model"] = DFlashProposer(
             drafter, limits, block_size=BLOCK, mask=0, name="model"
@@ -441,10 +434,6 @@ def _prices(n: int, script: Script, kind: str) -> CostTable:
     if kind == "resting":
         block = {"steady_ms": {str(b): 1e3 * script.draft_s(b) for b in (2, BLOCK)}}
         record["drafter"] |= {"single_steps": False, "longest": BLOCK - 1, "block": block}
-    if kind == "ahead":
-        ms = dict.fromkeys(("1", "32"), script.draft_ms)
-        both = {"slowdown": {"1": 1.02, "32": 1.05}, "ms": ms}
-        record["drafter"]["both"] = both
     return CostTable.from_dict(record)
 
 

@@ -149,9 +149,6 @@ class RuntimeSection(Section):
     mmap: bool = True
     mlock: bool = False
     large_pages: bool = True  # weights on a Linux CPU, where there is room
-    draft_ahead: Literal["auto", "on", "off"] = (
-        "auto"  # a drafter goes on while the target verifies
-    )
     translate: bool = False  # let a drafter of another vocabulary draft through text
     # Tokens of earlier answers that suffix drafts from, apart by key; absent: some, without keys.
     remember_tokens: int | None = Field(None, ge=0, le=10_000_000)

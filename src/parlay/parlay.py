@@ -94,8 +94,6 @@ class Parlay:
     `remember_tokens`: suffix also drafts what earlier answers said, up to so many tokens.
     `prompt_cache_mb`: RAM for what was read before. `snapshots`: tokens of a draft that a
     recurrent target takes back without a copy; None: by price and room.
-    `draft_ahead`: whether a draft model goes on while the target verifies; auto: on a GPU,
-    where it pays.
     `follow_load`: on a CPU, fewer threads or sleeping ones where other work takes the cores.
     `tensor_overrides`: PATTERN=DEVICE each; `lora`: FILE or FILE:SCALE each; `n_cpu_moe`:
     layers whose experts stay in RAM, -1 for all. `rope`: how positions are stretched.
@@ -121,7 +119,7 @@ class Parlay:
         """Start an answer and yield its pieces as they come.
 
         Options: `max_tokens`, `stop`, `draft` (loaded proposers, or none), `window`, `mode`,
-        `verification`, `context_full`, `logprobs`, `raw` (the prompt goes in as it is, without the
+        `context_full`, `logprobs`, `raw` (the prompt goes in as it is, without the
         chat template), `tools`, `json_schema` (a schema the answer obeys), `grammar` (GBNF),
         `prediction` (the answer that is expected: drafted from, never
         believed), and the fields of `Sampling`.
@@ -146,7 +144,6 @@ class Parlay:
             proposers=None if given.draft is None else parse_draft(given.draft),
             window=given.window,
             mode=given.mode,
-            verification=given.verification,
             expected=self._expected(given.prediction or ""),
             context_full=given.context_full,
             logprobs=given.logprobs,

@@ -12,7 +12,7 @@ from parlay.decoding.draft import Draft
 from parlay.decoding.mask import Mask, everything, only, packed
 from parlay.decoding.masked import Masked, masked, prepare
 from parlay.decoding.sampling import Sampling
-from parlay.decoding.verification import coupled
+from parlay.decoding.verification import verify
 from parlay.errors import BadRequest
 from tests.scripted import LaxConstraint
 
@@ -46,7 +46,7 @@ def test_the_verdict_is_that_of_rows_that_are_all_masked(sampling: Sampling, see
     draft = Draft(tuple(int(whole[j].argmax()) for j in range(3)), "ngram")
     lazily = Masked(p, constraint, draft.tokens, sampling)
     asked = (sampling, [1, 2], 5, frozenset({N}))
-    assert coupled(draft, lazily, *asked) == coupled(draft, whole, *asked)
+    assert verify(draft, lazily, *asked) == verify(draft, whole, *asked)
 
 
 def test_a_row_whose_likeliest_token_may_come_needs_no_mask() -> None:
@@ -76,7 +76,7 @@ def test_where_one_token_must_come_no_row_is_read_and_no_mask_made() -> None:
     constraint = Forces()
     for sampling in (Sampling(), DRAWN):
         held = Masked(np.full((3, N), np.nan, np.float32), constraint, [4, 5], sampling)
-        found = coupled(Draft((4, 5), "skeleton"), held, sampling, [1], 0, frozenset())
+        found = verify(Draft((4, 5), "skeleton"), held, sampling, [1], 0, frozenset())
         assert found.tokens == (4, 5, 6) and constraint.n_masks == 0
 
 

@@ -16,7 +16,7 @@ from scipy import stats
 
 from parlay.decoding import sampling as sampling_module
 from parlay.decoding.noise import gumbel
-from parlay.decoding.sampling import Row, Sampling, distribution, draw
+from parlay.decoding.sampling import Row, Sampling, candidates, draw
 from parlay.errors import BadRequest, DecodeError, NothingFollows
 
 N_VOCAB = 24
@@ -36,12 +36,15 @@ HISTORIES = st.lists(st.integers(0, N_VOCAB - 1), max_size=40)
 
 
 def support(row: Row, sampling: Sampling, history: Sequence[int] = ()) -> list[int]:
-    return [int(i) for i in distribution(row, sampling, history).ids]
+    return list(probabilities(row, sampling, history))
 
 
 def probabilities(row: Row, sampling: Sampling, history: Sequence[int] = ()) -> dict[int, float]:
-    found = distribution(row, sampling, history)
-    return {int(i): float(p) for i, p in zip(found.ids, found.probs, strict=True)}
+    """What is drawn from: the likeliest alone where nothing is left to chance."""
+    if sampling.greedy:
+        return {draw(row, sampling, history, 0): 1.0}
+    ids, scores = candidates(row, sampling, history)
+    return softmax(dict(zip(ids.tolist(), scores.tolist(), strict=True)))
 
 
 # -- the references: dictionaries from token to logit, one plain loop for each definition --------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
@@ -15,7 +14,6 @@ from parlay.control.prices.cutting import Cutting
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.span import Span, nothing
 from parlay.engine.bets import Bets
-from parlay.engine.engine import Engine
 from parlay.engine.exact.composition import Composition
 from parlay.engine.exact.exactness import ExactClass
 from parlay.engine.exact.joints import Joints
@@ -24,7 +22,6 @@ from parlay.engine.request import Mode, Request
 from parlay.engine.scheduler import Scheduler
 from parlay.engine.sequence import Piece, Sequence, Sink
 from parlay.engine.slots import Slots
-from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.proposer import Proposer
 from tests.scripted import ScriptedModel, ScriptedProposer, hashed_logits
 
@@ -157,21 +154,6 @@ class Rig:
 
     def text(self, seq: Sequence) -> str:
         return "".join(piece.text for piece in self.pieces[seq])
-
-
-def let_them_draft_ahead(engine: Engine) -> None:
-    """Passes of a real target last until whoever drafts beside them has gone as far as it may."""
-    real = engine.target.decode
-    beside = [each for each in engine.bets.proposers.values() if isinstance(each, DraftAhead)]
-
-    def decode(spans: Seq[Span]) -> list[NDArray[np.float32]]:
-        rows = real(spans)
-        for each in beside:
-            while not (each._walk.ended or each._walk.called_back):
-                time.sleep(0)
-        return rows
-
-    engine.target.decode = decode  # type: ignore[method-assign]
 
 
 def plain(request: Request, *, ends: frozenset[int] = frozenset(), context_size: int = 128) -> str:

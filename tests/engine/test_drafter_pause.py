@@ -14,7 +14,7 @@ from parlay.decoding.round import Fallback, Round, Timing
 from parlay.decoding.span import Span, common_prefix
 from parlay.engine.drafter_pause import DrafterPause, bits_stay
 from parlay.proposers.follower import Follower
-from parlay.proposers.proposer import Ask
+from parlay.proposers.proposer import Ask, Worth
 from tests import tiny_drafters, tiny_models
 
 
@@ -202,14 +202,14 @@ def test_a_block_that_is_only_looked_at_is_compared_with_the_text_that_comes(
 ) -> None:
     bets, looking = parlay.engine.bets, LooksOnly()
     drafter, drafts = bets.proposers["model"], list[tuple[int, ...]]()
-    made_by = drafter.propose
+    made_by = drafter.draft
 
-    def propose(asks: Sequence[Ask]) -> list[Draft]:
-        found = made_by(asks)
+    def draft(asks: Sequence[Ask], worth: Worth | None = None) -> list[Draft]:
+        found = made_by(asks, worth)
         drafts.extend((*ask.tokens, *d.tokens) for ask, d in zip(asks, found, strict=True))
         return found
 
-    monkeypatch.setattr(drafter, "propose", propose)
+    monkeypatch.setattr(drafter, "draft", draft)
     plainly = parlay.generate("abc def", max_tokens=40, raw=True, window=0)
     monkeypatch.setattr(bets, "controller", looking)
     answer = parlay.generate("abc def", max_tokens=40, raw=True)

@@ -264,13 +264,6 @@ def spoiled(rig: Rig, request: Request) -> Inexact | None:
     return seq.inexact
 
 
-def test_text_drawn_by_rejection_depends_on_the_drafts() -> None:
-    drawn = Request((1, 2, 3), max_tokens=4, sampling=Sampling(temperature=1.0, seed=1))
-    rejected = Request((1, 2, 3), 4, Sampling(temperature=1.0, seed=1), verification="rejection")
-    assert spoiled(Rig(), drawn) is None
-    assert spoiled(Rig(), rejected) is Inexact.REJECTION
-
-
 def test_a_text_that_slid_is_not_exact() -> None:
     request = Request((1, 2, 3), max_tokens=40, context_full="slide")
     assert spoiled(Rig(context_size=24), request) is Inexact.SLIDE

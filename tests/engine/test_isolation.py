@@ -203,7 +203,7 @@ def test_a_draft_that_breaks_a_pass_costs_the_draft_only(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("free", [frozenset[str](), frozenset({"scripted"})])
-@pytest.mark.parametrize("method", ["propose", "forget", "finish", "shift"])
+@pytest.mark.parametrize("method", ["draft", "open", "finish", "cut"])
 def test_a_proposer_that_breaks_costs_drafts_and_no_answer(
     method: str,
     free: frozenset[str],
@@ -219,7 +219,7 @@ def test_a_proposer_that_breaks_costs_drafts_and_no_answer(
     honest = rig.run(*HONEST)
     assert said_alone(rig, honest)
     assert sliding.finish_reason == "length" and sliding.n_generated == 400
-    if method == "propose":
+    if method == "draft":
         assert honest[0].counts.fallbacks[Fallback.DRAFT_ERROR] > 0
     assert "boom" in caplog.text
     assert caplog.text.count("Traceback") < 20  # ever more seldom, however often it fails

@@ -11,12 +11,12 @@ from parlay.engine.faults import Faults
 from parlay.engine.news import News
 from parlay.engine.request import Request
 from parlay.engine.sequence import Sequence
-from parlay.proposers.proposer import Ask, Proposer
+from parlay.proposers.proposer import Ask, Proposer, Worth
 from parlay.proposers.suffix import SuffixProposer
 from tests.engine.rig import Letters
 
 
-class Hearing:
+class Hearing(Proposer):
     """Keeps the names of what it was told; of some of it, it wants to hear no more."""
 
     def __init__(self, name: str, fails: bool = False) -> None:
@@ -29,27 +29,20 @@ class Hearing:
         if self._fails:
             raise RuntimeError("not now")
 
-    def propose(self, asks: Seq[Ask]) -> list[Draft]:
+    def draft(self, asks: Seq[Ask], worth: Worth | None = None) -> list[Draft]:
         raise AssertionError("nobody asks for a draft here")
 
-    def forget(self, seq_id: int) -> None:
-        self._hear("forget")
+    def open(self, seq_id: int, tokens: Seq[int], n_kept: int, owner: str = "") -> None:
+        self._hear("open")
+
+    def meanwhile(self, ask: Ask, draft: Seq[int]) -> None:
+        self._hear("meanwhile")
 
     def finish(self, seq_id: int, tokens: Seq[int]) -> None:
         self._hear("finish")
 
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
-        self._hear("shift")
-
-    def close(self) -> None: ...
-
-
-class Reading(Hearing):
-    """A draft model that reads prompts beside the target."""
-
-    def read_along(self, ask: Ask) -> None:
-        self._hear("read along")
-        self.ask = ask
+    def cut(self, seq_id: int, keep: int, gone: int) -> None:
+        self._hear("cut")
 
 
 def text(
@@ -71,22 +64,8 @@ def told(seq: Sequence, *proposers: Proposer) -> None:
 def test_whoever_fails_keeps_nobody_else_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
     broken, other = Hearing("broken", fails=True), Hearing("other")
     told(text(1, 2), broken, other)
-    assert broken.heard == other.heard == ["forget", "shift", "finish"]
+    assert broken.heard == other.heard == ["open", "meanwhile", "meanwhile", "cut", "finish"]
     assert "the proposer broken failed to begin" in caplog.text
-
-
-def test_a_draft_model_reads_along_with_confidences_whoever_will_choose() -> None:
-    model = Reading("model")
-    told(text(1, 2), model)
-    assert "read along" in model.heard
-    assert model.ask.keep_going is not None
-
-
-def test_a_prompt_is_not_read_along_by_whom_the_request_does_not_want() -> None:
-    model = Reading("model")
-    told(text(1, 2, proposers=("suffix",)), model)
-    told(text(1, 2, window=0), model)
-    assert "read along" not in model.heard
 
 
 def test_a_proposer_that_indexes_texts_knows_the_prompt_once_it_is_read() -> None:
@@ -94,5 +73,5 @@ def test_a_proposer_that_indexes_texts_knows_the_prompt_once_it_is_read() -> Non
     news = News({"suffix": suffix}, Faults())
     news.begin(seq)
     news.read(seq)
-    (draft,) = suffix.propose([Ask(seq.seq_id, seq.tokens, 3)])
+    (draft,) = suffix.draft([Ask(seq.seq_id, seq.tokens, 3)])
     assert draft.tokens == (15, 16, 17)

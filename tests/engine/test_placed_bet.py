@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from parlay.control.controller import Choice, FixedWindow, View
 from parlay.decoding.sampling import Sampling
-from parlay.engine.request import Request, Verification
+from parlay.engine.request import Request
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.proposer import Proposer
@@ -52,17 +52,16 @@ def cut_to_stay_in_a_class(drafters: dict[str, Proposer]) -> Rig:
     return Rig(target=target, proposers=drafters, window=8, exact=ANY, wide=ANY, context_size=SIZE)
 
 
-@pytest.mark.parametrize("verification", ["coupled", "rejection"])
 @pytest.mark.parametrize("rig_of", [cut_by_confidence, cut_to_stay_in_a_class])
 def test_tokens_come_as_often_as_the_target_says_them_where_drafts_are_cut(
-    rig_of: Callable[[dict[str, Proposer]], Rig], verification: Verification
+    rig_of: Callable[[dict[str, Proposer]], Rig],
 ) -> None:
     n, n_rare, limits = 0, 0, DraftLimits(frozenset(), N_VOCAB, 64)
     for seed in range(30):
         drafter = DraftModel(ScriptedModel(two_tokens, N_VOCAB, SIZE), limits)
         rig = rig_of({"model": drafter})
         sampling = Sampling(temperature=1.0, seed=seed)
-        (seq,) = rig.run(Request((5, 6, 7), 400, sampling, verification=verification))
+        (seq,) = rig.run(Request((5, 6, 7), 400, sampling))
         assert seq.counts.n_drafted > 100
         n, n_rare = n + seq.n_generated, n_rare + seq.tokens[3:].count(2)
     assert abs(n_rare / n - RARE) < 4 * (RARE * (1 - RARE) / n) ** 0.5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter, sleep
 
@@ -28,7 +27,7 @@ from parlay.engine.sequence import KEPT_ROUNDS, Piece, Sequence
 from parlay.errors import BadRequest, DecodeError
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
-from parlay.proposers.proposer import Ask, Proposer
+from parlay.proposers.proposer import Ask, Proposer, Worth
 from parlay.proposers.skeleton import SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
 from tests.engine.rig import LOGITS, N_VOCAB, Letters, Rig, exact_class, plain, whole_class
@@ -457,7 +456,7 @@ def test_proposers_are_asked_where_the_controller_or_the_request_wants_it(
     asked: list[int] = []
 
     class Counted(ScriptedProposer):
-        def propose(self, asks: Seq[Ask]) -> list[Draft]:
+        def draft(self, asks: Seq[Ask], worth: Worth | None = None) -> list[Draft]:
             asked.extend(ask.window for ask in asks)
             return [NO_DRAFT for _ in asks]
 
@@ -475,10 +474,10 @@ class Reader(ScriptedProposer):
         self.begun: list[tuple[tuple[int, ...], int]] = []
         self.n_read = 0
 
-    def begin(self, seq_id: int, tokens: Seq[int], n_kept: int, owner: str = "") -> None:
+    def open(self, seq_id: int, tokens: Seq[int], n_kept: int, owner: str = "") -> None:
         self.begun.append((tuple(tokens), n_kept))
 
-    def read(self, seq_id: int, tokens: Seq[int]) -> None:
+    def meanwhile(self, ask: Ask, draft: Seq[int]) -> None:
         self.n_read += 1
 
 
@@ -627,64 +626,6 @@ def test_what_a_grammar_forces_and_what_follows_it_are_drafted_together() -> Non
     assert seq.tokens[len(request.prompt) :] == said
     assert Fallback.DRAFT_ERROR not in seq.counts.fallbacks
     assert "skeleton+suffix" in seq.counts.proposers
-
-
-class ForcingNames(LaxConstraint):
-    """A grammar that forces the last four of every six tokens."""
-
-    def __init__(self, tokens: Seq[int]) -> None:
-        self._said, self._n = tuple(tokens), 0
-        self.looks: Counter[tuple[int, int]] = Counter()  # by round and place
-
-    def forced(self, spacing: object, draft: Seq[int] = ()) -> Forced:
-        at = self._n + len(draft)
-        self.looks[self._n, at] += 1
-        left = self._said[at : at + 4] if at % 6 == 2 else ()
-        return Forced(left, (1.0,) * len(left))
-
-    def accept(self, tokens: Seq[int]) -> None:
-        self._n += len(tokens)
-
-
-class Stepping(ScriptedProposer):
-    """Drafts one token after the other, as far as it is to."""
-
-    continues = True
-    n_made = 0
-
-    def _draft(self, ask: Ask) -> Draft:
-        made = Draft((), self.name)
-        while len(made.tokens) < ask.window and not (
-            made.tokens and ask.until is not None and ask.until(made.tokens, made.confidence)
-        ):
-            on = super()._draft(replace(ask, tokens=[*ask.tokens, *made.tokens], window=1))
-            made = Draft(made.tokens + on.tokens, self.name, made.confidence + on.confidence)
-            self.n_made += 1
-        return made
-
-
-class ByModel(FixedWindow):
-    def choose(self, views: Seq[View]) -> list[Choice]:
-        return [Choice("scripted", 8, keep_going=lambda _: True) for _ in views]
-
-
-def test_a_models_draft_ends_where_the_grammar_goes_on_and_is_verified_with_that() -> None:
-    request = Request(PROMPT * 4, max_tokens=25)
-    said = Rig(proposers={}).run(request)[0].tokens[len(request.prompt) :]
-    model = Stepping(LOGITS)
-    proposers: dict[str, Proposer] = {
-        "skeleton": SkeletonProposer(lambda _token: b"x"),
-        "scripted": model,
-    }
-    rig = Rig(proposers=proposers, free=frozenset({"skeleton"}), controller=ByModel(8))
-    grammar = ForcingNames(said)
-    seq = rig.add(request, grammar)
-    rig.finish()
-    assert {*grammar.looks.values()} == {1}  # no place twice in a round
-    assert seq.tokens[len(request.prompt) :] == said
-    assert Fallback.DRAFT_ERROR not in seq.counts.fallbacks
-    assert "scripted+skeleton" in seq.counts.proposers
-    assert sum(r.n_accepted for r in seq.rounds) > model.n_made  # the others came for nothing
 
 
 class Longest(FixedWindow):

@@ -14,7 +14,6 @@ from parlay.engine.settings import EngineSettings
 from parlay.engine.start import model_names
 from parlay.errors import BadRequest
 from tests import tiny_drafters, tiny_models
-from tests.engine.rig import let_them_draft_ahead
 
 # The class that has room for drafts: prices might choose the one of single rows.
 HOW: dict[str, Any] = {"context_size": 256, "threads": 1, "mode": "exact", "exact_class": "2"}
@@ -57,21 +56,6 @@ def test_each_has_its_own_price(files: dict[str, Path]) -> None:
         assert engine.prices.drafter is not None
         assert set(engine.prices.drafters) == {"model2"}
         assert set(engine.prices.copy().drafters) == {"model2"}
-
-
-def test_each_drafts_ahead_by_prices_of_its_own(files: dict[str, Path]) -> None:
-    draft = f"{files['one']},{files['two']}"
-    with Parlay(files["target"], draft=draft, draft_ahead="on", **HOW) as parlay:
-        let_them_draft_ahead(parlay.engine)
-        costs = parlay.engine.prices
-        assert costs is not None
-        priced = [costs.cost_of(name) for name in ("model", "model2")]
-        boths = [cost.both for cost in priced if cost is not None]
-        assert None not in boths and boths[0] is not boths[1]
-        plain = parlay.generate("abc def", max_tokens=24, raw=True, draft="none")
-        for name in ("model", "model2"):
-            answer = parlay.generate("abc def", max_tokens=24, raw=True, draft=name, window=3)
-            assert answer.text == plain.text and answer.speculation.n_drafted_ahead
 
 
 def test_two_that_read_the_targets_states_are_refused_in_one_line(files: dict[str, Path]) -> None:

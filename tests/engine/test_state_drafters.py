@@ -21,7 +21,6 @@ from parlay.proposers.assistant import AssistantProposer
 from parlay.proposers.chain import ChainProposer
 from parlay.proposers.dflash import DFlashProposer
 from parlay.proposers.head import HeadProposer
-from parlay.proposers.selector import SelectorProposer
 from tests import tiny_drafters, tiny_models
 from tests.serving import PATIENCE_S
 
@@ -46,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 KINDS = (
-    *("dflash", "eagle3", "nextn", "nextn-file", "dspark", "dflash2"),
+    *("dflash", "eagle3", "nextn", "nextn-file", "dspark"),
     *("chain-file", "chain-hy_v3", "assistant"),
 )
 
@@ -79,9 +78,6 @@ def pair(request: pytest.FixtureRequest, folder: Path) -> Pair:
     if request.param == "dspark":
         drafter = tiny_drafters.write_dflash(folder / "dspark.gguf", markov_rank=8)
         return Pair(target, drafter, "draft-dspark", DFlashProposer)
-    if request.param == "dflash2":
-        drafter = tiny_drafters.write_dflash(folder / "dflash2.gguf", n_candidates=7)
-        return Pair(target, drafter, "draft-dflash", SelectorProposer)
     drafter = tiny_drafters.write_eagle3(folder / "eagle3.gguf")
     return Pair(target, drafter, "draft-eagle3", HeadProposer)
 

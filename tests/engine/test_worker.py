@@ -18,7 +18,7 @@ from parlay.engine.sequence import Piece
 from parlay.engine.sequence import Sequence as Answering
 from parlay.engine.worker import Worker
 from parlay.errors import Closed, ParlayError
-from parlay.proposers.proposer import Ask
+from parlay.proposers.proposer import Ask, Worth
 from tests.engine.rig import LOGITS, Letters, Rig, plain
 from tests.scripted import ScriptedProposer
 from tests.serving import PATIENCE_S
@@ -273,7 +273,7 @@ def failing(name: str) -> Callable[..., None]:
     return fail
 
 
-@pytest.mark.parametrize("method", ["propose", "forget", "finish"])
+@pytest.mark.parametrize("method", ["draft", "open", "finish"])
 def test_a_proposer_that_breaks_costs_nobody_an_answer(
     method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -339,9 +339,9 @@ def test_a_proposer_that_is_asked_sees_one_thread_only() -> None:
     names: set[str] = set()
 
     class Watching(ScriptedProposer):
-        def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        def draft(self, asks: Sequence[Ask], worth: Worth | None = None) -> list[Draft]:
             names.add(threading.current_thread().name)
-            return super().propose(asks)
+            return super().draft(asks)
 
     with desk(Rig(proposers={"scripted": Watching(LOGITS)}, slots=2)) as d:
         clients = [d.ask(Request((*PROMPT, i), max_tokens=8))[1] for i in range(3)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import stats
 
-from parlay.decoding.sampling import Sampling, distribution, draw
+from parlay.decoding.sampling import Sampling, draw
 from parlay.decoding.span import Span
-from parlay.decoding.verification import coupled, rejection
+from parlay.decoding.verification import verify
 from parlay.errors import DecodeError
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.proposers import draft_model
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits, confidence
-from parlay.proposers.proposer import Ask, KeepGoing
+from parlay.proposers.proposer import Ask, Worth
 from tests import tiny_models
 from tests.scripted import Logits, ScriptedModel, hashed_logits
 
@@ -38,23 +35,6 @@ class Steady(ScriptedModel):
     """A model on a GPU: a pass of a new shape costs extra."""
 
     steady = True
-
-
-class Marked(Steady):
-    """A recurrent one: it comes back to where its last draft began, or to nothing."""
-
-    def __init__(self, logits: Logits, n_vocab: int, context_size: int = 128) -> None:
-        super().__init__(logits, n_vocab, context_size)
-        self._marks: dict[int, int] = {}
-
-    def mark(self, seq_id: int, *, lasting: bool = False) -> None:
-        self._marks[seq_id] = self.length(seq_id)
-
-    def reusable(self, seq_id: int, length: int) -> int:
-        if length >= self.length(seq_id):
-            return self.length(seq_id)
-        place = self._marks.get(seq_id, 0)
-        return place if place <= length else 0
 
 
 def drafter(
@@ -101,11 +81,10 @@ STEPS = st.tuples(st.integers(0, 1), EVENTS, st.sampled_from([0, 1, 3, 6]))
 @given(
     steps=st.lists(STEPS, min_size=4, max_size=20),
     steady=st.booleans(),
-    eager=st.booleans(),
     seed=st.integers(0, 1000),
 )
 def test_whatever_happens_the_cache_is_a_prefix_of_the_text_and_nothing_is_decoded_twice(
-    steps: list[tuple[int, tuple[str, int], int]], steady: bool, eager: bool, seed: int
+    steps: list[tuple[int, tuple[str, int], int]], steady: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     model = (Steady if steady else ScriptedModel)(LOGITS, N_VOCAB, context_size=400)
@@ -114,38 +93,22 @@ def test_whatever_happens_the_cache_is_a_prefix_of_the_text_and_nothing_is_decod
     for seq_id, (event, n), window in steps:
         happen(proposer, seq_id, texts[seq_id], event, n, rng)
         if window:  # else the proposer hears nothing of what was said
-            check_draft(model, proposer, seq_id, texts[seq_id], window, eager=eager)
-        elif eager:  # or it sets out, and something else was chosen
-            proposer.set_out(Ask(seq_id, texts[seq_id].tokens, 1))
-            happen(proposer, seq_id, texts[seq_id], "pause", 1, rng)
+            check_draft(model, proposer, seq_id, texts[seq_id], window)
     for seq_id, text in texts.items():  # and after all of it the next draft is right
         check_draft(model, proposer, seq_id, text, 3)
 
 
 def check_draft(
-    model: ScriptedModel,
-    proposer: DraftModel,
-    seq_id: int,
-    text: Text,
-    window: int,
-    *,
-    eager: bool = False,
+    model: ScriptedModel, proposer: DraftModel, seq_id: int, text: Text, window: int
 ) -> None:
     known = common(model.cache.get(seq_id, []), text.tokens[:-1])
-    n_ready = proposer.ready(
-        seq_id, text.tokens
-    ).n_tokens  # drafted before, and the text went that way
     model.shapes.clear()
-    if eager:
-        proposer.set_out(Ask(seq_id, text.tokens, window))
-    (draft,) = proposer.propose([Ask(seq_id, text.tokens, window)])
-    drafted = greedy(LOGITS, text.tokens, max(window, n_ready))
-    assert draft.tokens == drafted[:window]
+    (draft,) = proposer.draft([Ask(seq_id, text.tokens, window)])
+    drafted = greedy(LOGITS, text.tokens, window)
+    assert draft.tokens == drafted
     # The cache holds the text and the draft but its last token, which nobody has needed yet.
     assert model.cache[seq_id] == [*text.tokens, *drafted[:-1]]
-    n_rows = sum(sum(shape) for shape in model.shapes)
-    anew = len(text.tokens) - known + window - 1
-    assert n_rows == (max(0, window - n_ready) if n_ready else anew)
+    assert sum(sum(shape) for shape in model.shapes) == len(text.tokens) - known + window - 1
     text.draft = draft.tokens
 
 
@@ -161,13 +124,13 @@ def happen(
         text.tokens += some(n)
     elif event == "forget":  # another text in the same slot, with a start in common
         text.tokens = [*text.tokens[: min(n, len(text.tokens))], *some(2)]
-        proposer.forget(seq_id)
+        proposer.open(seq_id, text.tokens, 0)
     elif event == "shift":
         keep = min(n, len(text.tokens) - 1)
         discard = (len(text.tokens) - 1 - keep) // 2
         if discard:
             del text.tokens[keep : keep + discard]
-            proposer.shift(seq_id, keep, discard)
+            proposer.cut(seq_id, keep, discard)
     else:
         proposer.finish(seq_id, text.tokens)
     text.draft = ()
@@ -178,9 +141,9 @@ def next_shapes(verdict: Callable[[tuple[int, ...]], list[int]]) -> list[tuple[i
     model = ScriptedModel(LOGITS, N_VOCAB)
     proposer = drafter(model)
     tokens = [1, 2, 3]
-    (draft,) = proposer.propose([Ask(0, tokens, 4)])
+    (draft,) = proposer.draft([Ask(0, tokens, 4)])
     model.shapes.clear()
-    proposer.propose([Ask(0, [*tokens, *verdict(draft.tokens)], 4)])
+    proposer.draft([Ask(0, [*tokens, *verdict(draft.tokens)], 4)])
     return model.shapes
 
 
@@ -190,202 +153,6 @@ def test_a_fully_accepted_draft_costs_the_bonus_and_its_last_token_only() -> Non
 
 def test_a_rejected_draft_costs_the_recovered_token_only() -> None:
     assert next_shapes(lambda draft: [draft[0], (draft[1] + 1) % N_VOCAB]) == [(1,)] * 4
-
-
-# -- setting out -------------------------------------------------------------------------------
-
-
-def set_out(model: ScriptedModel, n_new: int) -> tuple[DraftModel, list[int]]:
-    """A drafter whose draft did not hold, after it has set out on the next one."""
-    proposer, tokens = drafter(model), [1, 2, 3]
-    (draft,) = proposer.propose([Ask(0, tokens, 4)])
-    tokens += [(draft.tokens[0] + 1) % N_VOCAB] * n_new
-    model.shapes.clear()
-    proposer.set_out(Ask(0, tokens, 4))
-    return proposer, tokens
-
-
-@pytest.mark.parametrize("n_new", [1, 2, 4])
-def test_what_was_begun_before_anybody_asked_is_not_read_again(n_new: int) -> None:
-    model = Steady(LOGITS, N_VOCAB)
-    proposer, tokens = set_out(model, n_new)
-    assert model.shapes == [(1,)] * n_new
-    (draft,) = proposer.propose([Ask(0, tokens, 4)])
-    assert draft.tokens == greedy(LOGITS, tokens, 4)
-    assert model.shapes == [(1,)] * (n_new + 3)
-
-
-def test_nothing_is_begun_that_takes_another_shape_or_no_time_of_a_device() -> None:
-    for model, n_new in ((Steady(LOGITS, N_VOCAB), 5), (ScriptedModel(LOGITS, N_VOCAB), 1)):
-        set_out(model, n_new)
-        assert model.shapes == []
-
-
-def test_what_was_begun_is_of_no_use_once_the_text_has_gone_on() -> None:
-    proposer, tokens = set_out(Steady(LOGITS, N_VOCAB), 1)
-    tokens.append(tokens[-1])  # the same word once more
-    (draft,) = proposer.propose([Ask(0, tokens, 4)])
-    assert draft.tokens == greedy(LOGITS, tokens, 4)
-
-
-def test_nothing_is_begun_where_a_draft_is_there() -> None:
-    model = Steady(LOGITS, N_VOCAB)
-    proposer = drafter(model)
-    (draft,) = proposer.propose([Ask(0, [1, 2, 3], 4)])
-    model.shapes.clear()
-    proposer.set_out(Ask(0, [1, 2, 3, *draft.tokens[:2]], 2))
-    assert model.shapes == []
-
-
-def test_a_drafter_that_fails_while_it_sets_out_knows_nothing_of_its_cache_any_more() -> None:
-    model = Steady(LOGITS, N_VOCAB)
-    proposer, tokens = set_out(model, 1)
-    model.fail_next = 1
-    with pytest.raises(DecodeError):
-        proposer.set_out(Ask(0, [*tokens, 5], 4))
-    assert model.cache == {}
-    (draft,) = proposer.propose([Ask(0, tokens, 4)])
-    assert draft.tokens == greedy(LOGITS, tokens, 4)
-
-
-# -- running on --------------------------------------------------------------------------------
-
-
-class Overwriting(Steady):
-    """A device that has put the next row in the place of the last one before anybody looks again:
-    whoever starts a pass may have to wait for its turn longer than the pass takes."""
-
-    _handed: Sequence[NDArray[np.float32]] = ()
-
-    def start(self, spans: Sequence[Span]) -> None:
-        for rows in self._handed:
-            rows[...] = 0.0
-        super().start(spans)
-
-    def fetch(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
-        self._handed = super().fetch(spans)
-        return list(self._handed)
-
-    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
-        self._handed = super().decode(spans)
-        return list(self._handed)
-
-
-def test_how_sure_a_token_is_is_read_before_the_next_pass_takes_its_place() -> None:
-    def sure(model: ScriptedModel, *, runs_on: bool) -> tuple[float, ...]:
-        ask = Ask(0, [1, 2, 3], 4, keep_going=lambda _sure: True)
-        (draft,) = drafter(model).propose([ask], runs_on=runs_on)
-        return draft.confidence
-
-    expected = sure(Steady(LOGITS, N_VOCAB), runs_on=False)
-    assert len(expected) == 4
-    assert sure(Overwriting(LOGITS, N_VOCAB), runs_on=True) == expected
-
-
-def test_where_a_draft_is_gone_on_with_the_next_pass_is_begun_before_it_is_asked_for() -> None:
-    model = Steady(LOGITS, N_VOCAB)
-    proposer, tokens = drafter(model), [1, 2, 3]
-    (draft,) = proposer.propose([Ask(0, tokens, 4)], runs_on=True)
-    assert draft.tokens == greedy(LOGITS, tokens, 4)
-    assert model.cache[0] == [*tokens, *draft.tokens]
-    model.shapes.clear()
-    chain = proposer.chain(0)
-    assert chain is not None
-    proposer.go_on([chain])
-    assert model.shapes == []  # it was under way
-    proposer.go_on([chain])
-    assert model.shapes == [(1,)]
-    assert tuple(chain.tokens) == greedy(LOGITS, tokens, 6)
-
-
-def test_the_time_of_a_pass_that_was_begun_before_counts_from_its_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = 100.0
-    monkeypatch.setattr(draft_model, "perf_counter", lambda: now)
-    proposer = drafter(Steady(LOGITS, N_VOCAB))
-    proposer.propose([Ask(0, [1, 2, 3], 4)], runs_on=True)
-    now += 2.0  # the pass that goes on with the draft is under way
-    chain = proposer.chain(0)
-    assert chain is not None
-    proposer.go_on([chain])
-    proposer.go_on([chain])
-    assert chain.hidden_s[-2:] == [2.0, 0.0]
-
-
-def test_a_draft_that_ends_early_has_its_next_pass_under_way() -> None:
-    model = Steady(LOGITS, N_VOCAB)
-    proposer, tokens = drafter(model), [1, 2, 3]
-    ask = Ask(0, tokens, 6, keep_going=lambda sure: len(sure) < 2)
-    (draft,) = proposer.propose([ask], runs_on=True)
-    assert draft.tokens == greedy(LOGITS, tokens, 2)
-    model.shapes.clear()
-    text = [*tokens, *draft.tokens[:1]]  # as if one more was wanted of it
-    (more,) = proposer.propose([Ask(0, text, 2, keep_going=lambda _: True)])
-    assert more.tokens == greedy(LOGITS, text, 2)
-    assert model.shapes == []
-
-
-def test_nothing_is_begun_behind_an_end_or_on_a_cpu_or_for_a_draft_of_one_place() -> None:
-    text = [1, 2, 3]
-    last = greedy(LOGITS, text, 2)[-1]
-    for model, ends, rejects in (
-        (Steady(LOGITS, N_VOCAB), frozenset({last}), False),
-        (ScriptedModel(LOGITS, N_VOCAB), frozenset[int](), False),
-        (Steady(LOGITS, N_VOCAB), frozenset[int](), True),
-    ):
-        proposer = drafter(model, ends=ends)
-        proposer.propose([Ask(0, text, 2, rejection=rejects)], runs_on=True)
-        assert len(model.cache[0]) == len(text) + 1
-
-
-def test_what_was_begun_for_one_text_is_read_again_once_another_one_was_drafted_for() -> None:
-    model = Steady(LOGITS, N_VOCAB)
-    proposer = drafter(model)
-    proposer.propose([Ask(0, [1, 2, 3], 3)], runs_on=True)
-    proposer.propose([Ask(1, [3, 2, 1], 3)], runs_on=True)
-    chains = [proposer.chain(seq_id) for seq_id in (0, 1)]
-    proposer.go_on([chain for chain in chains if chain is not None])
-    for chain, text in zip(chains, ([1, 2, 3], [3, 2, 1]), strict=True):
-        assert chain is not None and tuple(chain.tokens) == greedy(LOGITS, text, 4)
-
-
-AHEAD_STEPS = st.tuples(st.integers(0, 1), EVENTS, st.sampled_from([1, 3, 6]), st.integers(0, 4))
-
-
-@settings(max_examples=100)
-@given(
-    steps=st.lists(AHEAD_STEPS, min_size=4, max_size=20),
-    kind=st.sampled_from([ScriptedModel, Steady, Marked]),
-    eager=st.booleans(),
-    seed=st.integers(0, 1000),
-)
-def test_whatever_happens_drafts_that_are_gone_on_with_are_the_models_own(
-    steps: list[tuple[int, tuple[str, int], int, int]],
-    kind: type[ScriptedModel],
-    eager: bool,
-    seed: int,
-) -> None:
-    rng = np.random.default_rng(seed)
-    model = kind(LOGITS, N_VOCAB, context_size=500)
-    proposer = drafter(model)
-    texts = {i: Text([i + 1, 2, 3]) for i in range(2)}
-    for seq_id, (event, n), window, n_further in steps:
-        text = texts[seq_id]
-        happen(proposer, seq_id, text, event, n, rng)
-        if eager:
-            proposer.set_out(Ask(seq_id, text.tokens, window))
-        (draft,) = proposer.propose([Ask(seq_id, text.tokens, window)], runs_on=n % 3 > 0)
-        assert draft.tokens == greedy(LOGITS, text.tokens, window)
-        chain = proposer.chain(seq_id)
-        assert chain is not None
-        for _ in range(n_further):
-            proposer.go_on([chain])
-        said = greedy(LOGITS, text.tokens, len(chain.tokens) - chain.n_past)
-        assert tuple(chain.tokens[chain.n_past :]) == said
-        own = [*text.tokens, *said]
-        assert model.cache[seq_id] == own[: len(model.cache[seq_id])]
-        text.draft = said
 
 
 # -- shapes ------------------------------------------------------------------------------------
@@ -398,22 +165,22 @@ def test_a_steady_model_sees_single_rows_only_when_it_has_little_to_catch_up_wit
     model = Steady(LOGITS, N_VOCAB)
     proposer = drafter(model)
     tokens = [1, 2, 3]
-    proposer.propose([Ask(0, tokens, 1)])
+    proposer.draft([Ask(0, tokens, 1)])
     model.shapes.clear()
     tokens += [(greedy(LOGITS, tokens, 1)[0] + 1) % N_VOCAB] * n_new
-    proposer.propose([Ask(0, tokens, 4)])
+    proposer.draft([Ask(0, tokens, 4)])
     assert model.shapes == [(1,)] * (n_new + 3)
 
 
 def test_a_steady_model_reads_a_long_text_in_bulk_and_then_goes_on_in_single_rows() -> None:
     model = Steady(LOGITS, N_VOCAB)
-    drafter(model, n_batch=16).propose([Ask(0, [i % N_VOCAB for i in range(50)], 4)])
+    drafter(model, n_batch=16).draft([Ask(0, [i % N_VOCAB for i in range(50)], 4)])
     assert model.shapes == [(16,), (16,), (16,), (1,), (1,), (1,), (1,), (1,)]
 
 
 def test_any_other_model_reads_what_it_lacks_in_one_pass() -> None:
     model = ScriptedModel(LOGITS, N_VOCAB)
-    drafter(model).propose([Ask(0, list(range(10)), 3)])
+    drafter(model).draft([Ask(0, list(range(10)), 3)])
     assert model.shapes == [(10,), (1,), (1,)]
 
 
@@ -421,7 +188,7 @@ def test_any_other_model_reads_what_it_lacks_in_one_pass() -> None:
 def test_no_pass_is_larger_than_the_batch(model_type: type[ScriptedModel]) -> None:
     model = model_type(LOGITS, N_VOCAB, context_size=200)
     texts = {i: [i, *(j % N_VOCAB for j in range(60 + 5 * i))] for i in range(3)}
-    drafts = drafter(model, n_batch=16).propose([Ask(i, text, 2) for i, text in texts.items()])
+    drafts = drafter(model, n_batch=16).draft([Ask(i, text, 2) for i, text in texts.items()])
     assert max(sum(shape) for shape in model.shapes) <= 16
     assert [d.tokens for d in drafts] == [greedy(LOGITS, text, 2) for text in texts.values()]
 
@@ -429,7 +196,7 @@ def test_no_pass_is_larger_than_the_batch(model_type: type[ScriptedModel]) -> No
 def test_several_sequences_draft_in_one_pass_per_token() -> None:
     model = ScriptedModel(LOGITS, N_VOCAB)
     texts = {i: [i, 1, 2] for i in range(3)}
-    drafts = drafter(model).propose([Ask(i, texts[i], 2 + i) for i in texts])
+    drafts = drafter(model).draft([Ask(i, texts[i], 2 + i) for i in texts])
     assert model.shapes == [(3, 3, 3), (1, 1, 1), (1, 1), (1,)]
     assert [d.tokens for d in drafts] == [greedy(LOGITS, texts[i], 2 + i) for i in texts]
 
@@ -442,7 +209,7 @@ def test_sequences_go_into_a_pass_in_the_order_of_their_ids_and_drafts_come_as_a
             return super().decode(spans)
 
     texts = {2: [5, 1, 2], 0: [6, 1, 2], 1: [7, 1]}
-    drafts = drafter(Ordered(LOGITS, N_VOCAB)).propose([Ask(i, t, 3) for i, t in texts.items()])
+    drafts = drafter(Ordered(LOGITS, N_VOCAB)).draft([Ask(i, t, 3) for i, t in texts.items()])
     assert [d.tokens for d in drafts] == [greedy(LOGITS, t, 3) for t in texts.values()]
 
 
@@ -454,7 +221,7 @@ def test_a_window_that_does_not_fit_into_the_context_gives_no_draft(
     n_tokens: int, window: int
 ) -> None:
     model = ScriptedModel(LOGITS, N_VOCAB, context_size=20)
-    (draft,) = drafter(model).propose([Ask(0, [i % N_VOCAB for i in range(n_tokens)], window)])
+    (draft,) = drafter(model).draft([Ask(0, [i % N_VOCAB for i in range(n_tokens)], window)])
     fits = n_tokens + window <= 20
     assert len(draft.tokens) == (window if fits else 0)
     assert draft.proposer == "model"
@@ -463,9 +230,26 @@ def test_a_window_that_does_not_fit_into_the_context_gives_no_draft(
 def test_a_sequence_without_room_does_not_keep_others_from_drafting() -> None:
     model = ScriptedModel(LOGITS, N_VOCAB, context_size=20)
     full, short = [1] * 20, [1, 2]
-    drafts = drafter(model).propose([Ask(0, full, 2), Ask(1, short, 2), Ask(2, short, 0)])
+    drafts = drafter(model).draft([Ask(0, full, 2), Ask(1, short, 2), Ask(2, short, 0)])
     assert [d.tokens for d in drafts] == [(), greedy(LOGITS, short, 2), ()]
     assert set(model.cache) == {1}
+
+
+def always(drafted: Mapping[int, Sequence[float]]) -> Collection[int]:
+    return drafted.keys()
+
+
+def test_of_several_drafts_those_go_on_whose_next_token_is_worth_it() -> None:
+    model, asked = ScriptedModel(LOGITS, N_VOCAB), list[dict[int, int]]()
+
+    def worth(drafted: Mapping[int, Sequence[float]]) -> list[int]:
+        asked.append({seq_id: len(each) for seq_id, each in drafted.items()})
+        return [seq_id for seq_id, each in drafted.items() if len(each) <= seq_id]
+
+    drafts = drafter(model).draft([Ask(i, [i, 1, 2], 6) for i in range(3)], worth)
+    assert [len(d.tokens) for d in drafts] == [1, 2, 3]
+    assert model.shapes == [(3, 3, 3), (1, 1), (1,)]
+    assert asked == [{0: 1, 1: 1, 2: 1}, {1: 2, 2: 2}, {2: 3}]
 
 
 @given(n=st.integers(1, 5), window=st.integers(1, 8))
@@ -473,24 +257,22 @@ def test_drafting_stops_where_the_next_token_is_not_worth_it(n: int, window: int
     model = ScriptedModel(LOGITS, N_VOCAB)
     asked: list[int] = []
 
-    def keep_going(confidences: Sequence[float]) -> bool:
-        asked.append(len(confidences))
-        return len(confidences) < n
+    def worth(drafted: Mapping[int, Sequence[float]]) -> list[int]:
+        asked.append(len(drafted[0]))
+        return [0] if len(drafted[0]) < n else []
 
-    (draft,) = drafter(model).propose([Ask(0, [1, 2], window, keep_going=keep_going)])
+    (draft,) = drafter(model).draft([Ask(0, [1, 2], window)], worth)
     assert draft.tokens == greedy(LOGITS, [1, 2], min(n, window))
     assert asked == list(range(1, min(n, window - 1) + 1))
     assert len(model.shapes) == len(draft.tokens)  # no pass for a token that is not drafted
 
 
-@pytest.mark.parametrize("keep_going", [None, lambda _: True])
-def test_drafting_stops_after_an_end_of_text(keep_going: KeepGoing | None) -> None:
+@pytest.mark.parametrize("worth", [None, always])
+def test_drafting_stops_after_an_end_of_text(worth: Worth | None) -> None:
     text = greedy(LOGITS, [1, 2], 6)
     end = text[2]
     model = ScriptedModel(LOGITS, N_VOCAB)
-    (draft,) = drafter(model, ends=frozenset({end})).propose(
-        [Ask(0, [1, 2], 6, keep_going=keep_going)]
-    )
+    (draft,) = drafter(model, ends=frozenset({end})).draft([Ask(0, [1, 2], 6)], worth)
     assert draft.tokens == text[: text.index(end) + 1]
 
 
@@ -499,7 +281,7 @@ def test_ids_beyond_the_targets_vocabulary_are_never_drafted() -> None:
     model = ScriptedModel(padded, N_VOCAB + 40)
     proposer = drafter(model)
     for sampling in (Sampling(), Sampling(temperature=1.5, seed=3)):
-        (draft,) = proposer.propose([Ask(0, [1, 2], 8, sampling=sampling)])
+        (draft,) = proposer.draft([Ask(0, [1, 2], 8, sampling=sampling)])
         assert max(draft.tokens) < N_VOCAB
         assert len(draft.tokens) == 8
 
@@ -531,11 +313,11 @@ def test_after_a_failed_pass_every_cache_starts_over_and_drafts_are_right_again(
     asks = [Ask(i, text, 3) for i, text in texts.items()]
     with pytest.raises(DecodeError):
         for _ in range(3):
-            proposer.propose(asks)
+            proposer.draft(asks)
             for text in texts.values():
                 text += [7, 7]
     assert all(model.length(i) == 0 for i in texts)
-    drafts = proposer.propose(asks)
+    drafts = proposer.draft(asks)
     assert [d.tokens for d in drafts] == [greedy(LOGITS, text, 3) for text in texts.values()]
 
 
@@ -553,18 +335,16 @@ def perturbed(seed: int, noise: float) -> Logits:
     return lambda history: LOGITS(history) + own(history)
 
 
-def acceptance(sampling: Sampling, drafted_with: Sampling, verify: str = "coupled") -> float:
+def acceptance(sampling: Sampling, drafted_with: Sampling) -> float:
     """Share of draft tokens accepted over many texts, drafter near the target but not equal."""
     proposer = drafter(ScriptedModel(perturbed(5, 0.7), N_VOCAB))
-    check = {"coupled": coupled, "rejection": rejection}[verify]
     accepted = drafted = 0
     for i in range(150):
         tokens = [i % N_VOCAB, i // N_VOCAB, 3]
-        proposer.forget(0)
-        ask = Ask(0, tokens, 3, sampling=drafted_with, position=i, rejection=verify == "rejection")
-        (draft,) = proposer.propose([ask])
+        proposer.open(0, tokens, 0)
+        (draft,) = proposer.draft([Ask(0, tokens, 3, sampling=drafted_with, position=i)])
         p = np.array([LOGITS([*tokens, *draft.tokens[:j]]) for j in range(4)])
-        verdict = check(draft, p, sampling, tokens, i, ())
+        verdict = verify(draft, p, sampling, tokens, i, ())
         accepted += verdict.n_accepted
         drafted += verdict.n_drafted
     return accepted / drafted
@@ -578,40 +358,15 @@ def test_drawing_with_the_targets_noise_raises_acceptance_over_a_greedy_draft() 
     assert same_noise > acceptance(sampling, Sampling(temperature=0.8, seed=12)) + 0.1
 
 
-def test_drafts_for_rejection_sampling_carry_what_they_were_drawn_from() -> None:
-    sampling = Sampling(temperature=0.8, top_k=4, seed=3)
-    model = ScriptedModel(LOGITS, N_VOCAB)
-    (draft,) = drafter(model).propose([Ask(0, [1, 2], 5, sampling=sampling, rejection=True)])
-    assert draft.q is not None
-    assert len(draft.q) == len(draft.tokens) == 5
-    for j, q in enumerate(draft.q):
-        expected = distribution(LOGITS([1, 2, *draft.tokens[:j]]), sampling, ())
-        np.testing.assert_array_equal(q.ids, expected.ids)
-        np.testing.assert_allclose(q.probs, expected.probs)
-        assert q.of(draft.tokens[j]) > 0
-
-
-def test_drafts_for_rejection_sampling_are_drawn_and_not_chosen() -> None:
-    sampling = Sampling(temperature=1.0, top_k=4, seed=3)
-    proposer = drafter(ScriptedModel(LOGITS, N_VOCAB))
-    asks = (Ask(0, [1, 2], 1, sampling=sampling, position=i, rejection=True) for i in range(2000))
-    drawn = Counter(proposer.propose([ask])[0].tokens[0] for ask in asks)
-    q = distribution(LOGITS([1, 2]), sampling, ())
-    seen = [drawn[int(token)] for token in q.ids]
-    assert sum(seen) == 2000
-    assert stats.chisquare(seen, q.probs * 2000).pvalue > 1e-4
-
-
 def test_drafts_for_coupled_verification_are_the_draws_the_target_would_make() -> None:
     sampling = Sampling(temperature=0.8, top_p=0.9, presence_penalty=4.0, seed=3)
     tokens = [1, 2, 2]
     model = ScriptedModel(LOGITS, N_VOCAB)
-    (draft,) = drafter(model).propose([Ask(0, tokens, 5, sampling=sampling, position=17)])
+    (draft,) = drafter(model).draft([Ask(0, tokens, 5, sampling=sampling, position=17)])
     text = list(tokens)
     for j in range(5):
         text.append(draw(LOGITS(text), sampling, text, 17 + j))
     assert draft.tokens == tuple(text[3:])
-    assert draft.q is None
 
 
 @given(
@@ -643,10 +398,10 @@ def test_confidence_is_the_odds_against_the_runner_up() -> None:
 
 def test_there_is_one_confidence_per_drafted_token_where_someone_asks_for_them() -> None:
     proposer = drafter(ScriptedModel(LOGITS, N_VOCAB))
-    (draft,) = proposer.propose([Ask(0, [1, 2], 6, keep_going=lambda _: True)])
+    (draft,) = proposer.draft([Ask(0, [1, 2], 6)], always)
     assert len(draft.confidence) == 6
     assert all(0.5 <= c <= 1 for c in draft.confidence)  # greedy: never behind the runner-up
-    (draft,) = proposer.propose([Ask(0, [1, 2], 6)])
+    (draft,) = proposer.draft([Ask(0, [1, 2], 6)])
     assert draft.confidence == ()
 
 
@@ -687,13 +442,13 @@ def test_a_real_drafter_drafts_its_own_continuation_after_any_acceptance(
         proposer = DraftModel(context, DraftLimits(frozenset(), context.n_vocab, 64))
         texts = {0: [5, 6, 7, 8], 1: [90, 91, 92]}
         for accepted in (0, 4, 2, 1, 4):
-            drafts = proposer.propose([Ask(i, text, 4) for i, text in texts.items()])
+            drafts = proposer.draft([Ask(i, text, 4) for i, text in texts.items()])
             for text, draft in zip(texts.values(), drafts, strict=True):
                 assert draft.tokens == own_continuation(reference, text, 4)
                 text += [*draft.tokens[:accepted], int(rng.integers(3, 200))]
-        proposer.forget(0)
+        proposer.open(0, (), 0)
         texts[0] = [*texts[0][:6], 50, 51]
-        (draft,) = proposer.propose([Ask(0, texts[0], 4)])
+        (draft,) = proposer.draft([Ask(0, texts[0], 4)])
         assert draft.tokens == own_continuation(reference, texts[0], 4)
 
 
@@ -707,10 +462,10 @@ def test_a_recurrent_drafter_reads_again_only_what_came_after_its_draft_began(
         proposer = DraftModel(context, DraftLimits(frozenset(), context.n_vocab, 64))
         text = [int(t) for t in np.random.default_rng(2).integers(3, 200, 60)]
         for accepted in (0, 4, 2):
-            (draft,) = proposer.propose([Ask(0, text, 4)])
+            (draft,) = proposer.draft([Ask(0, text, 4)])
             text += [*draft.tokens[:accepted], 9]
         n_rows = _counting(context)
-        (draft,) = proposer.propose([Ask(0, text, 4)])
+        (draft,) = proposer.draft([Ask(0, text, 4)])
         assert len(draft.tokens) == 4
         # The three tokens since the last draft began, then one by one.
         assert n_rows == [3, 1, 1, 1]
@@ -732,11 +487,11 @@ def _counting(context: Context) -> list[int]:
 def slid(proposer: DraftModel) -> list[int]:
     """A text that was drafted for twice, and whose tokens 4 to 13 went."""
     tokens = [int(t) for t in np.random.default_rng(1).integers(3, 200, 40)]
-    proposer.propose([Ask(0, tokens, 4)])
+    proposer.draft([Ask(0, tokens, 4)])
     tokens.append(5)
-    proposer.propose([Ask(0, tokens, 4)])
+    proposer.draft([Ask(0, tokens, 4)])
     del tokens[4:14]
-    proposer.shift(0, 4, 10)
+    proposer.cut(0, 4, 10)
     return tokens
 
 
@@ -746,7 +501,7 @@ def test_a_real_drafter_goes_on_after_its_sequence_slid(tmp_path: Path) -> None:
         proposer = DraftModel(context, DraftLimits(frozenset(), context.n_vocab, 64))
         tokens = slid(proposer)
         assert context.length(0) == len(tokens) + 3  # what it had drafted has moved along
-        (draft,) = proposer.propose([Ask(0, tokens, 4)])
+        (draft,) = proposer.draft([Ask(0, tokens, 4)])
         assert len(draft.tokens) == 4
         assert context.length(0) == len(tokens) + 3
 
@@ -760,5 +515,5 @@ def test_a_drafter_whose_cache_cannot_slide_reads_the_text_again(
         assert not context.can_shift
         proposer = DraftModel(context, DraftLimits(frozenset(), context.n_vocab, 64))
         tokens = slid(proposer)
-        (draft,) = proposer.propose([Ask(0, tokens, 4)])
+        (draft,) = proposer.draft([Ask(0, tokens, 4)])
         assert draft.tokens == own_continuation(reference, tokens, 4)

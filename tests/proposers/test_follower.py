@@ -228,7 +228,7 @@ def test_a_controller_is_told_what_a_drafter_has_read_by_itself(
     controller = Seeing()
     found = following(make, steady=steady, controller=controller)
     found.rig.run(Request(PROMPT, max_tokens=100))
-    assert max(controller.unread) == most
+    assert max(controller.unread) == 1 + most
 
 
 def test_a_failure_beside_a_pass_costs_no_answer_and_starts_over(make: Make) -> None:
@@ -294,7 +294,7 @@ def test_a_failure_while_following_is_not_the_targets(make: Make) -> None:
 
 def test_nothing_is_drafted_where_the_target_was_not_followed(make: Make) -> None:
     _, proposer = make()
-    (draft,) = proposer.propose([Ask(0, [1, 2, 3], 4)])
+    (draft,) = proposer.draft([Ask(0, [1, 2, 3], 4)])
     assert draft.tokens == ()
     assert draft.proposer == "model"
 
@@ -303,7 +303,7 @@ def test_confidences_come_only_where_they_are_asked_for(make: Make) -> None:
     found = following(make, window=0)
     found.rig.run(Request(PROMPT, max_tokens=4))
     tokens = [*found.target.cache[0], 9]
-    (plain_draft,) = found.proposer.propose([Ask(0, tokens, 3)])
+    (plain_draft,) = found.proposer.draft([Ask(0, tokens, 3)])
     assert len(plain_draft.tokens) == 3
     assert plain_draft.confidence == ()
 
@@ -325,7 +325,7 @@ def test_a_block_drafter_says_how_sure_it_is_of_every_token() -> None:
     found = following(blocks, window=0)
     found.rig.run(Request(PROMPT, max_tokens=4))
     tokens = [*found.target.cache[0], 9]
-    (draft,) = found.proposer.propose([Ask(0, tokens, 4, keep_going=lambda _: False)])
+    (draft,) = found.proposer.draft([Ask(0, tokens, 4)], lambda _: ())
     # A block is paid for whole: stopping early would save nothing.
     assert len(draft.confidence) == len(draft.tokens) == 4
     assert all(0.5 <= sure <= 1.0 for sure in draft.confidence)

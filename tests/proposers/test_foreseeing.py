@@ -20,7 +20,7 @@ tokens = st.lists(st.integers(0, 2), max_size=20)
 
 
 def drafted(proposer: LooksIntoTexts, text: Sequence[int], window: int) -> Draft:
-    return proposer.propose([Ask(0, list(text), window)])[0]
+    return proposer.draft([Ask(0, list(text), window)])[0]
 
 
 def anew(make: Callable[[], LooksIntoTexts], text: Sequence[int], window: int) -> Draft:
@@ -30,7 +30,7 @@ def anew(make: Callable[[], LooksIntoTexts], text: Sequence[int], window: int) -
 
 def foreseen(proposer: LooksIntoTexts, text: Sequence[int], draft: Sequence[int]) -> list[int]:
     """The target's own token as it is foreseen, if it is."""
-    proposer.expect(Ask(0, list(text), 8), draft)
+    proposer.meanwhile(Ask(0, list(text), 8), draft)
     return list(proposer._foreseen[0].found.tokens[:1])
 
 
@@ -87,12 +87,11 @@ def test_a_text_that_went_another_way_is_looked_into_anew(
 
 
 ENDS: dict[str, Callable[[LooksIntoTexts], None]] = {
-    "forget": lambda p: p.forget(0),
     "finish": lambda p: p.finish(0, TEXT),
-    "shift": lambda p: p.shift(0, 1, 1),
-    "begin": lambda p: p.begin(0, TEXT, 0),
+    "shift": lambda p: p.cut(0, 1, 1),
+    "begin": lambda p: p.open(0, TEXT, 0),
     "close": lambda p: p.close(),
-    "nobody will search": lambda p: p.expect(Ask(0, TEXT, 0), [4, 5]),
+    "nobody will search": lambda p: p.meanwhile(Ask(0, TEXT, 0), [4, 5]),
 }
 
 

@@ -75,12 +75,12 @@ def test_what_is_no_memory_is_left_out() -> None:
 
 def test_two_owners_who_ask_the_same_are_drafted_as_if_each_were_alone() -> None:
     proposer = SuffixProposer(remember_tokens=1000)
-    proposer.begin(0, TEXT, 0, "anna")
+    proposer.open(0, TEXT, 0, "anna")
     proposer.finish(0, TEXT)
 
     def drafted(owner: str) -> tuple[int, ...]:
-        proposer.begin(1, TEXT[:6], 0, owner)
-        return proposer.propose([Ask(1, TEXT[:6], 4, owner=owner)])[0].tokens
+        proposer.open(1, TEXT[:6], 0, owner)
+        return proposer.draft([Ask(1, TEXT[:6], 4, owner=owner)])[0].tokens
 
     assert drafted("bert") == ()
     assert drafted("anna") == tuple(TEXT[6:10])

@@ -18,7 +18,7 @@ texts = st.lists(st.integers(0, 3), max_size=60)
 
 
 def draft(proposer: NgramProposer, tokens: Sequence[int], window: int, seq_id: int = 0) -> Draft:
-    [answer] = proposer.propose([Ask(seq_id, tokens, window)])
+    [answer] = proposer.draft([Ask(seq_id, tokens, window)])
     return answer
 
 
@@ -95,7 +95,7 @@ def test_window_of_zero_gives_no_draft_and_misses_nothing() -> None:
 
 
 def test_forgetting_an_unknown_slot_is_harmless() -> None:
-    NgramProposer().forget(3)
+    NgramProposer().open(3, (), 0)
 
 
 @given(tokens=texts, keep=st.integers(0, 20), discard=st.integers(1, 20), added=texts)
@@ -105,7 +105,7 @@ def test_shifted_text_drafts_as_if_it_had_always_been_so(
     proposer = NgramProposer()
     draft(proposer, tokens, 4)
     del tokens[keep : keep + discard]
-    proposer.shift(0, keep, discard)
+    proposer.cut(0, keep, discard)
     tokens.extend(added)
     assert draft(proposer, tokens, 4).tokens == searched(tokens, 4, 2, 4)
 

@@ -28,7 +28,7 @@ class Answer:
 
     def draft(self) -> tuple[int, ...]:
         ask = Ask(0, self.tokens, self.window, n_prompt=3, expected=self.expected)
-        found = self.proposer.propose([ask])[0]
+        found = self.proposer.draft([ask])[0]
         assert len(found.tokens) == len(found.confidence) <= self.window
         assert all(0 < c < 1 for c in found.confidence)
         return found.tokens
@@ -125,17 +125,17 @@ def test_a_long_answer_costs_no_more_a_round_than_a_short_one() -> None:
     tokens = Tokens([1, 2, 3])
     for i in range(3000):
         tokens.append(i)
-        proposer.propose([Ask(0, tokens, 8, n_prompt=3, expected=TEXT)])
+        proposer.draft([Ask(0, tokens, 8, n_prompt=3, expected=TEXT)])
     assert read < 4 * 3000
 
 
 def test_without_a_prediction_nothing_is_drafted() -> None:
-    assert PredictionProposer().propose([Ask(0, [1, 2], 4)])[0].tokens == ()
+    assert PredictionProposer().draft([Ask(0, [1, 2], 4)])[0].tokens == ()
 
 
 def test_a_new_answer_in_the_slot_starts_over() -> None:
     answer = Answer(TEXT, TEXT).run()
-    answer.proposer.forget(0)
+    answer.proposer.open(0, (), 0)
     answer.tokens = [1, 2, 3]
     assert answer.draft() == TEXT[:8]
 

@@ -103,15 +103,15 @@ def test_batch_answers_in_order_and_keeps_sequences_apart(
     asks = [Ask(4, [1, 2, 3, 1, 2], 1), Ask(2, [1, 2], 1), Ask(7, [1, 2, 9, 1, 2], 1)]
     proposer = make()
     for _ in range(2):
-        assert [answer.tokens for answer in proposer.propose(asks)] == [(3,), (), (9,)]
+        assert [answer.tokens for answer in proposer.draft(asks)] == [(3,), (), (9,)]
 
 
 @pytest.mark.parametrize("make", READERS)
-@pytest.mark.parametrize("end", ["forget", "close"])
+@pytest.mark.parametrize("end", ["open", "close"])
 def test_slot_that_starts_over_remembers_nothing(
     make: type[NgramProposer | SuffixProposer], end: str
 ) -> None:
     proposer = make()
-    assert [d.tokens for d in proposer.propose([Ask(0, [1, 2, 3, 4, 1, 2], 1)])] == [(3,)]
-    {"forget": lambda: proposer.forget(0), "close": proposer.close}[end]()
-    assert proposer.propose([Ask(0, [8, 9, 8, 9, 7, 8, 9, 1, 2], 2)]) == [NO_DRAFT]
+    assert [d.tokens for d in proposer.draft([Ask(0, [1, 2, 3, 4, 1, 2], 1)])] == [(3,)]
+    {"open": lambda: proposer.open(0, (), 0), "close": proposer.close}[end]()
+    assert proposer.draft([Ask(0, [8, 9, 8, 9, 7, 8, 9, 1, 2], 2)]) == [NO_DRAFT]

@@ -35,7 +35,7 @@ texts = st.lists(st.integers(0, 2), max_size=200) | repetitive(200)
 
 
 def draft(proposer: SuffixProposer, tokens: Sequence[int], window: int, seq_id: int = 0) -> Draft:
-    [answer] = proposer.propose([Ask(seq_id, tokens, window)])
+    [answer] = proposer.draft([Ask(seq_id, tokens, window)])
     return answer
 
 
@@ -180,7 +180,7 @@ def test_next_turn_drafts_as_if_its_slot_were_new(
     draft(proposer, old, 4)
     proposer.finish(0, old)
     turn = [*old[:n_kept], *new]
-    proposer.begin(0, turn, n_kept)
+    proposer.open(0, turn, n_kept)
     assert draft(proposer, turn, 4) == draft(SuffixProposer(), turn, 4)
 
 
@@ -191,7 +191,7 @@ def test_shifted_text_drafts_as_if_it_had_always_been_so(
     proposer = SuffixProposer()
     draft(proposer, tokens, 4)
     del tokens[keep : keep + discard]
-    proposer.shift(0, keep, discard)
+    proposer.cut(0, keep, discard)
     assert draft(proposer, tokens, 4) == draft(SuffixProposer(), tokens, 4)
 
 
@@ -296,7 +296,7 @@ def test_text_read_while_the_past_grows_drafts_as_if_read_afterwards(
         proposer.finish(1, text)
         growing_now = draft(proposer, growing, 4)
         assert growing_now == draft(proposer, list(growing), 4, seq_id=2)
-        proposer.forget(2)
+        proposer.open(2, (), 0)
     growing.extend(tokens[len(growing) :])
     assert draft(proposer, growing, 4) == draft(proposer, tokens, 4, seq_id=2)
 

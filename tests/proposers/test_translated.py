@@ -16,7 +16,7 @@ from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.parlay import Parlay
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
-from parlay.proposers.proposer import Ask
+from parlay.proposers.proposer import Ask, Proposer, Worth
 from parlay.proposers.translated import Encoder, TranslatedProposer, _whole
 from tests import tiny_models
 from tests.scripted import LaxConstraint
@@ -49,7 +49,7 @@ class Words:
         return self.pieces[token] or "<end>"
 
 
-class Script:
+class Script(Proposer):
     """A drafter that drafts what it is told, in its own tokens."""
 
     name = "script"
@@ -60,20 +60,20 @@ class Script:
         self.forgotten: list[int] = []
         self.finished: list[Sequence[int]] = []
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def draft(self, asks: Sequence[Ask], worth: Worth | None = None) -> list[Draft]:
         self.asked += asks
         return [
             Draft(self.tokens[: a.window], self.name, (0.5,) * len(self.tokens[: a.window]))
             for a in asks
         ]
 
-    def forget(self, seq_id: int) -> None:
+    def open(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
         self.forgotten.append(seq_id)
 
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
         self.finished.append(tokens)
 
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+    def cut(self, seq_id: int, keep: int, gone: int) -> None:
         raise AssertionError("positions mean nothing in another vocabulary")
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ OWN = Words(" c", "at", "the", "s", " ", "c", "a", "t")
 
 def draft(*tokens: int, window: int = 8, said: str = "the") -> tuple[str, ...]:
     proposer = TranslatedProposer(Script(*tokens), TARGET, OWN)
-    (found,) = proposer.propose([Ask(3, TARGET.tokenize(said), window)])
+    (found,) = proposer.draft([Ask(3, TARGET.tokenize(said), window)])
     return tuple(TARGET.text_of(token) for token in found.tokens)
 
 
@@ -117,7 +117,7 @@ def test_the_window_is_the_target_s() -> None:
 
 def test_the_drafter_is_asked_for_one_more_and_greedily() -> None:
     script = Script(*own(" cat "))
-    TranslatedProposer(script, TARGET, OWN).propose([Ask(0, TARGET.tokenize("the"), 4)])
+    TranslatedProposer(script, TARGET, OWN).draft([Ask(0, TARGET.tokenize("the"), 4)])
     (ask,) = script.asked
     assert (list(ask.tokens), ask.window, ask.sampling.greedy) == (own("the"), 5, True)
 
@@ -125,9 +125,9 @@ def test_the_drafter_is_asked_for_one_more_and_greedily() -> None:
 def test_the_drafter_is_not_held_to_a_grammar_in_the_target_s_tokens() -> None:
     drafter = Script(*own(" cat"), *own(" "))
     grammar = LaxConstraint()
-    ask = Ask(0, TARGET.tokenize("the"), 4, constraint=grammar, until=lambda _tokens, _sure: True)
-    TranslatedProposer(drafter, TARGET, OWN).propose([ask])
-    assert (drafter.asked[0].constraint, drafter.asked[0].until) == (None, None)
+    ask = Ask(0, TARGET.tokenize("the"), 4, constraint=grammar)
+    TranslatedProposer(drafter, TARGET, OWN).draft([ask])
+    assert drafter.asked[0].constraint is None
 
 
 def test_without_a_window_nothing_is_drafted() -> None:
@@ -136,7 +136,7 @@ def test_without_a_window_nothing_is_drafted() -> None:
 
 def test_confidence_has_one_value_per_token() -> None:
     proposer = TranslatedProposer(Script(*own(" cat"), *own(" c")), TARGET, OWN)
-    (found,) = proposer.propose([Ask(0, TARGET.tokenize("the"), 8)])
+    (found,) = proposer.draft([Ask(0, TARGET.tokenize("the"), 8)])
     assert len(found.confidence) == len(found.tokens)
 
 
@@ -145,7 +145,7 @@ def test_text_that_grows_is_encoded_again_only_at_its_end() -> None:
     proposer = TranslatedProposer(script, TARGET, OWN)
     tokens = TARGET.tokenize("the" + " cats" * 100)
     for _ in range(3):
-        proposer.propose([Ask(0, list(tokens), 4)])
+        proposer.draft([Ask(0, list(tokens), 4)])
         assert b"".join(OWN.piece(t) for t in script.asked[-1].tokens) == b"".join(
             TARGET.piece(t) for t in tokens
         )
@@ -156,9 +156,9 @@ def test_text_that_grows_is_encoded_again_only_at_its_end() -> None:
 def test_the_drafter_looks_again_where_a_cut_moved() -> None:
     script = Script(*own("s "))
     proposer = TranslatedProposer(script, TARGET, OWN)
-    proposer.propose([Ask(0, TARGET.tokenize("the "), 4)])
+    proposer.draft([Ask(0, TARGET.tokenize("the "), 4)])
     assert list(script.asked[-1].tokens) == own("the ")
-    proposer.propose([Ask(0, TARGET.tokenize("the cat"), 4)])
+    proposer.draft([Ask(0, TARGET.tokenize("the cat"), 4)])
     assert list(script.asked[-1].tokens) == own("the cat")  # " " became part of " c"
     assert script.forgotten == [0]
 
@@ -166,10 +166,10 @@ def test_the_drafter_looks_again_where_a_cut_moved() -> None:
 def test_another_sequence_in_the_slot_starts_over() -> None:
     script = Script(*own("s "))
     proposer = TranslatedProposer(script, TARGET, OWN)
-    proposer.propose([Ask(0, TARGET.tokenize("the cat"), 4)])
-    proposer.propose([Ask(0, TARGET.tokenize("cats"), 4)])
+    proposer.draft([Ask(0, TARGET.tokenize("the cat"), 4)])
+    proposer.draft([Ask(0, TARGET.tokenize("cats"), 4)])
     assert list(script.asked[-1].tokens) == own("cats")
-    proposer.shift(0, 1, 2)
+    proposer.cut(0, 1, 2)
     assert script.forgotten == [0, 0]
     proposer.finish(0, [])
     assert script.finished == [[]]
@@ -276,7 +276,7 @@ def _acceptance(
     """Ask for a draft after every token of a known answer."""
     accepted = drafted = 0
     for n in range(len(answer) - 8):
-        (found,) = proposer.propose([Ask(0, prompt + answer[:n], 4)])
+        (found,) = proposer.draft([Ask(0, prompt + answer[:n], 4)])
         drafted += len(found.tokens)
         for ours, theirs in zip(answer[n:], found.tokens, strict=False):
             if ours != theirs:

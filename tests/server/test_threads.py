@@ -12,7 +12,6 @@ import httpx
 import llama_cpp.llama_cpp as C
 import pytest
 
-from parlay.proposers.ahead import THREAD
 from parlay.server.lifecycle.drafter_care import LOADER
 from tests.server.running import running
 from tests.serving import wait_for
@@ -71,38 +70,3 @@ def test_only_the_worker_calls_llama_cpp_while_a_server_runs(
         WORKER,
         f"{LOADER}_0",
     }  # the drafter's, until it is ready
-
-
-def test_a_drafter_that_drafts_ahead_has_one_caller_at_a_time_its_own_thread_or_who_waits(
-    target: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And nobody else's context is ever called by its thread."""
-    owned: set[Any] = set()  # contexts that the drafter's thread has called
-    strangers: set[str] = set()
-    real = C.llama_decode
-    busy: dict[Any, str] = {}
-
-    def watched(context: Any, *args: Any) -> Any:
-        name = threading.current_thread().name
-        if name.startswith(THREAD):
-            owned.add(context)
-        elif context in owned and name != WORKER:
-            strangers.add(name)
-        assert busy.setdefault(context, name) == name, "two threads in one context"
-        try:
-            return real(context, *args)
-        finally:
-            del busy[context]
-
-    monkeypatch.setattr(C, "llama_decode", watched)
-    with running(
-        target, model__drafter=str(drafter), runtime__draft_ahead="on", runtime__slots=2,
-        runtime__controller="fixed", runtime__speculative_window=3,
-    ) as server:  # fmt: skip
-        wait_for(lambda: server.service.drafter.state == "ready")
-        body = {"prompt": "hello", "max_tokens": 60, "temperature": 0}
-        for _ in range(3):
-            reply = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
-            assert reply.status_code == 200
-        assert len(owned) == 1 and not strangers
-        assert server.service.engine.target._handle not in owned

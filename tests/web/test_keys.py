@@ -31,7 +31,6 @@ ENGINE: dict[str, tuple[Any, Callable[[EngineSettings], Any]]] = {
     "runtime.ubatch": (128, lambda s: s.context.n_ubatch),
     "runtime.prompt_cache_mb": (7, lambda s: s.context.prompt_cache_bytes >> 20),
     "runtime.snapshots": (3, lambda s: s.snapshots),
-    "runtime.draft_ahead": ("off", lambda s: s.draft_ahead),
     "runtime.rope_scaling": ("yarn", lambda s: s.context.rope.scaling),
     "runtime.rope_scale": (2.0, lambda s: s.context.rope.scale),
     "runtime.rope_freq_base": (5e5, lambda s: s.context.rope.freq_base),

@@ -19,7 +19,7 @@ from parlay.cli import show
 from parlay.cli.machine_options import NO_MACHINE_OPTIONS, MachineOptions
 from parlay.cli.option_groups import with_groups
 from parlay.cli.options import Json, PlacingOptions, Threads
-from parlay.engine.request import Mode, Verification
+from parlay.engine.request import Mode
 from parlay.errors import BadRequest
 from parlay.parlay import Parlay, Stream
 
@@ -64,9 +64,6 @@ class LoadOptions(PlacingOptions):
         list[str] | None, typer.Option("--devices", "--device", help="Such as CUDA0; may repeat.")
     ] = None
     flash_attention: Switch = "auto"
-    draft_ahead: Annotated[
-        Switch, typer.Option(help="Go on drafting while the target verifies; auto: if it pays.")
-    ] = "auto"
     mmap: bool = True
     mlock: bool = False
     large_pages: Annotated[
@@ -94,7 +91,6 @@ class LoadOptions(PlacingOptions):
 class AnswerOptions:
     """How it is answered."""
 
-    verification: Verification = "coupled"
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=1)] = 256
     raw: Annotated[bool, typer.Option(help="No chat template.")] = False
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None

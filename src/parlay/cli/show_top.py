@@ -71,10 +71,6 @@ def _details(group: Mapping[str, Any]) -> Table:
         total = sum(parts.values()) or 1.0
         for name, ms in parts.items():
             table.add_row(Text(name, "dim"), _bar(ms / total, "cyan"), f"{ms:.2f} ms a token")
-        if recent.get("hits"):
-            hidden = f"{recent['hits']} hits, {recent['hidden_ms'] / tokens:.2f} ms a token hidden"
-            share = recent["hits"] / max(1, recent["rounds"])
-            table.add_row(Text("drafted ahead", "dim"), _bar(share, "cyan"), hidden)
     fallbacks = recent.get("fallbacks", {})
     for reason, n in sorted(fallbacks.items(), key=lambda item: -item[1]):
         share = n / recent["rounds"]

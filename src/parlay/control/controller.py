@@ -12,7 +12,6 @@ from typing import Protocol
 from parlay.control.prices.cost import CostTable
 from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Look, Ready, Shown
 from parlay.decoding.round import Fallback, Round
-from parlay.proposers.proposer import KeepGoing
 
 
 @dataclass(slots=True)  # not frozen, as `Round` is not
@@ -50,6 +49,9 @@ class View:
             return self
         return replace(self, offers={name: NO_DRAFT for name in self.proposers if name in free})
 
+
+# Given the confidences drafted so far: is the next token worth its cost?
+KeepGoing = Callable[[Sequence[float]], bool]
 
 # Given the confidences of a finished draft: how many of its tokens are worth a row in the pass?
 Verify = Callable[[Sequence[float]], int]

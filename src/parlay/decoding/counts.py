@@ -36,9 +36,6 @@ class Counts:
         self.fallbacks: Counter[Fallback] = Counter()
         self.fallback_s: defaultdict[Fallback, float] = defaultdict(float)
         self.generated_beside: Counter[int] = Counter()  # tokens, by sequences in their pass
-        self.n_drafted_ahead = 0  # while the target verified
-        self.n_hits = 0  # rounds whose draft began with such tokens
-        self.hidden_s = 0.0  # the drafting time that nobody waited for
         self.draft_s = 0.0
         self.verify_s = 0.0
         self.overhead_s = 0.0
@@ -53,7 +50,6 @@ class Counts:
         if r.fallback is not None:
             self.fallbacks[r.fallback] += 1
             self.fallback_s[r.fallback] += r.timing.total_s
-        self.n_drafted_ahead += r.n_drafted_ahead
         if r.n_drafted:
             self._observe_draft(r)
 
@@ -72,8 +68,6 @@ class Counts:
         self.proposers[r.proposer] += 1
         self.drafted_by[r.proposer] += r.n_drafted
         self.accepted_by[r.proposer] += r.n_accepted
-        self.n_hits += r.n_ahead > 0
-        self.hidden_s += r.hidden_s
         # A position was tried only if every one before it was accepted.
         for j in range(1, min(r.n_accepted + 1, r.n_drafted) + 1):
             self.drafted_at[j] += 1
@@ -122,9 +116,6 @@ class Counts:
             "windows": {str(k): c for k, c in sorted(windows.items())},
             "proposers": dict(self.proposers),
             "fallbacks": {reason.value: c for reason, c in dict(self.fallbacks).items()},
-            "drafted_ahead": self.n_drafted_ahead,
-            "hits": self.n_hits,
-            "hidden_ms": round(self.hidden_s * 1e3, 3),
             "draft_ms": round(self.draft_s * 1e3, 3),
             "verify_ms": round(self.verify_s * 1e3, 3),
             "overhead_ms": round(self.overhead_s * 1e3, 3),

@@ -7,22 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 JOINED = "+"  # between the names of those who made one draft, one behind the other
-
-
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """Probabilities over the few tokens that survived the samplers; all others have none."""
-
-    ids: NDArray[np.int64]
-    probs: NDArray[np.float64]
-
-    def of(self, token: int) -> float:
-        """The probability of one token."""
-        return float(self.probs[self.ids == token].sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +19,12 @@ class Draft:
     # One per token: the proposer's estimate that it is right, given that those before it are;
     # 1 where nothing else may come.
     confidence: tuple[float, ...] = ()
-    # What each token was drawn from (rejection sampling needs it); None: no chance was involved.
-    q: tuple[Distribution, ...] | None = None
-    n_ahead: int = 0  # leading tokens that were drafted ahead, while the target verified
-    hidden_s: float = 0.0  # what those took
 
     def first(self, n: int) -> Draft:
         """As if no more than so many tokens had been proposed."""
         if len(self.tokens) <= n:
             return self
-        n_ahead = min(n, self.n_ahead)
-        return Draft(
-            self.tokens[:n],
-            self.proposer,
-            self.confidence[:n],
-            self.q and self.q[:n],
-            n_ahead,
-            self.hidden_s * n_ahead / self.n_ahead if self.n_ahead else 0.0,
-        )
+        return Draft(self.tokens[:n], self.proposer, self.confidence[:n])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,24 +18,17 @@ _STEP = 2.0**-52
 _SLACK = 1 << 14  # of 64 bits, for those that were cut and for rounding
 
 
-def key(seed: int, position: int, stream: int = 0) -> int:
-    """Mix seed, position and stream into one 64-bit key (splitmix64 on scalars)."""
+def key(seed: int, position: int) -> int:
+    """Mix seed and position into one 64-bit key (splitmix64 on scalars)."""
     mixed = _scramble((seed & _MASK) ^ 0xA0761D6478BD642F)
     mixed = _scramble(mixed ^ ((position + 1) * _GOLDEN & _MASK))
-    return _scramble(mixed ^ ((stream + 1) * 0xD1B54A32D192ED03 & _MASK))
+    return _scramble(mixed ^ 0xD1B54A32D192ED03)
 
 
-def uniform(seed: int, position: int, stream: int) -> float:
-    """One number in (0, 1)."""
-    return ((_scramble(key(seed, position, stream)) >> 12) + 0.5) * _STEP
-
-
-def gumbel(
-    seed: int, position: int, ids: NDArray[np.int64], stream: int = 0
-) -> NDArray[np.float64]:
+def gumbel(seed: int, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """One Gumbel number per token id: adding them to log-probabilities and taking the largest
     draws from the distribution."""
-    bits = _bits(seed, position, ids, stream)
+    bits = _bits(seed, position, ids)
     u = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * _STEP
     return np.asarray(-np.log(-np.log(u)), dtype=np.float64)
 
@@ -44,14 +37,14 @@ def exceeds(seed: int, position: int, ids: NDArray[np.int64], least: float) -> N
     """Whose Gumbel number is at least so much: in doubt, yes. It takes no logarithms."""
     rare = -math.expm1(-math.exp(-least))  # how many have as much
     bound = max(0, int((1.0 - rare * (1 + 1e-4)) * (1 << 64)) - _SLACK)
-    return np.asarray(_bits(seed, position, ids, 0) >= np.uint64(bound))
+    return np.asarray(_bits(seed, position, ids) >= np.uint64(bound))
 
 
-def _bits(seed: int, position: int, ids: NDArray[np.int64], stream: int) -> NDArray[np.uint64]:
+def _bits(seed: int, position: int, ids: NDArray[np.int64]) -> NDArray[np.uint64]:
     """64 random ones of each token id."""
     keys = ids.astype(np.uint64)
     keys *= np.uint64(_GOLDEN)
-    keys += np.uint64(key(seed, position, stream))
+    keys += np.uint64(key(seed, position))
     return _scramble_array(keys)
 
 

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.decoding.draft import Distribution
 from parlay.decoding.noise import exceeds, gumbel
 from parlay.decoding.shortlist import Logits, Permits, likeliest_permitted, permitted, shortlist
 from parlay.errors import BadRequest, DecodeError, NothingFollows, ParlayError
@@ -118,7 +117,7 @@ def draw(row: Row, sampling: Sampling, history: Sequence[int], position: int) ->
         return token  # without a copy of the row, which takes ten times as long
     if sampling.unfiltered:
         return likeliest(_adjusted(row, sampling, history))
-    ids, scores = _candidates(row, sampling, history)
+    ids, scores = candidates(row, sampling, history)
     if sampling.greedy:
         return int(ids[int(scores.argmax())])
     return _gumbel_draw(ids, scores, sampling.seed, position)
@@ -152,15 +151,6 @@ def _nothing(logits: NDArray[np.floating[Any]]) -> ParlayError:
     if np.isnan(logits).any():
         return DecodeError("the model computed logits that are no numbers", code=-1)
     return NothingFollows("no token may come next; loosen the grammar or logit_bias")
-
-
-def distribution(row: Row, sampling: Sampling, history: Sequence[int]) -> Distribution:
-    """What `draw` draws from, as probabilities (rejection sampling needs both sides' numbers)."""
-    if sampling.greedy:
-        token = draw(row, sampling, history, 0)
-        return Distribution(np.array([token]), np.ones(1))
-    ids, scores = _candidates(row, sampling, history)
-    return Distribution(ids, _softmax(scores))
 
 
 def _gumbel_draw(
@@ -211,7 +201,7 @@ def _penalise(logits: NDArray[np.float64], sampling: Sampling, recent: Sequence[
     logits[ids] = values - n * sampling.frequency_penalty - sampling.presence_penalty
 
 
-def _candidates(
+def candidates(
     row: Row, sampling: Sampling, history: Sequence[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The tokens that survive every filter, and their logits over the temperature."""

@@ -71,10 +71,3 @@ class BorrowingModel(StateModel, Protocol):
 
     def length(self, seq_id: int) -> int:
         """Tokens of a sequence in the target's cache."""
-
-
-class LatticeModel(StateModel, Protocol):
-    """One whose blocks come as candidates with scores, not as logits."""
-
-    def lattice(self, spans: Sequence[Span]) -> list[States]:
-        """One pass over tokens alone; per span a row for each token: candidates, then scores."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from parlay.decoding.sampling import Sampling
-from parlay.engine.request import ContextFull, Mode, Verification
+from parlay.engine.request import ContextFull, Mode
 from parlay.errors import BadRequest
 from parlay.option_types import check_options
 
@@ -27,7 +27,6 @@ class AnswerSettings:
     draft: str | None = None
     window: int | None = None
     mode: Mode | None = None
-    verification: Verification = "coupled"
     context_full: ContextFull = "stop"
     logprobs: int | None = None
     raw: bool = False

@@ -11,7 +11,7 @@ from parlay.proposers.proposer import Ask
 
 
 def model_ask(seq: Sequence, choice: Choice) -> Ask:
-    """Of a draft model: the window and how to stop are the controller's."""
+    """Of a draft model: the window is the controller's."""
     request = seq.request
     return Ask(
         seq.seq_id,
@@ -19,12 +19,9 @@ def model_ask(seq: Sequence, choice: Choice) -> Ask:
         choice.window,
         sampling=request.sampling,
         position=seq.n_generated,
-        rejection=request.verification == "rejection" and not request.sampling.greedy,
-        keep_going=choice.keep_going,
         n_prompt=len(request.prompt),
         constraint=seq.constraint,
         owner=request.memory,
-        ahead=choice.ahead,
     )
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from functools import partial
 from time import perf_counter
 
 from parlay.control.controller import Choice, Controller, Listener, View, plain
-from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Ready
+from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.span import nothing
 from parlay.engine.asks import free_ask, model_ask
@@ -23,25 +22,14 @@ from parlay.engine.news import News
 from parlay.engine.placed_bet import FAILED, Bet, bet_on
 from parlay.engine.sequence import Sequence
 from parlay.proposers.glances import WINDOW, Glances, longest
-from parlay.proposers.joining import UntilForced, behind, joined, obeying
+from parlay.proposers.joining import behind, joined, obeying
 from parlay.proposers.prediction import PREDICTION
-from parlay.proposers.proposer import (
-    Ask,
-    Further,
-    Proposer,
-    goes_on,
-    looks_ahead,
-    provides,
-    reads,
-    sets_out,
-    watches,
-)
+from parlay.proposers.proposer import Ask, Proposer, Worth
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 
 Watch = Callable[[Seq[Sequence]], None]  # told of the sequences of a pass before it is made
 ReadListener = Callable[[Seq[Round]], None]  # told of first tokens that came with a prompt
 
-_LEAST_FORCED = 4  # tokens: for fewer a model's draft is not ended
 _NO_OFFERS: Mapping[str, Draft] = {}
 
 
@@ -87,7 +75,6 @@ class Bets:
         self.learn_last: Callable[[], None] = nothing  # what the last pass showed, if not yet done
         self._quiet: _Quiet | None = None  # the last one that was plain whatever came before it
         self._staked = False  # whether anything was drafted for the last round
-        self._modelled: tuple[Sequence, Choice] | None = None  # it was alone, by a draft model
         self._hoped: tuple[Sequence, int] | None = None  # and its tokens if all of its draft comes
         self._glances = Glances()
         self._looking = Looking()
@@ -186,31 +173,8 @@ class Bets:
         self._staked = n_drafted > 0 or bet.n_dropped > 0
         if seq.constraint is not None:
             return
-        free = choice.proposer in self._free
-        if n_drafted and (free or self._is_ahead(choice)):
+        if n_drafted and choice.proposer in self._free:
             self._hoped = seq, seq.n_generated + n_drafted + 1
-        if self._staked and not free:
-            self._modelled = seq, choice
-
-    def _is_ahead(self, choice: Choice) -> bool:
-        """Whether its drafter goes on while the target verifies."""
-        return choice.ahead and looks_ahead(self.proposers.get(choice.proposer))
-
-    def set_out(self, seq: Sequence) -> float:
-        """A pass has told what one text says next. Whoever drafted for it is likely to be asked
-        again: a draft model that can begins with what is new, while that is learned from and the
-        bets are weighed. Returns the seconds that it took, which are the next round's."""
-        modelled, self._modelled = self._modelled, None
-        if modelled is None or modelled[0] is not seq or seq.done or seq.n_remaining <= 1:
-            return 0.0
-        started, choice = perf_counter(), modelled[1]
-        proposer = self.proposers.get(choice.proposer)
-        if proposer is not None and sets_out(proposer):
-            try:
-                proposer.set_out(model_ask(seq, choice))
-            except Exception as error:
-                self._faults.tell(f"the proposer {choice.proposer} failed to set out", error)
-        return perf_counter() - started
 
     def _rests_on(self, sequences: Seq[Sequence], frame: Frame) -> bool:
         """Whether the coming round is plain as an earlier one was."""
@@ -249,22 +213,6 @@ class Bets:
             self._quiet = _Quiet(list(sequences), frame, tuple(self.proposers), again)
         return placed
 
-    def ahead(self, placed: Seq[tuple[Sequence, Bet]]) -> bool:
-        """The target is about to verify these bets: let drafters that can go on meanwhile; whether
-        any does."""
-        looking = self._looking
-        going = bool(looking.texts) and looking.under_way([seq for seq, _ in placed])
-        for name, proposer in self.proposers.items():
-            if looks_ahead(proposer):
-                further = [
-                    Further(seq.seq_id, seq.tokens, len(bet.draft.tokens), bet.choice.next_window)
-                    for seq, bet in placed
-                    if bet.choice.proposer == name and (bet.choice.ahead or proposer.always)
-                ]
-                proposer.ahead(further)
-                going = going or bool(further)
-        return going
-
     def _is_quiet(self, sequences: Seq[Sequence]) -> bool:
         """Whether the coming round is plain, whatever the last one showed."""
         if not self.proposers:
@@ -287,8 +235,6 @@ class Bets:
         after all. What the free proposers expect is compared with what came, a round later."""
         if not self.proposers:
             return
-        if self._looking.texts:
-            self._look_on(sequences)
         if not self.controller.rests():
             self._glances.pause()
             return
@@ -311,17 +257,6 @@ class Bets:
             self.controller.consider(seq.seq_id, found, shown, seq.n_generated)
         except Exception as error:  # a pass is under way, which must not fail for it
             self._faults.tell("weighing what a search would find failed", error)
-
-    def _look_on(self, sequences: Seq[Sequence]) -> None:
-        """Let the controller hear of drafts that were made beside passes, and make more."""
-        try:
-            for seq in self._looking.go_on(sequences, self.proposers.values()):
-                looks = self._looking.told(seq)
-                choice = self.controller.hear(seq.seq_id, looks, seq.n_generated)
-                if choice is not None and choice.proposer in self.proposers:
-                    self._look(seq, choice, NO_DRAFT)
-        except Exception as error:  # a pass is under way, which must not fail for it
-            self._faults.tell("looking at drafts failed", error)
 
     def _glanced(self, seq: Sequence) -> list[Draft]:
         """What the free proposers that look into texts would draft."""
@@ -348,8 +283,6 @@ class Bets:
         self._looking.forget(seq.seq_id)
         self._glances.forget(seq.seq_id)
         self._news.begin(seq)
-        if any(watches(proposer) for proposer in self.proposers.values()):
-            self.controller.notice()  # what a draft model has to say is best looked at soon
         seq.outside_s += perf_counter() - started
 
     def read(self, seq: Sequence, *, meanwhile: bool = False) -> None:
@@ -403,7 +336,6 @@ class Bets:
             n_remaining=seq.n_remaining,
             answer=seq.number,
             searched=searched,
-            ready=self._ready(proposers, seq),
             unread=self._unread(proposers, seq),
             crowded=self.crowded,
             floor=frame.floor,
@@ -413,37 +345,14 @@ class Bets:
         )
 
     def _look(self, seq: Sequence, choice: Choice, draft: Draft) -> None:
-        """A draft that is only to be compared with the text: it is there, or made beside passes."""
-        if not choice.look:
-            if choice.window and choice.proposer not in self._free:
-                self._looking.end(seq.seq_id)
-        elif choice.window == 0:
-            proposer = self.proposers[choice.proposer]
-            self._propose(choice.proposer, ())  # should it have failed beside a pass, it says so
-            if watches(proposer):
-                ask = model_ask(seq, replace(choice, window=choice.next_window))
-                self._looking.begin(seq, proposer, ask)
-            else:
-                self._looking.keep(seq, NO_DRAFT)
-        elif draft.tokens:
+        """A draft that is only to be compared with the text."""
+        if choice.look:
             self._looking.keep(seq, draft)
 
-    def _ready(self, names: Seq[str], seq: Sequence) -> Ready:
-        """What a draft model has for this text already: of several, the one that has most."""
-        found, read_s = NOTHING_READY, 0.0
-        for name in names:
-            proposer = self.proposers[name]
-            if name not in self._free and provides(proposer):
-                own = proposer.ready(seq.seq_id, seq.tokens)
-                read_s += own.read_s
-                if found is NOTHING_READY or own.n_tokens > found.n_tokens:
-                    found = Ready(own.n_tokens, own.n_ahead, own.ahead_s, name)
-        return replace(found, read_s=read_s) if read_s else found
-
     def _unread(self, names: Seq[str], seq: Sequence) -> Mapping[str, int]:
-        """By draft model that reads without being asked: tokens that it has not read yet."""
+        """By draft model: tokens that it has not read yet."""
         named = ((name, self.proposers[name]) for name in names if name not in self._free)
-        return {name: p.n_unread(seq.seq_id, seq.tokens) for name, p in named if reads(p)}
+        return {name: p.n_unread(seq.seq_id, seq.tokens) for name, p in named}
 
     def _absence(self, seq: Sequence) -> Fallback:
         """Why none of a request's proposers can draft."""
@@ -480,7 +389,7 @@ class Bets:
         return offers
 
     def _continues(self, name: str) -> bool:
-        return goes_on(self.proposers[name])
+        return self.proposers[name].continues
 
     def _go_on(self, name: str, ask: Ask, ahead: Draft) -> Draft:
         """What a free proposer drafts behind what the grammar forces."""
@@ -503,51 +412,62 @@ class Bets:
         for name in {choices[i].proposer for i in asked}:
             at = [i for i in asked if choices[i].proposer == name]
             # What the grammar forces needs no model: it drafts on from there.
-            ahead = [self._forced(name, sequences[i], views[i], choices[i]) for i in at]
+            ahead = [self._forced(name, views[i], choices[i]) for i in at]
             asks = [
-                self._until_forced(behind(model_ask(sequences[i], choices[i]), forced), views[i])
+                behind(model_ask(sequences[i], choices[i]), forced)
                 for i, forced in zip(at, ahead, strict=True)
             ]
-            found = self._propose(name, asks)
+            worth = _worth([choices[i] for i in at], asks, ahead)
+            found = self._propose(name, asks, worth)
             for i, forced, ask, draft in zip(at, ahead, asks, found, strict=True):
-                drafts[i] = draft if draft is FAILED else joined(forced, self._ended(ask, draft))
+                whole = draft if draft is FAILED else self._ended(ask, draft, views[i])
+                drafts[i] = whole if draft is FAILED else joined(forced, whole)
         return drafts
 
-    def _until_forced(self, ask: Ask, view: View) -> Ask:
-        """A model that has come to what the grammar forces need not go on."""
-        if ask.constraint is None or ask.rejection or SKELETON not in view.proposers:
-            return ask
-
-        return replace(ask, until=UntilForced(partial(self._behind, ask)))
-
-    def _ended(self, ask: Ask, draft: Draft) -> Draft:
+    def _ended(self, ask: Ask, draft: Draft, view: View) -> Draft:
         """A model's draft, and what the grammar forces behind it."""
         n, rated = len(draft.tokens), len(draft.confidence)
-        if not isinstance(ask.until, UntilForced) or not 0 < n == rated < ask.window:
+        if ask.constraint is None or SKELETON not in view.proposers or not 0 < n == rated:
             return draft
-        return joined(draft, ask.until.behind(draft.tokens))
+        if n >= ask.window:
+            return draft
+        return joined(draft, self._propose(SKELETON, (behind(ask, draft),))[0])
 
-    def _behind(self, ask: Ask, tokens: Seq[int]) -> Draft:
-        """What the grammar forces behind these."""
-        found = self._propose(SKELETON, (behind(ask, Draft(tuple(tokens), SKELETON)),))[0]
-        return found if len(found.tokens) >= _LEAST_FORCED else NO_DRAFT
-
-    def _forced(self, name: str, seq: Sequence, view: View, choice: Choice) -> Draft:
-        """Rejection sampling wants a distribution for every token: nothing is put before those."""
-        if not self._continues(name) or seq.request.verification == "rejection":
+    def _forced(self, name: str, view: View, choice: Choice) -> Draft:
+        if not self._continues(name):
             return NO_DRAFT
         return view.offers.get(SKELETON, NO_DRAFT).first(choice.window)
 
-    def _propose(self, name: str, asks: Seq[Ask]) -> list[Draft]:
+    def _propose(self, name: str, asks: Seq[Ask], worth: Worth | None = None) -> list[Draft]:
         """A proposer's fault must never cost an answer: without a draft, the round is plain."""
         try:
             return [
                 obeying(ask, draft)
-                for ask, draft in zip(asks, self.proposers[name].propose(asks), strict=True)
+                for ask, draft in zip(asks, self.proposers[name].draft(asks, worth), strict=True)
             ]
         except Exception as error:
             self._faults.tell(f"the proposer {name} failed, decoding plainly", error)
             return [FAILED] * len(asks)
+
+
+def _worth(choices: Seq[Choice], asks: Seq[Ask], ahead: Seq[Draft]) -> Worth | None:
+    """Whether each draft goes on, as its own choice has it."""
+    if not any(choice.keep_going for choice in choices):
+        return None
+    own = {
+        ask.seq_id: (choice.keep_going, before.confidence)
+        for choice, ask, before in zip(choices, asks, ahead, strict=True)
+    }
+
+    def going(drafted: Mapping[int, Seq[float]]) -> list[int]:
+        on = []
+        for seq_id, confidence in drafted.items():
+            goes, before = own[seq_id]
+            if goes is None or goes([*before, *confidence]):
+                on.append(seq_id)
+        return on
+
+    return going
 
 
 def _can_say(name: str, seq: Sequence) -> bool:

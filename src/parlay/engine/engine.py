@@ -53,7 +53,7 @@ from parlay.engine.start import (
     model_names,
     same_file,
 )
-from parlay.engine.startup.calibration import Calibration, both_costs, price_drafters
+from parlay.engine.startup.calibration import Calibration, price_drafters
 from parlay.engine.startup.learned import keep_learned, learned_controller, learned_survival
 from parlay.engine.startup.snapshots import (
     choose_rows,
@@ -70,7 +70,6 @@ from parlay.llama.threads import can_sleep
 from parlay.llama.undo import Rollback
 from parlay.llama.vocabulary import Detokenizer
 from parlay.planning.limits import check_fits
-from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Proposer
 from parlay.timing.measuring import Progress, Stopwatch, quietly
@@ -432,16 +431,7 @@ class Engine:
         self.bets.proposers |= made
         self._pause_unless_paid(made)
         if self.prices is not None:
-            self._price(self.prices, made)
-
-    def _price(self, costs: CostTable, drafters: Mapping[str, Proposer]) -> None:
-        """Their prices; those of a drafter and the target at once need a free slot."""
-        price_drafters(costs, drafters)
-        for name, drafter in drafters.items():
-            spare = self.slots.spare() if isinstance(drafter, DraftAhead) else None
-            cost = costs.cost_of(name)
-            if cost is not None and spare is not None:
-                cost.both = both_costs(drafter, self.target, self.widest, spare)
+            price_drafters(self.prices, made)
 
     def drop_drafters(self, reason: Fallback) -> None:
         """Give the draft models up before the next round; its rounds will say why."""

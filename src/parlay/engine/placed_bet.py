@@ -10,7 +10,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
 from parlay.control.controller import Choice, View
-from parlay.decoding.draft import NO_DRAFT, NOTHING_READY, Draft, Ready
+from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.round import Fallback
 from parlay.decoding.span import common_prefix
 
@@ -25,7 +25,6 @@ class Bet:
     draft: Draft
     n_dropped: int = 0  # drafted, but not worth a row in the pass
     offers: Mapping[str, Draft] = field(default_factory=dict)  # all that could have been chosen
-    ready: Ready = NOTHING_READY  # before anything was asked for
 
     def agreed(self, tokens: Seq[int]) -> dict[str, int]:
         """How many leading tokens of every offer, taken or not, the round generated."""
@@ -51,15 +50,13 @@ class Bet:
 
 def bet_on(choice: Choice, draft: Draft, view: View) -> Bet:
     """The draft as far as the controller wants it verified, now that its confidences are known."""
-    offers, ready = view.offers, view.ready
+    offers = view.offers
     if choice.look:
-        return Bet(choice, NO_DRAFT, len(draft.tokens), offers, ready)
-    # To leave a token out for what it is would be to draw from another distribution: what was drawn
-    # for rejection sampling is verified to its end.
-    if choice.verify is None or not draft.confidence or draft.q is not None:
-        return Bet(choice, draft, 0, offers, ready)
+        return Bet(choice, NO_DRAFT, len(draft.tokens), offers)
+    if choice.verify is None or not draft.confidence:
+        return Bet(choice, draft, 0, offers)
     n_made, n = len(draft.tokens), choice.verify(draft.confidence)
     if n == 0:
         unprofitable = replace(choice, fallback=Fallback.UNPROFITABLE, widths=())
-        return Bet(unprofitable, NO_DRAFT, n_made, offers, ready)
-    return Bet(choice, draft.first(n), n_made - n, offers, ready)
+        return Bet(unprofitable, NO_DRAFT, n_made, offers)
+    return Bet(choice, draft.first(n), n_made - n, offers)

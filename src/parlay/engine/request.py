@@ -17,7 +17,6 @@ from parlay.option_types import check_options
 
 Mode = Literal["exact", "faithful"]
 ContextFull = Literal["stop", "slide"]
-Verification = Literal["coupled", "rejection"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,6 @@ class Request:
     marks: Marks = THINK  # around that part
     shown: frozenset[int] = frozenset()  # control tokens whose text belongs to the answer
     mode: Mode | None = None  # None: the engine's
-    verification: Verification = "coupled"
     context_full: ContextFull = "stop"
     logprobs: int | None = None  # None: no figures; n: also the n best tokens
     expected: tuple[int, ...] = ()  # the answer the client expects; drafted from, never believed

@@ -23,7 +23,7 @@ from parlay.decoding.masked import Masked, prepare
 from parlay.decoding.round import Timing
 from parlay.decoding.span import Span, Target, nothing
 from parlay.decoding.verdict import Verdict
-from parlay.decoding.verification import VERIFICATIONS
+from parlay.decoding.verification import verify
 from parlay.engine.bets import Bets
 from parlay.engine.exact.composition import ANY_SHAPE, Composition
 from parlay.engine.exact.exactness import Inexact
@@ -51,8 +51,6 @@ BeforePass = Callable[[Seq[Span], bool], Inexact | None]
 
 def _in_one_class(seq: Sequence, bet: Bet) -> Bet:
     """A draft as far as the text that it makes stays in the class of the pass."""
-    if bet.draft.q is not None:  # such an answer is in no class, and what was drawn is not cut
-        return bet
     n = seq.n_alike(bet.draft.tokens)
     return bet if n == len(bet.draft.tokens) else bet.first(n)
 
@@ -107,8 +105,6 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._active: list[Sequence] = []
         self._reading = False  # whether a pass was only started
-        self._beside = False  # whether a drafter went on beside the last pass
-        self._begun_s = 0.0  # spent on the next draft since then
         self._made: TargetPass | None = None  # under way
         self._unlearned: PassOutcome | None = None
         self._untold: PassTold | None = None
@@ -170,8 +166,6 @@ class Scheduler:
         if firm:
             seq.exact_class = self.composition.name
             seq.exact_cost_percent = self.composition.cost_percent
-        if seq.request.verification == "rejection" and not seq.request.sampling.greedy:
-            seq.spoil(Inexact.REJECTION)
         seq.started = perf_counter()
         self.bets.begin(seq)
 
@@ -246,7 +240,7 @@ class Scheduler:
         if not sequences:
             return
         self._wait_for_prompts(sequences)
-        started, self._begun_s = perf_counter() - self._begun_s, 0.0
+        started = perf_counter()
         made = self._propose(sequences, betting)
         drafted = perf_counter()
         try:
@@ -279,8 +273,7 @@ class Scheduler:
             overhead_s=perf_counter() - launched - verify_s,
         )
         unready = self.spoiled or self._unready
-        self._unlearned = PassOutcome(made, rounds, timing, unready, self._beside)
-        self._begun_s = self.bets.set_out(rounds[0][0].seq) if len(rounds) == 1 else 0.0
+        self._unlearned = PassOutcome(made, rounds, timing, unready)
         # A first token is waited for: the next pass has a new shape, and takes long to be launched.
         if made.reads_prompt or not self.target.steady:
             self._tell_all()
@@ -358,8 +351,6 @@ class Scheduler:
     def _decode(self, made: TargetPass) -> list[NDArray[np.float32]]:
         self.bets.before_pass([row.seq for row in made.rows])
         if any(span.n_logits for span in made.spans):
-            placed = [(row.seq, row.bet) for row in made.rows if row.decodes]
-            self._beside = self.bets.ahead(placed)
             self._made = made
             try:
                 return self.target.decode(made.spans)
@@ -465,9 +456,7 @@ class Scheduler:
         request, p = seq.request, p[: 1 + len(draft.tokens)]  # what follows is padding
         held = seq.constraint
         rows = p if held is None else Masked(p, held, draft.tokens, request.sampling)
-        verdict = VERIFICATIONS[request.verification](
-            draft, rows, request.sampling, seq.tokens, seq.n_generated, self._ends
-        )
+        verdict = verify(draft, rows, request.sampling, seq.tokens, seq.n_generated, self._ends)
         if held is not None:
             held.accept(verdict.tokens)
         rejected = tuple(draft.tokens[verdict.n_accepted : verdict.n_drafted])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
 
 from parlay.engine.request import Mode
 from parlay.errors import BadRequest
@@ -15,7 +14,6 @@ from parlay.llama.settings import ContextSettings, ModelSettings
 
 MAX_WINDOW, WIDE_WINDOW = 16, 64
 # Whether a draft model goes on while the target verifies; auto: on a GPU, where it pays.
-DraftAheadMode = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,6 @@ class EngineSettings:
     drafter_later: bool = False  # `load_drafters` will bring the draft models
     # Tokens of a draft that a recurrent target takes back without a copy; None: by price and room.
     snapshots: int | None = None
-    draft_ahead: DraftAheadMode = "auto"
     follow_load: bool = True  # fewer threads, or sleeping ones, where others use the cores
     measure_again: bool = False  # believe no measurement of an earlier run
 
@@ -63,8 +60,6 @@ class EngineSettings:
             )
         if self.exact_class is not None and self.mode == "faithful":
             raise BadRequest("an exact class is for exact mode; leave it out or use mode exact")
-        if self.draft_ahead not in get_args(DraftAheadMode):
-            raise BadRequest(f"draft_ahead is {self.draft_ahead!r}; give auto, on or off")
         if not 0 <= self.exact_cost_pct <= 100:
             raise BadRequest(f"exact_cost_pct is {self.exact_cost_pct}; give 0 to 100")
         if self.remember_tokens < 0:

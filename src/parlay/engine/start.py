@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from parlay.engine.settings import EngineSettings
@@ -18,7 +17,6 @@ from parlay.llama.settings import ContextSettings
 from parlay.llama.state_context import StateContext, is_lone_head, kind_of
 from parlay.llama.undo import Rollback
 from parlay.llama.vocabulary import Vocabulary
-from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.assistant import AssistantProposer
 from parlay.proposers.chain import ChainProposer
 from parlay.proposers.dflash import DFlashProposer
@@ -29,7 +27,6 @@ from parlay.proposers.head import HeadProposer
 from parlay.proposers.ngram import NgramProposer
 from parlay.proposers.prediction import PREDICTION, PredictionProposer
 from parlay.proposers.proposer import Proposer
-from parlay.proposers.selector import SelectorProposer
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.proposers.translated import TranslatedProposer
@@ -113,19 +110,10 @@ class Loader:
             own = drafter.vocabulary
             model = DraftModel(context, self._limits(own), name)
             return TranslatedProposer(model, self._model.vocabulary, own)
-        return self._ahead(DraftModel(context, self._limits(self._model.vocabulary), name), closing)
+        return DraftModel(context, self._limits(self._model.vocabulary), name)
 
     def _limits(self, vocabulary: Vocabulary) -> DraftLimits:
         return DraftLimits(vocabulary.ends, vocabulary.size, self._settings.context.n_batch)
-
-    def _ahead(self, drafter: DraftModel, closing: Closing) -> Proposer:
-        """Let it go on beside the target, unless both would share a CPU's cores."""
-        wanted = self._settings.draft_ahead
-        if wanted == "off" or (wanted == "auto" and not self._target.steady):
-            return drafter
-        made = DraftAhead(drafter, always=wanted == "on")
-        closing.append(made.close)  # the thread ends before what it owns is freed
-        return made
 
     def _drafter_weights(self, path: Path, closing: Closing) -> Model:
         """A drafter's file, loaded; a target with a head of its own is there already."""
@@ -171,10 +159,18 @@ class Loader:
             return ChainProposer(*common, name=name)
         if context.kind != "dflash":
             return HeadProposer(*common, lead=1 if context.kind == "mtp" else 0, name=name)
-        make: Callable[..., Proposer] = partial(DFlashProposer, from_anchor=context.from_anchor)
         if context.n_candidates:
-            make = partial(SelectorProposer, n_candidates=context.n_candidates)
-        return make(*common, block_size=context.block_size, mask=context.mask, name=name)
+            raise BadRequest(
+                f"{drafter.path.name} drafts by a selector of candidates, which is not supported;"
+                " use another drafter"
+            )
+        return DFlashProposer(
+            *common,
+            block_size=context.block_size,
+            mask=context.mask,
+            from_anchor=context.from_anchor,
+            name=name,
+        )
 
 
 def drafter_files(draft: Sequence[str]) -> tuple[Path, ...]:
@@ -193,7 +189,7 @@ def same_file(path: Path, other: Path) -> bool:
 
 def behind(drafter: Proposer | None) -> Proposer | None:
     """Whose passes a drafter's time is spent in."""
-    return drafter.drafter if isinstance(drafter, TranslatedProposer | DraftAhead) else drafter
+    return drafter.drafter if isinstance(drafter, TranslatedProposer) else drafter
 
 
 def close_all(closing: Closing) -> None:

@@ -82,7 +82,6 @@ class PassOutcome:
     settled: Seq[tuple[PassRow, Verdict]]
     timing: Timing
     unready: Inexact | None  # why it was not exact, whatever its shape
-    beside: bool  # a drafter went on beside it
 
     def round_of(self, row: PassRow, verdict: Verdict) -> Round:
         """As the controller learns from it; whether it was exact is seen when it is told."""
@@ -105,11 +104,6 @@ class PassOutcome:
             timing=self.timing if row.decodes else Timing(),
             fallback=bet.fallback if row.decodes else None,
             n_dropped=bet.n_dropped,
-            n_drafted_ahead=bet.ready.n_ahead,
-            drafted_ahead_s=bet.ready.ahead_s,
-            n_ahead=bet.draft.n_ahead,
-            hidden_s=bet.draft.hidden_s,
-            beside=self.beside,
             agreed=bet.agreed(verdict.tokens),
             expected_gain=bet.choice.expected_gain,
             reason=bet.choice.reason,

@@ -131,16 +131,6 @@ class StateContext(Context):
         ends = np.cumsum([item.n_logits for item in fed])[:-1]
         return list(zip(np.split(rows, ends), np.split(states, ends), strict=True))
 
-    def lattice(self, spans: Sequence[Span]) -> list[States]:
-        """One pass over tokens: per span and row, what a selector weighs its candidates by."""
-        self._batch.fill(spans)
-        self._hand_over(C.llama_decode, self._batch.struct, "llama_decode of a block")
-        started = time.perf_counter()
-        C.llama_synchronize(self._handle)
-        rows = capture.last_states(self._handle, self._batch.struct.n_tokens, self.model.n_embd)
-        self.busy_s += time.perf_counter() - started
-        return np.split(rows, np.cumsum([len(span.tokens) for span in spans])[:-1])
-
     def _own_states(self, n: int) -> States:
         if n == 0 or self.kind == "dflash":
             return np.empty((n, 0), np.float32)

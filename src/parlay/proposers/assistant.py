@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parlay.decoding.states import BorrowingModel, Fed, States
-from parlay.proposers.drafting import Drafting
+from parlay.proposers.drafting import Drafting, extended
 from parlay.proposers.follower import Follower
-from parlay.proposers.proposer import Ask
+from parlay.proposers.proposer import Ask, Worth
 
 
 class AssistantProposer(Follower):
@@ -19,14 +19,15 @@ class AssistantProposer(Follower):
 
     _model: BorrowingModel
 
-    def _extend_all(self, drafting: list[Drafting]) -> None:
+    def _extend_all(self, drafting: list[Drafting], worth: Worth | None) -> None:
         going = drafting
         states = [self._newest(d.ask) for d in going]
         while going:
             fed = [self._fed(d, own) for d, own in zip(going, states, strict=True)]
-            read = zip(going, self._model.read(fed), strict=True)
-            on = [(d, own) for d, (rows, own) in read if d.add(rows[0]) and d.worth_going_on]
-            going, states = [d for d, _ in on], [own for _, own in on]
+            read = self._model.read(fed)
+            own = {d.ask.seq_id: states for d, (_, states) in zip(going, read, strict=True)}
+            going = extended(going, [rows[0] for rows, _ in read], worth)
+            states = [own[d.ask.seq_id] for d in going]
 
     def _fed(self, drafting: Drafting, state: States) -> Fed:
         """The last token and the state before it, where the target's text ends: a draft is as if

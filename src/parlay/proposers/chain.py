@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.states import ChainModel, Fed, States
-from parlay.proposers.drafting import Drafting, DraftLimits
+from parlay.proposers.drafting import Drafting, DraftLimits, extended
 from parlay.proposers.head import HeadProposer
+from parlay.proposers.proposer import Worth
 
 
 class ChainProposer(HeadProposer):
@@ -33,7 +34,7 @@ class ChainProposer(HeadProposer):
         super().__init__(model, limits, lead=1, name=name)
         self.longest = model.n_links
 
-    def _extend_all(self, drafting: list[Drafting]) -> None:
+    def _extend_all(self, drafting: list[Drafting], worth: Worth | None) -> None:
         try:
             going = list(drafting)
             fed = self._catch_up([d.ask for d in going])
@@ -41,7 +42,7 @@ class ChainProposer(HeadProposer):
                 if going:
                     self._use(link, fed)
                     read = self._model.read(fed)
-                    going, fed = self._lengthen(going, fed, read)
+                    going, fed = self._lengthen(going, fed, read, worth)
         finally:
             self._model.use(0)
             self._take_back(drafting)
@@ -51,13 +52,15 @@ class ChainProposer(HeadProposer):
         going: Sequence[Drafting],
         fed: Sequence[Fed],
         read: Sequence[tuple[NDArray[np.float32], States]],
+        worth: Worth | None,
     ) -> tuple[list[Drafting], list[Fed]]:
         """Add a token to every draft; those that go on, and what the next layer is fed."""
+        before = {d.ask.seq_id: (f, own) for d, f, (_, own) in zip(going, fed, read, strict=True)}
         on: list[Drafting] = []
         longer: list[Fed] = []
-        for d, item, (rows, own) in zip(going, fed, read, strict=True):
-            fits = item.start + len(item.tokens) + 1 < self._model.context_size
-            if d.add(rows[-1]) and fits and d.worth_going_on:
+        for d in extended(going, [rows[-1] for rows, _ in read], worth):
+            item, own = before[d.ask.seq_id]
+            if item.start + len(item.tokens) + 1 < self._model.context_size:
                 on.append(d)
                 states = np.concatenate([item.states, own[-1:]])
                 tokens = (*item.tokens, d.tokens[-1])

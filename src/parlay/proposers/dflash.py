@@ -12,7 +12,7 @@ from parlay.decoding.span import Span
 from parlay.decoding.states import Fed, StateModel
 from parlay.proposers.drafting import Drafting, DraftLimits
 from parlay.proposers.follower import Follower
-from parlay.proposers.proposer import Ask
+from parlay.proposers.proposer import Ask, Worth
 
 
 class DFlashProposer(Follower):
@@ -36,7 +36,7 @@ class DFlashProposer(Follower):
         self._mask = mask
         self._first = 0 if from_anchor else 1  # the first row that is read
 
-    def _extend_all(self, drafting: list[Drafting]) -> None:
+    def _extend_all(self, drafting: list[Drafting], worth: Worth | None) -> None:
         self._catch_up([d.ask for d in drafting])
         self._fill_in(drafting)
 

@@ -7,7 +7,7 @@ tell it what was accepted: the target's next pass starts where the committed tex
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ from parlay.decoding.draft import Draft
 from parlay.decoding.span import Span, common_prefix
 from parlay.decoding.states import Fed, StateModel, States
 from parlay.proposers.drafting import Drafting, DraftLimits
-from parlay.proposers.proposer import Ask
+from parlay.proposers.proposer import Ask, Proposer, Worth
 
 log = logging.getLogger("parlay.proposers")
 
@@ -63,7 +63,7 @@ class Followed:
         self.n_read += n
 
 
-class Follower(ABC):
+class Follower(Proposer):
     """A proposer whose drafter reads states. Subclasses say how rows are fed, and draft."""
 
     block_size: int | None = None  # rows of a block, where it drafts a whole one in a pass
@@ -98,7 +98,7 @@ class Follower(ABC):
             self._read_ahead(span.seq_id, slot, span.tokens[0])
         slot.add(span.tokens, states)
 
-    def prepare(self, ask: Ask) -> None:
+    def meanwhile(self, ask: Ask, draft: Sequence[int]) -> None:
         """A device computes, and nobody asks for drafts: what waits is read before it is much. The
         text that is judged already ends with the first token of the pass under way."""
         n_judged, slot = len(ask.tokens) - 1, self._slot(ask.seq_id)
@@ -111,8 +111,7 @@ class Follower(ABC):
             raise
 
     def n_unread(self, seq_id: int, tokens: Sequence[int]) -> int:
-        """Tokens of a text that it has not read but for the last one."""
-        return max(0, len(tokens) - 1 - self._slot(seq_id).n_read)
+        return max(1, len(tokens) - self._slot(seq_id).n_read)
 
     def _read_ahead(self, seq_id: int, slot: Followed, following: int) -> None:
         """Take in what waits; `following` is the token after it."""
@@ -159,20 +158,19 @@ class Follower(ABC):
 
     # -- the proposer's protocol ----------------------------------------------
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        """One draft per ask, in order."""
-        drafting = [Drafting(ask, self._limits.ends, self._limits.n_vocab) for ask in asks]
+    def draft(self, asks: Sequence[Ask], worth: Worth | None = None) -> list[Draft]:
+        drafting = [Drafting(ask, self._limits, rated=worth is not None) for ask in asks]
         try:
             ready = [d for d in drafting if self._is_ready(d.ask)]
             if ready:  # llama.cpp batches neighbouring sequences only if their ids come in order
-                self._extend_all(sorted(ready, key=lambda d: d.ask.seq_id))
+                self._extend_all(sorted(ready, key=lambda d: d.ask.seq_id), worth)
         except Exception:
             self._reset()  # what the cache holds now is unknown
             raise
         return [d.draft(self.name) for d in drafting]
 
     @abstractmethod
-    def _extend_all(self, drafting: list[Drafting]) -> None:
+    def _extend_all(self, drafting: list[Drafting], worth: Worth | None) -> None:
         """Draft for each; what it leaves in the cache may be anything if it fails."""
 
     def _is_ready(self, ask: Ask) -> bool:
@@ -198,34 +196,28 @@ class Follower(ABC):
         self._reset()
         self._slot(0).add(tokens, states)
         if n_drafted:
-            self.propose([Ask(0, [*tokens, 0], n_drafted)])
+            self.draft([Ask(0, [*tokens, 0], n_drafted)])
         else:
             self._read_ahead(0, self._slot(0), 0)
         self._reset()
 
-    def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
+    def open(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
         """The cache may share a prefix with what comes next, as the target's does. But what that
         kept may have come from RAM, and be of a text that was not followed last."""
         n_shared = common_prefix(self._slot(seq_id).text, tokens)
         self._cut(seq_id, min(n_kept, n_shared))
 
-    def read(self, seq_id: int, tokens: Sequence[int]) -> None:  # noqa: B027
-        """Nothing: states come with the target's passes."""
-
-    def forget(self, seq_id: int) -> None:
-        self.leave(seq_id)
-
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
         """The cache stays for the next turn."""
         self._slot(seq_id).text = tokens
 
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+    def cut(self, seq_id: int, keep: int, gone: int) -> None:
         """Move what the target moved; a cache that cannot is cut, and goes on after the gap."""
         slot = self._slot(seq_id)
-        if slot.n_read >= keep + discard and self._model.can_shift:
+        if slot.n_read >= keep + gone and self._model.can_shift:
             at = self._position(keep)
-            self._model.shift(seq_id, at, discard)
-            slot.n_read -= discard
+            self._model.shift(seq_id, at, gone)
+            slot.n_read -= gone
         else:
             self._cut(seq_id, keep)
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from parlay.decoding.sampling import Row
 from parlay.decoding.states import Fed, StateModel, States
-from parlay.proposers.drafting import Drafting, DraftLimits
+from parlay.proposers.drafting import Drafting, DraftLimits, extended
 from parlay.proposers.follower import Follower
-from parlay.proposers.proposer import Ask
+from parlay.proposers.proposer import Ask, Worth
 
 
 class HeadProposer(Follower):
@@ -35,13 +35,13 @@ class HeadProposer(Follower):
         super().__init__(model, limits, name)
         self._lead = lead
 
-    def _extend_all(self, drafting: list[Drafting]) -> None:
+    def _extend_all(self, drafting: list[Drafting], worth: Worth | None) -> None:
         try:
             fed = self._catch_up([d.ask for d in drafting])
             going = drafting
             while going:
                 read = self._model.read(fed)
-                going, fed = self._extend(going, [(rows[0], own) for rows, own in read])
+                going, fed = self._extend(going, read, worth)
         finally:
             self._take_back(drafting)
 
@@ -73,16 +73,20 @@ class HeadProposer(Follower):
         return replace(fed, start=fed.start + n, states=fed.states[n:], tokens=fed.tokens[n:])
 
     def _extend(
-        self, going: Sequence[Drafting], read: Sequence[tuple[Row, States]]
+        self,
+        going: Sequence[Drafting],
+        read: Sequence[tuple[NDArray[np.float32], States]],
+        worth: Worth | None,
     ) -> tuple[list[Drafting], list[Fed]]:
         """Add a token to every draft; those that go on, and what they are fed next."""
+        states = {d.ask.seq_id: own for d, (_, own) in zip(going, read, strict=True)}
         on: list[Drafting] = []
         fed: list[Fed] = []
-        for d, (row, own) in zip(going, read, strict=True):
-            at = self._position(len(d.ask.tokens) - 1) + len(d.tokens)
-            if d.add(row) and at + 1 < self._model.context_size and d.worth_going_on:
+        for d in extended(going, [rows[0] for rows, _ in read], worth):
+            at = self._position(len(d.ask.tokens) - 1) + len(d.tokens) - 1
+            if at + 1 < self._model.context_size:
                 on.append(d)
-                fed.append(Fed(d.ask.seq_id, at, own, (d.tokens[-1],), 1))
+                fed.append(Fed(d.ask.seq_id, at, states[d.ask.seq_id], (d.tokens[-1],), 1))
         return on, fed
 
     def _position(self, n: int) -> int:

@@ -30,10 +30,6 @@ class NgramProposer(IndexedText):
         super().__init__(range(min_match, max_match + 1))
         self._max_match = max_match
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        """One draft per ask, in order."""
-        return [self._draft(ask) for ask in asks]
-
     def _look(self, own: Occurrences, ask: Ask, *, ahead: bool) -> Draft:
         match = own.latest()
         if match is None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.draft import NO_DRAFT, Draft
-from parlay.proposers.proposer import Ask
+from parlay.proposers.proposer import Ask, Proposer, Worth
 
 PREDICTION = "prediction"
 _LONGEST = 16  # tokens of a match that are compared: longer ones say no more
@@ -26,7 +26,7 @@ _REPEATED = 0.8  # a change that was made before is made again
 _MIDST = 0.97  # and goes on as it did, once it has begun
 
 
-class PredictionProposer:
+class PredictionProposer(Proposer):
     """Drafts what comes next in the prediction.
 
     While the answer equals the prediction, its next tokens are the draft. After a token that
@@ -37,23 +37,24 @@ class PredictionProposer:
     """
 
     name = PREDICTION
+    free = True
 
     def __init__(self) -> None:
         self._readers: dict[int, _Reader] = {}
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        """One draft per ask, in order; empty where no prediction came with the request."""
+    def draft(self, asks: Sequence[Ask], worth: Worth | None = None) -> list[Draft]:
+        """Empty where no prediction came with the request."""
         return [self._draft(ask) for ask in asks]
 
-    def forget(self, seq_id: int) -> None:
+    def open(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
         self._readers.pop(seq_id, None)
 
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
-        self.forget(seq_id)
+        self._readers.pop(seq_id, None)
 
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+    def cut(self, seq_id: int, keep: int, gone: int) -> None:
         """The answer's older tokens went: read on from what is left."""
-        self.forget(seq_id)
+        self._readers.pop(seq_id, None)
 
     def close(self) -> None:
         self._readers.clear()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.spacing import Spacing
-from parlay.proposers.proposer import Ask
+from parlay.proposers.proposer import Ask, Proposer, Worth
 
 SKELETON = "skeleton"
 _LAST = 0.8  # may be written as one with what follows it
@@ -17,10 +17,11 @@ _MOST_OWNERS = 256
 _MOST_FINDS = 16  # owners, the latest, of whose answers skeletons are kept too
 
 
-class SkeletonProposer:
+class SkeletonProposer(Proposer):
     """Drafts up to the next place where the model has a choice."""
 
     name = SKELETON
+    free = True
 
     def __init__(self, piece: Callable[[int], bytes]) -> None:
         self._piece = piece
@@ -28,22 +29,25 @@ class SkeletonProposer:
         self._owners: dict[int, str] = {}
         self._last: dict[str, Spacing] = {}  # of each owner's last answer, the latest at the end
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        """One draft per ask, in order; empty where no grammar holds."""
+    def draft(self, asks: Sequence[Ask], worth: Worth | None = None) -> list[Draft]:
+        """Empty where no grammar holds."""
         return [self._draft(ask) for ask in asks]
 
     def at_mark(self, ask: Ask) -> bool:
         """Whether the text is outside of values' strings, where a grammar may force something."""
         return not self._read(ask).in_text
 
-    def prepare(self, ask: Ask) -> None:
-        """A device is at work: look behind the string or number that the text is in."""
+    def meanwhile(self, ask: Ask, draft: Sequence[int]) -> None:
+        """Look behind the string or number that the text is in."""
         if ask.constraint is not None:
             spacing = self._read(ask)
             if spacing.in_string or spacing.in_number:
                 ask.constraint.prepare(spacing)
 
-    def forget(self, seq_id: int) -> None:
+    def open(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
+        self._forget(seq_id)
+
+    def _forget(self, seq_id: int) -> None:
         self._spacings.pop(seq_id, None)
         self._owners.pop(seq_id, None)
 
@@ -58,7 +62,7 @@ class SkeletonProposer:
                 del self._last[next(iter(self._last))]
             for old in [*self._last.values()][:-_MOST_FINDS][-1:]:
                 old.found.clear()
-        self.forget(seq_id)
+        self._forget(seq_id)
 
     def forget_owner(self, owner: str | None = None) -> None:
         """How one owner's answers were spaced, named conversations included; or everybody's."""
@@ -66,11 +70,11 @@ class SkeletonProposer:
             if owner is None or name == owner or name.startswith(f"{owner}/"):
                 self._last.pop(name).found.clear()  # which an answer under way has, too
 
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
+    def cut(self, seq_id: int, keep: int, gone: int) -> None:
         """So many tokens before the end of what was read went."""
         if seq_id in self._spacings:
             spacing, n_read = self._spacings[seq_id]
-            self._spacings[seq_id] = (spacing, n_read - discard)
+            self._spacings[seq_id] = (spacing, n_read - gone)
 
     def close(self) -> None:
         self._spacings.clear()

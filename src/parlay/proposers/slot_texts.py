@@ -6,7 +6,7 @@ its proposer's affair; when there is time to look for the next one is known here
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ import numpy as np
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.span import common_prefix
 from parlay.proposers.occurrences import Occurrences
-from parlay.proposers.proposer import Ask
+from parlay.proposers.proposer import Ask, Proposer, Worth
 
 # Tokens of ended sequences that all slots together may keep: some 50 MB.
 MAX_KEPT = 1 << 20
@@ -103,16 +103,21 @@ class _Foreseen:
         return Draft(found.tokens[1:last], found.proposer, found.confidence[1:last])
 
 
-class IndexedText(ABC):
+class IndexedText(Proposer):
     """What proposers that look into a sequence's own text do as it goes on.
 
     While a device verifies a draft they look what would follow if it held: to look for the next
     draft takes a round's time only where the text went another way.
     """
 
+    free = True
+
     def __init__(self, sizes: Sequence[int]) -> None:
         self._texts = SlotTexts(sizes)
         self._foreseen: dict[int, _Foreseen] = {}  # by slot
+
+    def draft(self, asks: Sequence[Ask], worth: Worth | None = None) -> list[Draft]:
+        return [self._draft(ask) for ask in asks]
 
     @abstractmethod
     def _look(self, own: Occurrences, ask: Ask, *, ahead: bool) -> Draft:
@@ -133,36 +138,28 @@ class IndexedText(ABC):
         finally:
             own.cut(len(ask.tokens) - ask.n_ahead)  # what another drafted is not the text yet
 
-    def expect(self, ask: Ask, draft: Sequence[int]) -> None:
-        """Index a draft while it is verified, and look what would follow it."""
+    def meanwhile(self, ask: Ask, draft: Sequence[int]) -> None:
+        """Index a prompt, or a draft while it is verified, and look what would follow it."""
         own = self._texts.expect(ask.seq_id, ask.tokens, draft)
         self._foreseen.pop(ask.seq_id, None)
         if ask.window:
             found = self._look(own, ask, ahead=True)
             self._foreseen[ask.seq_id] = _Foreseen(len(ask.tokens), tuple(draft), found)
 
-    def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
+    def open(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
         """Keep what the slot's last text shares with this one."""
         self._foreseen.pop(seq_id, None)
         self._texts.begin(seq_id, tokens, n_kept)
-
-    def read(self, seq_id: int, tokens: Sequence[int]) -> None:
-        """Index a prompt."""
-        self._texts.of(seq_id, tokens)
-
-    def forget(self, seq_id: int) -> None:
-        """The slot starts over."""
-        self._foreseen.pop(seq_id, None)
-        self._texts.forget(seq_id)
 
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
         """The sequence ended: the next turn may begin with its text."""
         self._foreseen.pop(seq_id, None)
         self._texts.end(seq_id)
 
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
-        """Every later position moved: index anew, once per `discard` tokens, so O(1) per token."""
-        self.forget(seq_id)
+    def cut(self, seq_id: int, keep: int, gone: int) -> None:
+        """Every later position moved: index anew, once per `gone` tokens, so O(1) per token."""
+        self._foreseen.pop(seq_id, None)
+        self._texts.forget(seq_id)
 
     def close(self) -> None:
         """Give all memory back."""

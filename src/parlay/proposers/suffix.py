@@ -48,18 +48,14 @@ class SuffixProposer(IndexedText):
         super().__init__(sizes)
         self._owners: dict[int, str] = {}  # by slot
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        """One draft per ask, in order."""
-        return [self._draft(ask) for ask in asks]
-
     @property
     def memory(self) -> Memory | None:
         """What earlier answers left; None where nothing is remembered."""
         return self._past
 
-    def begin(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
+    def open(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
         self._owners[seq_id] = owner
-        super().begin(seq_id, tokens, n_kept)
+        super().open(seq_id, tokens, n_kept)
 
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
         """Remember the text if asked to."""

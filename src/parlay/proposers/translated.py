@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from parlay.decoding.draft import NO_DRAFT, Draft
-from parlay.proposers.proposer import GREEDY, Ask, Proposer
+from parlay.proposers.proposer import GREEDY, Ask, Proposer, Worth
 
 # Text this far back never changes how the end is cut; only what follows is encoded again.
 _SETTLED_BYTES = 64
@@ -50,7 +50,7 @@ class _Read:
         return self.settled + self.tail_tokens
 
 
-class TranslatedProposer:
+class TranslatedProposer(Proposer):
     """Gives the drafter the target's text in its own tokens, and its draft back in the target's."""
 
     def __init__(self, drafter: Proposer, target: TranslatedText, own: TranslatedText) -> None:
@@ -60,22 +60,26 @@ class TranslatedProposer:
         self._own = Encoder(own)
         self._reads: dict[int, _Read] = {}
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def draft(self, asks: Sequence[Ask], worth: Worth | None = None) -> list[Draft]:
         inner = [self._ask(ask) for ask in asks]
-        drafts = self.drafter.propose(inner)
+        drafts = self.drafter.draft(inner, worth)
         return [self._back(draft, ask.window) for draft, ask in zip(drafts, asks, strict=True)]
 
-    def forget(self, seq_id: int) -> None:
+    def open(self, seq_id: int, tokens: Sequence[int], n_kept: int, owner: str = "") -> None:
         self._reads.pop(seq_id, None)
-        self.drafter.forget(seq_id)
+        self.drafter.open(seq_id, (), 0, owner)
+
+    def n_unread(self, seq_id: int, tokens: Sequence[int]) -> int:
+        read = self._reads.get(seq_id)
+        return max(1, len(tokens) - (0 if read is None else len(read.seen)))
+
+    def cut(self, seq_id: int, keep: int, gone: int) -> None:
+        # Which of the drafter's tokens went is not known: read the text again.
+        self.open(seq_id, (), 0)
 
     def finish(self, seq_id: int, tokens: Sequence[int]) -> None:
         read = self._reads.get(seq_id)
         self.drafter.finish(seq_id, read.tokens if read else [])
-
-    def shift(self, seq_id: int, keep: int, discard: int) -> None:
-        # Which of the drafter's tokens went is not known: read the text again.
-        self.forget(seq_id)
 
     def close(self) -> None:
         self.drafter.close()
@@ -93,9 +97,7 @@ class TranslatedProposer:
             window=window,
             sampling=GREEDY,
             position=0,
-            rejection=False,
             constraint=None,
-            until=None,
         )
 
     def _read(self, seq_id: int, tokens: Sequence[int]) -> list[int]:
@@ -104,7 +106,7 @@ class TranslatedProposer:
         if list(tokens[:n]) != read.seen:
             read, n = _Read(), 0
             self._reads[seq_id] = read
-            self.drafter.forget(seq_id)
+            self.drafter.open(seq_id, (), 0)
         read.tail += b"".join(self._target.raw(token) for token in tokens[n:])
         read.seen.extend(tokens[n:])
         self._encode_tail(seq_id, read)
@@ -115,7 +117,7 @@ class TranslatedProposer:
         self._settle(read)
         read.tail_tokens = self._own.encode(_whole(read.tail), first=not read.settled)
         if read.tokens[n : n + len(before)] != before:
-            self.drafter.forget(seq_id)  # it must look again at what it has read
+            self.drafter.open(seq_id, (), 0)  # it must look again at what it has read
 
     def _settle(self, read: _Read) -> None:
         """Encode a long tail's beginning for good, up to a space."""

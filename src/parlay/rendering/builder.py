@@ -158,7 +158,6 @@ class Builder(ABC):
             "runtime.exact_class",
             "runtime.exact_cost_pct",
         )
-        self.leave(f"{self.title} decides when its drafter runs", "runtime.draft_ahead")
         self.leave(f"{self.title} keeps to its threads", "runtime.follow_load")
         self.leave(f"{self.title} loads weights its own way", "runtime.mmap", "runtime.mlock")
         self.leave(

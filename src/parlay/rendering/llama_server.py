@@ -148,7 +148,6 @@ class LlamaServerCommand(Builder):
         self.flag("runtime.context_full", shift)
         self._loading()
         self.leave("llama-server reads prompts by the batch", "runtime.prompt_chunk")
-        self.leave("llama-server drafts, then verifies", "runtime.draft_ahead")
         self.leave("llama-server keeps to its threads", "runtime.follow_load")
         self.leave(
             "llama-server has no gate on acceptance; the gateway moves traffic by measured time",

@@ -47,7 +47,7 @@ def _offers(
     tokens.append(answer[0])  # the prompt's own token: position 0 comes after it
     for at in range(1, len(answer)):
         ask = Ask(0, tokens, MAX_WINDOW, n_prompt=n_prompt, expected=expected)
-        (draft,) = proposer.propose([ask])
+        (draft,) = proposer.draft([ask])
         found.append(RecordedOffer(_n_right(draft.tokens, answer[at:]), draft.confidence))
         tokens.append(answer[at])
     return tuple(found)

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from parlay.decoding.sampling import Sampling
-from parlay.engine.request import Mode, Verification
+from parlay.engine.request import Mode
 
 MAX_STOPS = 16
 MAX_STOP = 1000  # characters of one
@@ -67,7 +67,6 @@ class SpeculationOptions(Own):
     window: int | None = Field(None, ge=0, le=64)
     policy: str | None = Field(None, description="speculate, plain, auto, or a route's name.")
     mode: Mode | None = None
-    verification: Verification = "coupled"
 
 
 class StreamOptions(Body):

@@ -25,7 +25,6 @@ class Inexact(str, Enum):
 
     FAITHFUL = "faithful"  # it was asked for, or is the default here
     SHAPE = "shape"  # a pass left the class
-    REJECTION = "rejection"  # which tokens are drawn depends on the drafts
     SLIDE = "slide"  # part of the text was dropped from the cache
     COMPACTION = "compaction"  # cells were moved: their sums have another order
     RECOVERY = "recovery"  # a pass failed, and part of the text was read again

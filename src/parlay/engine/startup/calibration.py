@@ -11,20 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from parlay import store
-from parlay.control.prices.both import Both
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.drafter_cost import DrafterCost
-from parlay.decoding.span import Passes
 from parlay.engine.settings import EngineSettings
 from parlay.engine.start import MODEL, behind
 from parlay.llama import library
 from parlay.llama.context import Context
 from parlay.llama.model import Model
-from parlay.proposers.ahead import DraftAhead
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Proposer
-from parlay.timing.both import measure_both
 from parlay.timing.measuring import (
     Progress,
     Stopwatch,
@@ -71,7 +67,7 @@ class Calibration:
         """Measured once per machine, build, pair and settings; a busy machine is not believed."""
         known = self.known_costs(key)
         if known is not None:
-            return self._with_both(known, drafters, key)
+            return known
         inner = behind(drafters.get(MODEL))
         passes = inner.passes if isinstance(inner, DraftModel) else None
         settings = self._settings
@@ -89,17 +85,7 @@ class Calibration:
             log.info("the machine is busy: what passes cost here will be measured again")
         else:
             store.save("costs", key, found.to_dict())
-        return self._with_both(found, drafters, key)
-
-    def _with_both(self, costs: CostTable, drafters: Mapping[str, Proposer], key: str) -> CostTable:
-        """And what both cost at once, where a drafter may go on while the target verifies."""
-        lacking = {name: cost for name in drafters if (cost := _lacks_both(costs, name))}
-        for name, cost in lacking.items():
-            self._progress(1.0, "both at once")
-            cost.both = both_costs(drafters[name], self._target, self._widest)
-        if costs.stable and any(cost.both is not None for cost in lacking.values()):
-            store.save("costs", key, costs.to_dict())
-        return costs
+        return found
 
     def known_costs(self, key: str) -> CostTable | None:
         """What an earlier run measured."""
@@ -115,21 +101,6 @@ class Calibration:
     @property
     def _threads(self) -> int:
         return self._settings.context.threads or self._model.threads
-
-
-def _lacks_both(costs: CostTable, name: str) -> DrafterCost | None:
-    """A draft model's own prices, if those beside the target are not among them."""
-    cost = costs.drafter if name == MODEL else costs.drafters.get(name)
-    return cost if cost is not None and cost.both is None else None
-
-
-def both_costs(
-    drafter: Proposer | None, target: Passes, max_window: int, seq_id: int = 0
-) -> Both | None:
-    """What a drafter and its target cost at once; None for one that is never at work then."""
-    if not isinstance(drafter, DraftAhead):
-        return None
-    return measure_both(target, drafter.drafter.passes, max_window, seq_id)
 
 
 def price_drafters(costs: CostTable, drafters: Mapping[str, Proposer]) -> None:

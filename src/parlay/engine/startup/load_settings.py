@@ -17,7 +17,6 @@ from parlay.engine.request import Mode
 from parlay.engine.settings import (
     MAX_WINDOW,
     WIDE_WINDOW,
-    DraftAheadMode,
     EngineSettings,
 )
 from parlay.engine.startup.fitting import fit_engine
@@ -78,7 +77,6 @@ class LoadSettings:
     remember_tokens: int = 0
     prompt_cache_mb: int = 1024
     snapshots: int | None = None
-    draft_ahead: DraftAheadMode = "auto"
     follow_load: bool = True
     measure_again: bool = False
     progress: Progress = quietly
@@ -123,7 +121,6 @@ class LoadSettings:
             remember_tokens=self.remember_tokens,
             snapshots=self.snapshots,
             drafter_later=drafter_later,
-            draft_ahead=self.draft_ahead,
             follow_load=self.follow_load,
             measure_again=self.measure_again,
         )

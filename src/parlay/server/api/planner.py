@@ -236,7 +236,6 @@ class Planner:
                 if isinstance(body, ChatRequest)
                 else frozenset(),
                 mode=asked.mode,
-                verification=asked.verification,
                 context_full=body.context_full or self._deployment.runtime.context_full,
                 logprobs=logprobs,
                 expected=expected,

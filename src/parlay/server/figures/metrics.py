@@ -57,9 +57,6 @@ class _Collector(Collector):
         yield from totals(counts)
         for name, text, value in (
             ("fully_accepted_rounds", "Drafts accepted whole.", counts.n_fully_accepted),
-            ("drafted_ahead_tokens", "Drafted while a pass ran.", counts.n_drafted_ahead),
-            ("ahead_hits", "Drafts that began with such tokens.", counts.n_hits),
-            ("hidden_draft_seconds", "Drafting that nobody waited for.", counts.hidden_s),
             ("compactions", "Caches compacted.", self._gauges().compactions),
         ):
             yield CounterMetricFamily(f"parlay_{name}", text, value=value)

@@ -101,7 +101,6 @@ export function figures(text, last, onTrace, { beside = false, action = null } =
     ["first token after", ms(told.ttft_ms)],
     ["tokens a pass", fixed(told.acceptance_length, 2)],
     ["drafted, accepted", `${told.drafted}, ${told.accepted} (${percent(told.drafted ? told.token_acceptance : null)})`],
-    ["drafted while verifying", told.drafted_ahead ? `${told.drafted_ahead}, ${told.hits} hits, ${ms(told.hidden_ms)} hidden` : "–"],
     ["draft / verify / other", `${ms(told.draft_ms)} / ${ms(told.verify_ms)} / ${ms(told.overhead_ms)}`],
     ["plain passes because", Object.entries(told.fallbacks).map(([name, n]) => `${reason(name)} ${n}`).join(", ") || "–"],
     ["route", told.policy],
