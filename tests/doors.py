@@ -645,6 +645,10 @@ class EngineDoor:
         asked.sequence = self._submit(request(prompt, **options), asked.take)
         return asked
 
+    def deaf(self, prompt: Sequence[int], sink: Callable[..., None]) -> None:
+        """Start an answer for somebody who takes its pieces in another way."""
+        self._submit(request(prompt), sink)
+
     def ask(self, prompt: Sequence[int], /, **options: Any) -> Asked:
         return self.start(prompt, **options).wait()
 
@@ -687,12 +691,22 @@ class ScriptedEngine(EngineDoor):
         self._worker.submit(seq)
         return seq
 
+    def close(self) -> bool:
+        """Whether its thread has ended."""
+        return self._worker.close()
+
+
+# What a proposer is told; any of it may fail.
+PROPOSER_METHODS = ("draft", "open", "meanwhile", "cut", "finish")
+
 
 @contextmanager
 def scripted_engine(**options: Any) -> Iterator[ScriptedEngine]:
-    """Options as for `Rig`: window, script, slots, context_size, target, proposers, ends."""
+    """Options as for `Rig`: window, script, slots, context_size, target, proposers, ends; and
+    `patience_s`: how long closing waits for a pass."""
+    patience = {"patience_s": options.pop("patience_s")} if "patience_s" in options else {}
     rig = Rig(**options)
-    worker = Worker(lambda: rig.scheduler)
+    worker = Worker(lambda: rig.scheduler, **patience)
     worker.wait_until_open()
     try:
         yield ScriptedEngine(rig, worker)

@@ -373,8 +373,8 @@ class Engine:
 
     def close(self) -> None:
         """End unfinished answers and free everything, last made first."""
-        if self._worker is not None:
-            self._worker.close()
+        if self._worker is not None and not self._worker.close():
+            return  # it computes on, and reads the models
         with self._loading:  # a drafter that is being loaded reads the target until it fails here
             self._free()
 

@@ -283,13 +283,23 @@ class Scheduler:
         self._catch_up()
         rows = () if self._made is None else self._made.rows
         for row in rows:
-            if not row.decodes:
-                self.bets.read(row.seq, meanwhile=True)
-                continue
-            self.bets.prepare(row.seq, row.bet.draft.tokens, len(rows))
-            if row.seq.constraint is not None:
-                prepare(row.seq.constraint, row.bet.draft.tokens, row.seq.request.sampling)
-        self.bets.glance([row.seq for row in rows if row.decodes])
+            try:
+                self._prepare(row, len(rows))
+            except Exception as error:  # of one text: whoever cannot go on ends when it is settled
+                self._faults.tell("what is done beside a pass failed", error)
+        try:
+            self.bets.glance([row.seq for row in rows if row.decodes])
+        except Exception as error:
+            self._faults.tell("a glance beside a pass failed", error)
+
+    def _prepare(self, row: PassRow, n_rows: int) -> None:
+        """What the next round of one text will need."""
+        if not row.decodes:
+            self.bets.read(row.seq, meanwhile=True)
+            return
+        self.bets.prepare(row.seq, row.bet.draft.tokens, n_rows)
+        if row.seq.constraint is not None:
+            prepare(row.seq.constraint, row.bet.draft.tokens, row.seq.request.sampling)
 
     def _catch_up(self) -> None:
         """Tell what the last pass said, once it is learned from."""

@@ -22,6 +22,7 @@ T = TypeVar("T")
 WORKER = "parlay-worker"  # the name of its thread
 _QUIET_S = 0.5  # without anything to do: an agent's next request comes sooner
 _LOOK_UP_S = 0.2
+_PATIENCE_S = 120.0  # of whoever closes it, with a pass that does not end
 _REST_S = 1.0  # between looks at the machine while there is nothing to do
 
 
@@ -38,11 +39,15 @@ class Worker:
     """
 
     def __init__(
-        self, open_scheduler: Callable[[], Scheduler], at_rest: Callable[[], None] = _nothing
+        self,
+        open_scheduler: Callable[[], Scheduler],
+        at_rest: Callable[[], None] = _nothing,
+        patience_s: float = _PATIENCE_S,
     ) -> None:
         """`at_rest` is called now and then while there is nothing to do. Whoever makes one waits
         until it is open (`wait_until_open`), or closes it."""
         self._at_rest = at_rest
+        self._patience_s = patience_s
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._admission = threading.Lock()  # nothing slips in behind the last look at the inbox
@@ -93,13 +98,18 @@ class Worker:
     def closed(self) -> bool:
         return self._closed.is_set()
 
-    def close(self) -> None:
-        """Stop after the current round; unfinished answers end with an error."""
+    def close(self) -> bool:
+        """Stop after the current round; unfinished answers end with an error. False: the round
+        does not end, as where a device hangs; its thread is left behind."""
         with self._admission:
             self._closed.set()
             self._inbox.put(None)  # wakes it up
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        if threading.current_thread() is self._thread:
+            return True
+        self._thread.join(self._patience_s)
+        if self._thread.is_alive():
+            log.error("a pass has not ended in %g s; it is left behind", self._patience_s)
+        return not self._thread.is_alive()
 
     def _run(self, open_scheduler: Callable[[], Scheduler]) -> None:
         try:

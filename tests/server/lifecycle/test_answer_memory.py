@@ -2,95 +2,30 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import httpx
 import pytest
 
 from parlay.deployment import DeploymentError
 from parlay.engine.engine import Engine
-from parlay.proposers.skeleton import SkeletonProposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.server.lifecycle.answer_memory import AnswerMemory, check_memory_file
-from tests.server.running import Running, running
-from tests.serving import wait_for
-
-BODY = {"prompt": "the on and the on", "max_tokens": 24, "temperature": 0}
 
 
-def ask(server: Running, key: str = "", **more: Any) -> dict[str, Any]:
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    answer = httpx.post(f"{server.url}/v1/completions", json={**BODY, **more}, headers=headers)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
+def done(asked: Any) -> Future[None]:
+    found: Future[None] = Future()
+    found.set_result(asked())
     return found
-
-
-def remembered(server: Running, key: str = "") -> int:
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    found: int = httpx.get(f"{server.url}/memory", headers=headers).json()["tokens"]
-    return found
-
-
-def test_one_person_is_remembered_by_default_and_can_be_forgotten(target: Path) -> None:
-    with running(target, model__drafter="suffix") as server:
-        assert remembered(server) == 0
-        ask(server)
-        wait_for(lambda: remembered(server) > 20)
-        schema = {"type": "object", "properties": {"a": {"enum": ["on"]}}, "required": ["a"]}
-        ask(server, json_schema=schema, max_tokens=60)
-        skeleton = server.service.engine.bets.proposers["skeleton"]
-        assert isinstance(skeleton, SkeletonProposer)
-        wait_for(lambda: bool(skeleton._last))
-        assert httpx.delete(f"{server.url}/memory").status_code == 204
-        wait_for(lambda: remembered(server) == 0 and not skeleton._last)
-
-
-def test_with_keys_nothing_is_remembered_unless_it_is_set(target: Path) -> None:
-    with running(target, model__drafter="suffix", server__api_keys=("anna",)) as server:
-        ask(server, "anna")
-        headers = {"authorization": "Bearer anna"}
-        assert httpx.get(f"{server.url}/memory", headers=headers).json()["remembers"] is False
-
-
-def test_one_key_is_never_drafted_what_another_was_told(target: Path) -> None:
-    options = {"server__api_keys": ("anna", "bert"), "runtime__remember_tokens": 10_000}
-    how = {"draft": "suffix", "window": 4}
-    drafted = {}
-    for before in ("", "anna"):
-        with running(target, model__drafter="suffix", **options) as server:
-            for _ in range(2 * bool(before)):
-                ask(server, before, speculation=how)
-            told = ask(server, "bert", speculation=how)
-            drafted[before] = told["speculation"]["drafted"]
-            assert told["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    assert drafted[""] == drafted["anna"]
-
-
-def test_a_file_keeps_it_across_a_restart_and_a_damaged_one_is_set_aside(
-    target: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "memory.json"
-    options = {"model__drafter": "suffix", "runtime__remember_file": str(path)}
-    with running(target, **options) as server:
-        ask(server)
-        wait_for(lambda: remembered(server) > 20)
-        before = remembered(server)
-    with running(target, **options) as server:
-        wait_for(lambda: remembered(server) == before)
-    path.write_text("{")
-    with running(target, **options) as server:
-        assert remembered(server) == 0
-        assert (tmp_path / "memory.json.damaged").exists()
 
 
 def opened(path: Path) -> AnswerMemory:
     """That of an engine which has nothing but a suffix proposer."""
     suffix = SuffixProposer(remember_tokens=1000)
     bets = SimpleNamespace(proposers={"suffix": suffix})
-    engine = SimpleNamespace(bets=bets, call=lambda asked: asked())
+    engine = SimpleNamespace(bets=bets, call=done)
     memory = AnswerMemory(cast(Engine, engine), path)
     assert suffix.memory is not None
     suffix.memory.add("", list(range(40)))

@@ -102,7 +102,8 @@ class ServedArm:
             async for event in job.events():
                 text += "".join(piece.text for piece in event.pieces)
         finally:  # also where nobody waits for it any more
-            self._count(job, plan)
+            forgotten = self._count(job, plan)
+        await asyncio.wrap_future(forgotten)
         wall_s = time.perf_counter() - began
         if seq.finish_reason not in ("stop", "length"):
             raise SubjectError(f"the answer ended with {seq.finish_reason}")
@@ -120,7 +121,7 @@ class ServedArm:
             speculation=speculation_of(seq.counts),
         )
 
-    def _count(self, job: Job, plan: Plan) -> None:
+    def _count(self, job: Job, plan: Plan) -> futures.Future[None]:
         """As any request; and the next arm must find neither its prompt read nor its answer."""
         seq = job.sequences[0]
         status = 200 if seq.finish_reason in ("stop", "length") else LEFT
@@ -134,7 +135,7 @@ class ServedArm:
 
         if seq.seq_id >= 0:  # it has had a slot
             self._service.engine.call(forget)
-        self._service.answer_memory.forget(seq.request.memory)
+        return self._service.answer_memory.forget(seq.request.memory)
 
 
 def on_worker(engine: Engine, function: Callable[[], T], seconds: float) -> T:

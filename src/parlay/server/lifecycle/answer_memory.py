@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class AnswerMemory:
         self._path = path
         self._kept: Remembered | None = None  # as it was when it was last written
         if path is not None:
-            engine.call(self._load)
+            engine.call(self._load).result()  # a damaged file is aside before anybody is answered
 
     @property
     def told(self) -> Remembered | None:
@@ -54,8 +55,8 @@ class AnswerMemory:
         memory = self._memory
         return None if memory is None else memory.told
 
-    def forget(self, owner: str | None) -> None:
-        """One owner's texts and habits, or everybody's; from the file, too."""
+    def forget(self, owner: str | None) -> Future[None]:
+        """One owner's texts and habits, or everybody's; from the file, too. Done once they are."""
 
         def forget() -> None:
             skeleton = self._engine.bets.proposers.get(SKELETON)
@@ -65,7 +66,7 @@ class AnswerMemory:
                 self._memory.forget(owner)
                 self._save()
 
-        self._engine.call(forget)
+        return self._engine.call(forget)
 
     def keep(self) -> None:
         """Write the file anew where anything has changed."""

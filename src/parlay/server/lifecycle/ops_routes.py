@@ -153,7 +153,8 @@ async def forget(request: Request) -> Response:
     """Who has a key forgets what came with it; without keys there is one owner."""
     service = service_of(request)
     key = given_key(dict(request.headers.raw))
-    service.answer_memory.forget(service.keys.owner(key) if service.keys else None)
+    owner = service.keys.owner(key) if service.keys else None
+    await asyncio.wrap_future(service.answer_memory.forget(owner))
     return Response(status_code=204)
 
 
