@@ -7,7 +7,6 @@ to src/parlay/replay/data/traces, the recordings that `parlay replay` and the te
 from __future__ import annotations
 
 import argparse
-import ctypes
 import re
 import tempfile
 from collections import defaultdict
@@ -15,13 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFReader, GGUFWriter, LlamaFileType
+from gguf import GGUFReader, GGUFWriter
 
 from parlay import models
 from parlay.bench.suite import Prompt, load_suite
 from parlay.decoding.span import Span
 from parlay.llama.context import Context
-from parlay.llama.library import C, check, start
+from parlay.llama.library import start
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.proposers.drafting import confidence
@@ -29,6 +28,7 @@ from parlay.proposers.ngram import NgramProposer
 from parlay.proposers.proposer import Ask, Proposer
 from parlay.proposers.suffix import SuffixProposer
 from parlay.replay.recording import RecordedOffer, Recording, save_recordings
+from tests.requantise import requantise
 
 SUITE = "core-60"
 DEPTH = 16
@@ -72,16 +72,6 @@ def summary(recording: Recording) -> str:
         accepted = sum(o.n_accepted for o in drafted) / max(1, len(drafted))
         parts.append(f"{name} {accepted:.1f} of {len(drafted)}")
     return ", ".join(parts)
-
-
-def requantise(source: Path, made: Path, ftype: str) -> Path:
-    """A copy of a model in another file type, by llama.cpp's own quantiser."""
-    params = C.llama_model_quantize_default_params()
-    params.ftype = int(LlamaFileType[f"MOSTLY_{ftype.upper()}"])
-    params.allow_requantize = True
-    code = C.llama_model_quantize(bytes(source), bytes(made), ctypes.byref(params))
-    check(code, f"llama_model_quantize to {ftype}")
-    return made
 
 
 def prune(source: Path, made: Path, layers: Sequence[int]) -> Path:

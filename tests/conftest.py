@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import llama_cpp
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -30,6 +29,7 @@ from parlay.engine.exact import class_calibration
 from parlay.engine.structured import grammar_check
 from tests import distribution, tiny_models
 from tests.hub.loopback import Hub, serving
+from tests.requantise import requantise
 from tests.serving import PATIENCE_S
 
 # How long an example takes depends on who else is at work. The examples are the same in every run:
@@ -42,6 +42,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
     signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # processes that tests start inherit it
+
+# What an engine is chosen by holds for the tests, too.
+KEPT = ("PARLAY_PICTURES", "PARLAY_ENGINE", "PARLAY_PLAIN_LLAMA")
 
 pytest_plugins = ["tests.server.fixtures"]  # servers that several parts' tests share
 
@@ -56,7 +59,7 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         (cache / name).symlink_to(kept / name, target_is_directory=True)
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
-            if name.startswith("PARLAY_") and name != "PARLAY_PICTURES":
+            if name.startswith("PARLAY_") and name not in KEPT:
                 patch.delenv(name)
         patch.setenv("PARLAY_CACHE", str(cache))
         patch.setenv("PARLAY_CONFIG", str(tmp_path_factory.mktemp("config")))
@@ -190,7 +193,7 @@ def smollm2_as(smollm2: Path) -> Callable[[str], Path]:
 
     def in_type(ftype: str) -> Path:
         folder = store.cache_folder() / "test-models"
-        made_by = f"{models.SHA256[:12]}-llama_cpp-{llama_cpp.__version__}"
+        made_by = f"{models.SHA256[:12]}-to-nearest"
         path = folder / f"smollm2-{ftype}-{made_by}.gguf"
         with store.locked(path):  # or another worker would make it too, and replace this one's
             if not path.exists():
@@ -204,7 +207,7 @@ def _requantise_once(src: Path, dst: Path, ftype: str) -> None:
     dst.parent.mkdir(parents=True, exist_ok=True)
     # Under a name of its own first: an interrupted run must leave no half a model behind.
     with tempfile.TemporaryDirectory(dir=dst.parent, prefix=".part-") as folder:
-        tiny_models.requantise(src, Path(folder) / dst.name, ftype).replace(dst)
+        requantise(src, Path(folder) / dst.name, ftype).replace(dst)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

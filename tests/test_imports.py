@@ -156,10 +156,10 @@ def test_the_pure_parts_reach_neither_llama_cpp_nor_http_even_through_others(par
                 todo.add(found.module)
 
 
-def test_only_one_part_knows_llama_cpp() -> None:
-    knowing = {found.part for found in IMPORTS if found.top in LLAMA_CPP}
-    # The package itself loads it first, because some GPU builds must come before numpy.
-    assert knowing <= {"llama", "__init__"}
+def test_nobody_imports_a_binding_of_llama_cpp_and_only_one_part_opens_its_library() -> None:
+    assert [found.where for found in IMPORTS if found.top in LLAMA_CPP] == []
+    opening = {found.part for found in IMPORTS if found.module == "parlay.llama.binding"}
+    assert opening <= {"llama"}
 
 
 def test_decoding_needs_nothing_but_numpy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +12,20 @@ WITHOUT = """
 import sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "llama_cpp":
-            raise ModuleNotFoundError("No module named 'llama_cpp'", name="llama_cpp")
+        if name in ("llama_cpp", "xllamacpp"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blocked())
 """
 
 
 def without_llama_cpp(code: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name != "PARLAY_ENGINE"}
     return subprocess.run(
-        [sys.executable, "-c", WITHOUT + code], capture_output=True, text=True, check=False
+        [sys.executable, "-c", WITHOUT + code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=kept,
     )
 
 
@@ -55,6 +61,6 @@ def test_a_deployment_is_rendered_without_it(tmp_path: Path) -> None:
 
 def test_who_wants_a_model_is_told_in_one_line_what_to_install() -> None:
     found = command("generate", "hello")
-    assert found.returncode == 2
-    assert "llama.cpp is not installed; pip install llama-cpp-python" in found.stderr
+    assert found.returncode == 1
+    assert "parlay: no engine: llama.cpp's libraries are not installed" in found.stderr
     assert "Traceback" not in found.stderr

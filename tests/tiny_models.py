@@ -5,19 +5,15 @@ Knows no runtime: the weights mean nothing, they only load, decode and disagree 
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
-import llama_cpp.llama_cpp as C
 import numpy as np
 import numpy.typing as npt
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType, TokenType
-
-from parlay.llama.library import check, start
 
 Array = npt.NDArray[np.float32]
 Setting = int | float | Sequence[int] | Sequence[bool]
@@ -665,15 +661,4 @@ def perturb(src: Path, dst: Path, noise: float = 0.05, seed: int = 1) -> Path:
             noisy = weights + spread * rng.standard_normal(weights.shape, dtype=np.float32)
             tensor.data[...] = gguf.quants.quantize(noisy, tensor.tensor_type)
     reader.data.flush()
-    return dst
-
-
-def requantise(src: Path, dst: Path, ftype: str) -> Path:
-    """A copy of `src` in another file type, by llama.cpp's own quantiser."""
-    start()
-    params = C.llama_model_quantize_default_params()
-    params.ftype = file_type(ftype)
-    params.allow_requantize = True
-    code = C.llama_model_quantize(bytes(src), bytes(dst), ctypes.byref(params))
-    check(code, f"llama_model_quantize to {ftype}")
     return dst

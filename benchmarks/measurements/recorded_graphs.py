@@ -23,8 +23,8 @@ from benchmarks.shared.record import keep
 from parlay.decoding.span import Span
 from parlay.hub.resolving import resolve_model
 from parlay.llama.context import Context
+from parlay.llama.hacks.recorder import Recorder
 from parlay.llama.model import Model
-from parlay.llama.recorder import Recorder
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.timing.probe_text import real_tokens
 

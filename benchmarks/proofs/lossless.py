@@ -21,9 +21,9 @@ from benchmarks.shared.arguments import parser_of
 from parlay import Answer, Parlay
 from parlay.bench.suite import load_suite
 from parlay.engine.start import MODEL
-from parlay.llama.requantise import requantise
 from parlay.models import SHIPPED_DRAFTERS, default_model
 from parlay.store import cache_folder
+from tests.requantise import requantise
 
 N_PROMPTS = 24
 N_TOKENS = 128

@@ -3,13 +3,12 @@
 What it gives is loaded when it is asked for: a process that needs one part starts without the rest.
 """
 
-import contextlib as _contextlib
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-# Some GPU builds of llama.cpp crash at load when numpy's libraries came first. A gateway has none.
-with _contextlib.suppress(ModuleNotFoundError):
-    import llama_cpp as _first  # noqa: F401
+from parlay.llama.engines import open_early as _open_early
+
+_open_early()
 
 if _TYPE_CHECKING:
     from parlay.decoding.sampling import Sampling

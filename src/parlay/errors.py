@@ -8,6 +8,7 @@
     |-- ModelUnavailable      a model is not here and could not be fetched
     |-- ModelFileError        the file is missing, not GGUF, or truncated
     |-- LoadError             llama.cpp refused the model, or memory ran out
+    |   `-- EngineError       llama.cpp's libraries are missing, or cannot be used here
     |-- VocabularyMismatch    target and drafter do not share a vocabulary
     |-- RollbackUnsupported   the model's cache cannot drop rejected tokens
     `-- DecodeError           a llama.cpp call failed; carries its return code
@@ -50,6 +51,10 @@ class ModelFileError(ParlayError):
 
 class LoadError(ParlayError):
     """llama.cpp refused the model, or memory ran out."""
+
+
+class EngineError(LoadError):
+    """llama.cpp's libraries are missing, broken, or of a release that is not known."""
 
 
 class VocabularyMismatch(ParlayError):

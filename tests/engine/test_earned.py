@@ -26,9 +26,9 @@ from parlay.engine.sequence import Sequence as Answering
 from parlay.errors import BadRequest
 from parlay.llama import library
 from parlay.server.lifecycle.slot_files import SlotFiles
-from tests import tiny_models
 from tests.engine.rig import Rig, exact_class, plain, whole_class
 from tests.engine.test_engine import PROBE, SOON, Waiting, run, settings
+from tests.requantise import requantise
 
 pytestmark = pytest.mark.usefixtures("own_cache_folder")
 
@@ -38,7 +38,7 @@ LENGTHS = (40, 300, 1500)
 
 @pytest.fixture(scope="module")
 def target(tiny_wide: Path, tiny_folder: Path) -> Path:
-    return tiny_models.requantise(tiny_wide, tiny_folder / "earned-q4_k_m.gguf", "q4_k_m")
+    return requantise(tiny_wide, tiny_folder / "earned-q4_k_m.gguf", "q4_k_m")
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_a_second_turn_of_a_text_with_kernels_of_its_own_for_prompts_has_the_bit
     tiny_wide: Path, tmp_path: Path
 ) -> None:
     """Deep in a text prompts are read otherwise than answers, whose passes agree among them."""
-    target = tiny_models.requantise(tiny_wide, tmp_path / "q8_0.gguf", "q8_0")
+    target = requantise(tiny_wide, tmp_path / "q8_0.gguf", "q8_0")
     exact: dict[str, Any] = {"mode": "exact", "context": {"context_size": 2048}}
     with Engine(settings(target, "suffix", **exact)) as engine:
         assert engine.exact.prompts
@@ -182,7 +182,7 @@ def test_a_second_turn_of_a_chat_with_kernels_of_its_own_for_messages_has_the_bi
     tiny_wide: Path, tmp_path: Path
 ) -> None:
     """What others say is read otherwise than answers are, of which nothing is read again."""
-    target = tiny_models.requantise(tiny_wide, tmp_path / "q8_0.gguf", "q8_0")
+    target = requantise(tiny_wide, tmp_path / "q8_0.gguf", "q8_0")
     exact: dict[str, Any] = {"mode": "exact", "context": {"context_size": 2048}}
     with Engine(settings(target, "suffix", **exact)) as engine:
         (first,) = run(engine, Request(message(engine, 300, 3), max_tokens=150))
@@ -215,7 +215,7 @@ def test_what_a_faithful_answer_read_by_other_kernels_is_not_reused(
     tiny_wide: Path, tmp_path: Path
 ) -> None:
     """Passes agree whatever their rows, but not whatever their kernels."""
-    target = tiny_models.requantise(tiny_wide, tmp_path / "q8_0.gguf", "q8_0")
+    target = requantise(tiny_wide, tmp_path / "q8_0.gguf", "q8_0")
     exact: dict[str, Any] = {"mode": "exact", "context": {"context_size": 2048}}
     with Engine(settings(target, "suffix", **exact)) as engine:
         assert engine.exact.prompts

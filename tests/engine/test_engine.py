@@ -40,6 +40,7 @@ from parlay.llama.vocabulary import Vocabulary
 from parlay.parlay import Stream
 from parlay.proposers.draft_model import DraftModel
 from tests import tiny_models
+from tests.requantise import requantise
 from tests.serving import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("own_cache_folder")
@@ -61,7 +62,7 @@ def files(tiny_wide: Path, tiny_folder: Path) -> Callable[[str], Path]:
                 architecture, ftype = name.split("-")
                 getattr(tiny_models, f"write_{architecture}")(path, ftype=ftype)
             else:
-                tiny_models.requantise(tiny_wide, path, name)
+                requantise(tiny_wide, path, name)
         return path
 
     return file

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,12 +33,17 @@ def held(batch: Batch) -> dict[str, list[int]]:
     """What llama.cpp would read."""
     struct = batch.struct
     n = struct.n_tokens
+
+    def array(name: str, kind: type[Any]) -> list[int]:
+        return list((kind * n).from_address(getattr(struct, name)))
+
+    owners = array("seq_id", ctypes.c_size_t)
     return {
-        "token": struct.token[:n],
-        "pos": struct.pos[:n],
-        "n_seq_id": struct.n_seq_id[:n],
-        "seq_id": [struct.seq_id[i][0] for i in range(n)],
-        "logits": struct.logits[:n],
+        "token": array("token", ctypes.c_int32),
+        "pos": array("pos", ctypes.c_int32),
+        "n_seq_id": array("n_seq_id", ctypes.c_int32),
+        "seq_id": [ctypes.c_int32.from_address(owner).value for owner in owners],
+        "logits": array("logits", ctypes.c_int8),
     }
 
 

@@ -15,8 +15,8 @@ from parlay.llama.context import Context
 from parlay.llama.kernels import PROMPT_ROWS, can_choose
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from tests import tiny_models
 from tests.llama.contexts import feed
+from tests.requantise import requantise
 
 needs_choice = pytest.mark.skipif(not can_choose(), reason="this build lets nobody choose")
 TEXT = [(3 + 7 * i * i) % 240 + 3 for i in range(1300)]
@@ -26,7 +26,7 @@ TEXT = [(3 + 7 * i * i) % 240 + 3 for i in range(1300)]
 def model(tiny_wide: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     """Of a type whose matrix products agree at any width, so that attention decides."""
     path = tmp_path_factory.mktemp("kernels") / "q8_0.gguf"
-    with Model(tiny_models.requantise(tiny_wide, path, "q8_0"), ModelSettings()) as made:
+    with Model(requantise(tiny_wide, path, "q8_0"), ModelSettings()) as made:
         yield made
 
 

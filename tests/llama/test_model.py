@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parlay.errors import BadRequest, LoadError, ModelFileError, ParlayError
-from parlay.llama import library
+from parlay.llama import binding, library
 from parlay.llama.facts import read_facts
 from parlay.llama.library import C
 from parlay.llama.model import Model
@@ -104,8 +104,8 @@ def test_files_are_mapped_or_read_and_locked_as_told(
     with load(tiny_llama, mmap=mmap, mlock=mlock, large_pages=False) as model:
         assert model.handle
     (mode,) = modes
-    assert bool(mode & C.LLAMA_LOAD_MODE_MMAP) == mmap
-    assert bool(mode & C.LLAMA_LOAD_MODE_MLOCK) == mlock
+    assert bool(mode & binding.LOAD_MODE_MMAP) == mmap
+    assert bool(mode & binding.LOAD_MODE_MLOCK) == mlock
 
 
 @pytest.mark.parametrize(("asked", "given"), [(-1, 999), (0, 0), (7, 7)])

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from parlay.llama import library
+from parlay.llama.binding import LOAD_MODE_NONE
 from parlay.llama.context import Context
 from parlay.llama.library import C
 from parlay.llama.model import Model
@@ -66,7 +67,7 @@ def simulated(path: Path, context: ContextSettings) -> dict[str, float]:
     """MiB by kind, from llama.cpp's own dry run: nothing is allocated."""
     library.start()
     params = C.llama_model_default_params()
-    params.no_alloc, params.load_mode = True, C.LLAMA_LOAD_MODE_NONE
+    params.no_alloc, params.load_mode = True, LOAD_MODE_NONE
     with llama_log() as lines:
         model = C.llama_model_load_from_file(os.fsencode(path), params)
         assert model, lines[-3:]

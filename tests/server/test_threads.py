@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import llama_cpp.llama_cpp as C
 import pytest
 
+from parlay.llama.binding import FUNCTIONS
+from parlay.llama.library import C
 from parlay.server.lifecycle.drafter_care import LOADER
 from tests.server.running import running
 from tests.serving import wait_for
 
 WORKER = "parlay-worker"
-_OWNED = ("llama_context_p", "llama_memory_t")  # first arguments that have an owner
-
-
-def _takes_a_context(function: Any) -> bool:
-    first = next(iter(getattr(function, "__annotations__", {}).values()), "")
-    return str(first).startswith(_OWNED)
-
-
-CALLS = [
-    name
-    for name, function in inspect.getmembers(C)
-    if name.startswith("llama_") and callable(function) and _takes_a_context(function)
-]
+OWNED = (
+    "llama_decode", "llama_encode", "llama_free", "llama_get_", "llama_memory_", "llama_n_",
+    "llama_set_", "llama_state_", "llama_synchronize",
+)  # fmt: skip
+# What is called with a context or its memory, which have an owner.
+CALLS = [name for name in FUNCTIONS if name.startswith(OWNED)]
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from parlay.cli import (
     tune,
 )
 from parlay.cli import map as map_
-from parlay.errors import ParlayError
+from parlay.errors import EngineError, ParlayError
 
 app = typer.Typer(
     name="parlay",
@@ -97,6 +97,8 @@ def app_main() -> None:
             stream.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
+    except EngineError as error:  # nobody has asked for anything wrong
+        code = min(1, _complain(error.message))
     except ParlayError as error:
         code = _complain(error.message)
     except (KeyboardInterrupt, typer.Abort):

@@ -93,18 +93,17 @@ def load(model: int | None, adapters: Sequence[Adapter]) -> list[int]:
 
 def _load(model: int | None, adapter: Adapter) -> int:
     library.forget_errors()
-    found = C.llama_adapter_lora_init(model, os.fsencode(adapter.path))
+    found: int | None = C.llama_adapter_lora_init(model, os.fsencode(adapter.path))
     if not found:
         raise LoadError(f"llama.cpp could not load {adapter.path.name}: {library.last_error()}")
-    return ctypes.cast(found, ctypes.c_void_p).value or 0
+    return found
 
 
 def use(context: int | None, loaded: Sequence[int], adapters: Sequence[Adapter]) -> None:
     """Let every pass of a context go through them."""
     if not loaded:
         return
-    kind = C.llama_adapter_lora_p_ctypes
-    handles = (kind * len(loaded))(*(ctypes.cast(handle, kind) for handle in loaded))
+    handles = (ctypes.c_void_p * len(loaded))(*loaded)
     scales = (ctypes.c_float * len(loaded))(*(adapter.scale for adapter in adapters))
     library.check(
         C.llama_set_adapters_lora(context, handles, len(loaded), scales), "llama_set_adapters_lora"

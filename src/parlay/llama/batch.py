@@ -5,14 +5,13 @@ Knows spans and llama.cpp's structure; nothing of what is computed.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
 import numpy as np
 
 from parlay.decoding.span import Span
 from parlay.errors import BadRequest
-from parlay.llama.library import C
+from parlay.llama import binding
 
 
 class Batch:
@@ -30,7 +29,7 @@ class Batch:
         self._seq_id_pointers = (base + 4 * np.arange(capacity)).astype(np.uintp)
         self._counting = np.arange(capacity, dtype=np.int32)
         self._alone: tuple[int, int, slice] | None = None  # the last pass, if it was of one span
-        self.struct = C.llama_batch()
+        self.struct = binding.Batch()
         for name, array in (
             ("token", self._tokens),
             ("pos", self._positions),
@@ -38,8 +37,7 @@ class Batch:
             ("seq_id", self._seq_id_pointers),
             ("logits", self._wanted),
         ):
-            kind = dict(C.llama_batch._fields_)[name]
-            setattr(self.struct, name, ctypes.cast(array.ctypes.data, kind))
+            setattr(self.struct, name, array.ctypes.data)
 
     def fill(self, spans: Sequence[Span]) -> int:
         """Write the spans; returns how many rows of logits they ask for."""

@@ -86,14 +86,12 @@ RUNS_CHAINS = frozenset({"hy_v3", "mimo2", "step35"})
 @functools.cache
 def _call(name: str) -> Any:
     symbol, arguments, result = _CALLS[name]
-    try:
-        found = getattr(C._lib, symbol)
-    except AttributeError:
+    found = C.optional(symbol, result, *arguments)
+    if found is None:
         raise LoadError(
             f"this build of llama.cpp ({library.version()}) does not export {symbol}, which a"
             " drafter that reads hidden states needs; use a plain draft model or --draft suffix"
-        ) from None
-    found.argtypes, found.restype = arguments, result
+        )
     return found
 
 

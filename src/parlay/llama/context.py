@@ -18,18 +18,16 @@ from numpy.typing import NDArray
 from parlay.decoding.span import Span, nothing
 from parlay.decoding.states import Listener
 from parlay.errors import BadRequest, DecodeError, LoadError
-from parlay.llama import adapters, library, recordings
+from parlay.llama import adapters, fence, library
 from parlay.llama.batch import Batch
 from parlay.llama.capture import Capture
 from parlay.llama.kernels import Kernels, can_choose
 from parlay.llama.library import C
 from parlay.llama.model import Model
-from parlay.llama.recorder import N_CELLS, Recorder, recorder_of
 from parlay.llama.sample_text import SAMPLE
 from parlay.llama.settings import CACHE_TYPES, ContextSettings, RopeSettings
 from parlay.llama.threads import Threads
 from parlay.llama.undo import Rollback, SavedSequence, State, Undo, restore, save
-from parlay.llama.work_memory import WorkMemory, can_align
 
 _ROPE_SCALING = {"auto": -1, "none": 0, "linear": 1, "yarn": 2}
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
@@ -54,7 +52,8 @@ class Context:
         self._handle: int | None = self._open()
         halves = set(self.cache_types) <= {"f16", "f32"}  # only these have other kernels
         self.kernels = Kernels(self._handle) if chooses and halves else None
-        self._work = WorkMemory(self._handle) if can_align() and not model.on_gpu else None
+        hacks = fence.hacks()
+        self._work = hacks and hacks.make_work_memory(self._handle, on_gpu=model.on_gpu)
         self._memory: int = C.llama_get_memory(self._handle)
         cells: int = C.llama_n_ctx_seq(self._handle)
         self.context_size = min(cells, settings.context_size) if settings.unified else cells
@@ -69,7 +68,7 @@ class Context:
         # so that they cannot be cut to fewer tokens than these.
         self._floor: dict[int, int] = {}
         self._capture: Capture | None = None
-        self.recorder: Recorder | None = None  # llama.cpp's own way, unless the trial goes well
+        self.recorder: Any = None  # llama.cpp's own way, unless a trial of another goes well
         self.rollback = Rollback.PARTIAL  # until the probe says otherwise
         self.rollback = self._probe_rollback()
         self.can_shift = self._probe_shift()
@@ -184,10 +183,9 @@ class Context:
         if n == 0:
             C.llama_synchronize(self._handle)
             return self._view[:0]
-        pointer = C.llama_get_logits(self._handle)
-        if not pointer:
+        address: int | None = C.llama_get_logits(self._handle)
+        if not address:
             raise DecodeError("llama.cpp returned no logits for this pass", code=-1)
-        address = ctypes.addressof(pointer.contents)
         if address != self._view_address or n > len(self._view):
             flat = (ctypes.c_float * (n * self.n_vocab)).from_address(address)
             self._view = np.ctypeslib.as_array(flat).reshape(n, self.n_vocab)
@@ -299,19 +297,15 @@ class Context:
             and bool(C.llama_memory_can_shift(self._memory))
         )
 
-    def _make_recorder(self) -> Recorder | None:
-        """Recordings by shape; None where that cannot be had, or shapes cost nothing."""
-        found = recordings.find(self._open_handle) if self.steady else None
-        if found is None or self.context_size < N_CELLS:
+    def _make_recorder(self) -> Any:
+        """Recordings of passes by shape; None where that cannot be had, or shapes cost nothing."""
+        hacks = fence.hacks() if self.steady else None
+        if hacks is None:
             return None
         try:
-            return recorder_of(found, self.decode, unified=self.settings.unified)
-        except BaseException as error:
-            found.close()
-            if not isinstance(error, DecodeError):
-                raise
-            library.log.info("recordings of passes are left to llama.cpp: %s", error)
-            return None
+            return hacks.make_recorder(
+                self._open_handle, self.decode, unified=self.settings.unified
+            )
         finally:
             self.clear(0)
 

@@ -11,27 +11,49 @@ import hashlib
 import logging
 import os
 import re
+import threading
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from parlay.errors import DecodeError, LoadError
+from parlay.errors import DecodeError, EngineError
+from parlay.llama import engines
+from parlay.llama.binding import ON_LOG, Binding
 
-try:
-    import llama_cpp.llama_cpp as C
-except ModuleNotFoundError:  # a gateway, `parlay top` and the like need no engine of their own
 
-    class _Missing:
-        """Stands where llama.cpp would be, and says so when it is needed."""
+class _Library:
+    """The engine's functions, by their names in C. The first one that is wanted opens it."""
 
-        def __getattr__(self, name: str) -> object:
-            raise LoadError("llama.cpp is not installed; pip install llama-cpp-python==0.3.36")
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = self.__dict__[name] = getattr(_binding(), name)
+        return found
 
-    C = _Missing()
 
-__all__ = ["C"]
+def engine() -> engines.Engine:
+    """The one this process has opened, or opens now."""
+    return _opened()[0]
+
+
+def _binding() -> Binding:
+    return _opened()[1]
+
+
+def _opened() -> tuple[engines.Engine, Binding]:
+    with _opening:  # two threads must not open two
+        if not _open:
+            found = engines.find()
+            _open.append((found, Binding(found.library)))
+        return _open[0]
+
+
+_opening = threading.Lock()
+_open: list[tuple[engines.Engine, Binding]] = []
+C: Any = _Library()
 
 log = logging.getLogger("parlay.llama")
 
@@ -58,14 +80,21 @@ def _log(level: int, text: bytes, _user_data: object) -> None:
 @functools.cache
 def start() -> None:
     """Initialise llama.cpp once per process and route its log to `logging`."""
-    C.llama_log_set(_on_log(), ctypes.c_void_p(0))
+    C.llama_log_set(_on_log(), None)
+    if engine().loads_kernels:
+        C.ggml_backend_load_all_from_path(os.fsencode(engine().folder))
     C.llama_backend_init()
+    if not C.ggml_backend_dev_count():
+        raise EngineError(
+            f"the engine {engine().folder} has no kernels for this processor; parlay engine build"
+            " makes one for it"
+        )
 
 
 @functools.cache
 def _on_log() -> object:
     """Made once and kept: the C side holds no reference."""
-    return C.llama_log_callback(_log)
+    return ON_LOG(_log)
 
 
 # Starts a fresh list of what llama.cpp complains about; before every pass, and so no function.
@@ -93,15 +122,13 @@ def check(code: int, call: str) -> None:
 
 def version() -> str:
     """llama.cpp's own version string."""
-    raw: bytes | None = C.llama_version()
-    return raw.decode() if raw else "unknown"
+    return str(C.version)
 
 
 @functools.cache
 def build() -> str:
     """A hash of the library files that are loaded: two builds of one version may round apart."""
-    folder = Path(C._lib._name).resolve().parent
-    files = [p for p in folder.iterdir() if p.is_file() and _LIBRARY.search(p.name)]
+    files = [p for p in engine().folder.iterdir() if p.is_file() and _LIBRARY.search(p.name)]
     return hashlib.sha256("".join(sorted(set(map(_digest, files)))).encode()).hexdigest()[:24]
 
 
@@ -124,39 +151,15 @@ class Device:
     total_bytes: int
 
 
-_KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel"}
-
-
-@functools.cache
-def _ggml() -> ctypes.CDLL:
-    # A look-up in libllama also searches what it links to, wherever LLAMA_CPP_LIB_PATH points.
-    lib: ctypes.CDLL = C._lib
-    pointer = ctypes.c_void_p
-    lib.ggml_backend_dev_count.restype = ctypes.c_size_t
-    lib.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-    lib.ggml_backend_dev_get.restype = pointer
-    for name in ("ggml_backend_dev_name", "ggml_backend_dev_description"):
-        getattr(lib, name).argtypes = [pointer]
-        getattr(lib, name).restype = ctypes.c_char_p
-    lib.ggml_backend_dev_type.argtypes = [pointer]
-    lib.ggml_backend_dev_type.restype = ctypes.c_int
-    lib.ggml_backend_dev_memory.argtypes = [
-        pointer,
-        ctypes.POINTER(ctypes.c_size_t),
-        ctypes.POINTER(ctypes.c_size_t),
-    ]
-    lib.ggml_backend_dev_memory.restype = None
-    lib.ggml_backend_dev_buffer_type.argtypes = [pointer]
-    lib.ggml_backend_dev_buffer_type.restype = pointer
-    return lib
+_CPU = 0
+_KINDS = {_CPU: "cpu", 1: "gpu", 2: "igpu", 3: "accel"}
 
 
 def device_handles() -> dict[str, int]:
     """Device names and the pointers llama.cpp knows them by."""
     start()
-    lib = _ggml()
-    handles = [lib.ggml_backend_dev_get(i) for i in range(lib.ggml_backend_dev_count())]
-    return {lib.ggml_backend_dev_name(h).decode(): h for h in handles}
+    handles = [C.ggml_backend_dev_get(i) for i in range(C.ggml_backend_dev_count())]
+    return {C.ggml_backend_dev_name(h).decode(): h for h in handles}
 
 
 def devices() -> list[Device]:
@@ -165,22 +168,26 @@ def devices() -> list[Device]:
 
 
 def _device(name: str, handle: int) -> Device:
-    lib = _ggml()
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    lib.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
+    C.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
     return Device(
         name=name,
-        description=lib.ggml_backend_dev_description(handle).decode(),
-        kind=_KINDS.get(lib.ggml_backend_dev_type(handle), "accel"),
+        description=C.ggml_backend_dev_description(handle).decode(),
+        kind=_KINDS.get(C.ggml_backend_dev_type(handle), "accel"),
         free_bytes=free.value,
         total_bytes=total.value,
     )
 
 
+def is_cpu(handle: int | None) -> bool:
+    """Whether a device is a processor."""
+    return handle is not None and C.ggml_backend_dev_type(handle) == _CPU
+
+
 def memory_of(name: str) -> int | None:
     """The pointer of a device's memory, by its name such as CPU or CUDA0; None: no such device."""
     handle = device_handles().get(name)
-    return None if handle is None else int(_ggml().ggml_backend_dev_buffer_type(handle))
+    return None if handle is None else int(C.ggml_backend_dev_buffer_type(handle))
 
 
 def gpu_names(chosen: tuple[str, ...] = ()) -> list[str]:

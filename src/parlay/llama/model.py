@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parlay.errors import BadRequest, Closed, LoadError
-from parlay.llama import adapters, cpu, large_pages, library
+from parlay.llama import adapters, binding, cpu, large_pages, library
 from parlay.llama.facts import read_facts
 from parlay.llama.library import C
 from parlay.llama.placement import check_placement, override_list, split_list
@@ -140,15 +140,15 @@ def _on_progress(in_large_pages: bool, is_wanted: Callable[[], bool]) -> Any:
             library.log.debug("large pages asked for behind %.0f MB", n / 1e6)
         return is_wanted()
 
-    return C.llama_progress_callback(tell)
+    return binding.ON_PROGRESS(tell)
 
 
 def _load_mode(settings: ModelSettings, mmap: bool) -> int:
-    mode: int = C.LLAMA_LOAD_MODE_NONE
+    mode = binding.LOAD_MODE_NONE
     if mmap:
-        mode |= C.LLAMA_LOAD_MODE_MMAP
+        mode |= binding.LOAD_MODE_MMAP
     if settings.mlock:
-        mode |= C.LLAMA_LOAD_MODE_MLOCK
+        mode |= binding.LOAD_MODE_MLOCK
     return mode
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from parlay.errors import BadRequest
-from parlay.llama import library
+from parlay.llama import binding, library
 from parlay.llama.header import read_parts
 from parlay.llama.library import C
 from parlay.llama.settings import ALL, ModelSettings, Override
@@ -75,17 +75,13 @@ def _check_devices(overrides: Iterable[Override]) -> None:
             raise BadRequest(f"override to {override.device!r}; this build has {known}")
 
 
-class _Override(ctypes.Structure):
-    _fields_ = (("pattern", ctypes.c_char_p), ("memory", ctypes.c_void_p))
-
-
-def override_list(overrides: Sequence[Override]) -> ctypes.Array[_Override] | None:
+def override_list(overrides: Sequence[Override]) -> ctypes.Array[binding.Override] | None:
     """An array that ends with an empty entry, as the C side wants it."""
     if not overrides:
         return None
-    made = (_Override * (len(overrides) + 1))()
+    made = (binding.Override * (len(overrides) + 1))()
     for at, override in enumerate(overrides):
-        made[at] = _Override(override.pattern.encode(), library.memory_of(override.device))
+        made[at] = binding.Override(override.pattern.encode(), library.memory_of(override.device))
     return made
 
 

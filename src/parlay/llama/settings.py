@@ -32,6 +32,8 @@ CACHE_TYPES = {
 }
 
 
+# Shapes of passes whose recordings a GPU keeps, which are planned for (hacks/recorder.py).
+MOST_RECORDINGS = 24
 _MAX_SEQUENCES = 256  # llama.cpp's own limit
 _MAX_CELLS = (1 << 31) - 1
 _MIN_BATCH = 16  # what the probes of rollback and exactness need

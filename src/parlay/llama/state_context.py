@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from parlay.decoding.span import Span
 from parlay.decoding.states import Fed, States
 from parlay.errors import BadRequest, DecodeError, LoadError
-from parlay.llama import capture
+from parlay.llama import binding, capture
 from parlay.llama.batch import Batch
 from parlay.llama.context import Context, create
 from parlay.llama.facts import ASSISTANT
@@ -67,7 +67,7 @@ class StateContext(Context):
 
     def _open(self) -> int:
         nextn = self.kind in ("mtp", "assistant")
-        kind = C.LLAMA_CONTEXT_TYPE_MTP if nextn else C.LLAMA_CONTEXT_TYPE_DEFAULT
+        kind = binding.CONTEXT_MTP if nextn else binding.CONTEXT_DEFAULT
         handle = create(
             self.model, self.settings, self.cache_types, other=self._target._handle, kind=kind
         )
@@ -180,8 +180,7 @@ class _StateBatch(Batch):
         self.width = width
         self.with_tokens = with_tokens
         self._states = np.zeros((capacity, width), np.float32)
-        kind = dict(C.llama_batch._fields_)["embd"]
-        self.struct.embd = ctypes.cast(self._states.ctypes.data, kind)
+        self.struct.embd = self._states.ctypes.data
         if not with_tokens:
             self.struct.token = None
 

@@ -16,6 +16,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from parlay.llama import cpu
 from parlay.llama.library import C
@@ -55,21 +56,17 @@ class Threads:
 @functools.cache
 def can_sleep() -> bool:
     """Whether this build waits by GNU OpenMP, and may have more threads than there are cores."""
-    if "OPENMP" not in cpu.features() or _team_of() is None:
+    limit = C.optional("omp_get_thread_limit", ctypes.c_int)
+    if "OPENMP" not in cpu.features() or _team_of() is None or limit is None:
         return False
-    return int(C._lib.omp_get_thread_limit()) > (os.cpu_count() or 1)
+    return int(limit()) > (os.cpu_count() or 1)
 
 
 @functools.cache
-def _team_of() -> ctypes._NamedFuncPointer | None:
+def _team_of() -> Any | None:
     """Runs a function on a team of threads. A look-up in libllama searches what it links to."""
-    try:
-        made: ctypes._NamedFuncPointer = C._lib.GOMP_parallel
-    except AttributeError:
-        return None
-    made.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-    made.restype = None
-    return made
+    pointer, number = ctypes.c_void_p, ctypes.c_uint
+    return C.optional("GOMP_parallel", None, pointer, pointer, number, number)
 
 
 class _IdleTeam:

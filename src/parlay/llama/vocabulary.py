@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from parlay.errors import BadRequest, Closed
+from parlay.llama.binding import TOKEN_CONTROL, TOKEN_UNKNOWN
 from parlay.llama.library import C
 
 # Fine-tunes pad the vocabulary to a multiple of 64 or 128.
@@ -114,7 +115,7 @@ class Vocabulary:
 
     def control_words(self) -> list[str]:
         """The texts that `special` is about."""
-        wanted = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
+        wanted = TOKEN_CONTROL | TOKEN_UNKNOWN
         return [
             self.raw_text(token)
             for token in range(self.size)

@@ -18,8 +18,13 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from parlay.errors import BadRequest
 from parlay.llama.placement import place_of
-from parlay.llama.recorder import MOST
-from parlay.llama.settings import CPU, ContextSettings, ModelSettings, Override
+from parlay.llama.settings import (
+    CPU,
+    MOST_RECORDINGS,
+    ContextSettings,
+    ModelSettings,
+    Override,
+)
 from parlay.planning.passes import F32, I32, I64, Pass, compute_bytes, rotation_size
 from parlay.planning.shape import Layer, Shape, Weight
 
@@ -274,8 +279,8 @@ def _buffers(load: Load, split: LayerSplit) -> Iterable[_Size]:
     for device in split.devices:
         yield "compute", ("gpu", device), compute
         n_layers = sum(split.of(i) == ("gpu", device) for i in range(split.n_layers))
-        yield "recordings", ("gpu", device), MOST * n_layers * _RECORDED_BYTES
-        yield "recordings", _RAM, MOST * n_layers * _COMPARED_BYTES
+        yield "recordings", ("gpu", device), MOST_RECORDINGS * n_layers * _RECORDED_BYTES
+        yield "recordings", _RAM, MOST_RECORDINGS * n_layers * _COMPARED_BYTES
     yield "compute", _RAM, _host_bytes(load, work) if split.on_gpu else compute
     yield "logits", _RAM, logits
     features = load.n_features * work.n_tokens * row

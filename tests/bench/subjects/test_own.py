@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import llama_cpp
 import pytest
 
 from parlay.bench import window_costs as costs
@@ -16,6 +15,7 @@ from parlay.bench.subjects.own import OwnArm, on_worker
 from parlay.bench.subjects.subject import Ask, SubjectError, TimedOut
 from parlay.bench.suite import Prompt, load_suite
 from parlay.errors import BadRequest
+from parlay.llama import library
 from parlay.parlay import Parlay
 from tests import tiny_models
 
@@ -132,7 +132,7 @@ def test_errors_on_the_worker_reach_the_caller(lineup: Lineup) -> None:
 
 
 def test_another_build_answers_from_its_own_process(options: OwnOptions) -> None:
-    folder = Path(llama_cpp.__file__).parent / "lib"
+    folder = library.engine().folder
     own = replace(options, libraries=(str(folder),))
     with Lineup(lambda line: None) as made:
         made.add_own(own)

@@ -13,8 +13,8 @@ from parlay.engine.engine import Engine
 from parlay.engine.exact.class_calibration import exact_rows_told, exactness_told
 from parlay.engine.exact.class_probe import Probe
 from parlay.engine.exact.exactness import ExactClass
-from tests import tiny_models
 from tests.engine.test_engine import settings
+from tests.requantise import requantise
 
 pytestmark = pytest.mark.usefixtures("own_cache_folder")
 
@@ -26,7 +26,7 @@ CHEAP = Curve({1: 1.0, 2: 1.0, 17: 1.1}, {})
 @pytest.fixture(scope="module")
 def target(tiny_wide: Path, tiny_folder: Path) -> Path:
     """Its passes over one row round differently from all others."""
-    return tiny_models.requantise(tiny_wide, tiny_folder / "calibrated-f16.gguf", "f16")
+    return requantise(tiny_wide, tiny_folder / "calibrated-f16.gguf", "f16")
 
 
 class Prices:

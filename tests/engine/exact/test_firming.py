@@ -14,10 +14,10 @@ from parlay.engine.exact.joints import Joints
 from parlay.engine.request import Request
 from parlay.engine.slots import Slots
 from parlay.errors import DecodeError
-from tests import tiny_models
 from tests.engine.rig import LOGITS
 from tests.engine.test_earned import EXACT, bits, prompt
 from tests.engine.test_engine import SOON, run, settings
+from tests.requantise import requantise
 from tests.scripted import ScriptedModel
 
 CHUNK = 8
@@ -105,7 +105,7 @@ def engine(
     tiny_wide: Path, tmp_path: Path, own_cache_folder: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Engine]:
     monkeypatch.setattr(worker, "_QUIET_S", SOON)  # pauses are made by hand
-    target = tiny_models.requantise(tiny_wide, tmp_path / "q4_k_m.gguf", "q4_k_m")
+    target = requantise(tiny_wide, tmp_path / "q4_k_m.gguf", "q4_k_m")
     with Engine(settings(target, "suffix", **EXACT)) as made:
         yield made
 

@@ -25,7 +25,7 @@ class OwnProcess:
 
     def __init__(self, options: Mapping[str, Any], library: Path) -> None:
         """`options`: keywords of `Parlay`."""
-        environment = {**os.environ, "LLAMA_CPP_LIB_PATH": str(library)}
+        environment = {**os.environ, "PARLAY_ENGINE": str(library)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "parlay.bench.subjects.own_process"],
             stdin=subprocess.PIPE,
@@ -98,7 +98,6 @@ class ProcessArm:
 
 def serve() -> None:
     """Answer requests until the input ends."""
-    # llama.cpp's libraries are loaded with this import, from the folder the environment names.
     from parlay.llama import library
     from parlay.parlay import Parlay
 

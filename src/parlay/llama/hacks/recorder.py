@@ -12,8 +12,10 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 from parlay.decoding.span import Span
+from parlay.errors import DecodeError
+from parlay.llama.hacks import recordings
+from parlay.llama.library import log
 
-MOST = 24  # shapes whose recordings are kept
 # Passes of a shape that are launched before its recording is begun, which llama.cpp does in the
 # second pass then; none in a text's first page, where a start times passes.
 _PATIENCE = 2
@@ -84,6 +86,22 @@ class Recorder:
     def close(self) -> None:
         """Before the context is freed, and while nothing runs."""
         self.kept.close()
+
+
+def make_recorder(handle: int, decode: Decode, *, unified: bool) -> Recorder | None:
+    """Of a context that has made a few passes; None where recordings cannot be had, or a trial of
+    them fails."""
+    found = recordings.find(handle)
+    if found is None:
+        return None
+    try:
+        return recorder_of(found, decode, unified=unified)
+    except BaseException as error:
+        found.close()
+        if not isinstance(error, DecodeError):
+            raise
+        log.info("recordings of passes are left to llama.cpp: %s", error)
+        return None
 
 
 def recorder_of(kept: Shelf, decode: Decode, *, unified: bool = False) -> Recorder | None:

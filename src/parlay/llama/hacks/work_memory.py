@@ -16,8 +16,10 @@ import logging
 import platform
 import sys
 
-from parlay.llama.backends import calls, can_find, cpu_backends, data_of
+from parlay.llama.hacks.records import data_of
+from parlay.llama.kernels import backends, can_choose, device_of, function_of
 from parlay.llama.large_pages import own_regions
+from parlay.llama.library import is_cpu
 
 log = logging.getLogger("parlay.llama")
 
@@ -41,7 +43,7 @@ class WorkMemory:
     """Of one context. Its owner tells when a pass has ended."""
 
     def __init__(self, handle: int) -> None:
-        found = (_record_of(backend) for backend in cpu_backends(handle))
+        found = (_record_of(each) for each in backends(handle) if is_cpu(device_of(each)))
         self._records = [record for record in found if record is not None]
         self._seen: list[int | None] = [None] * len(self._records)
 
@@ -53,24 +55,28 @@ class WorkMemory:
                 self._seen[i] = record.work
 
 
+def make_work_memory(handle: int, *, on_gpu: bool) -> WorkMemory | None:
+    """Of a context; None where nothing is aligned."""
+    return WorkMemory(handle) if can_align() and not on_gpu else None
+
+
 def can_align() -> bool:
     """Whether this is a system on which that was tried, and a build that tells where it is."""
     usual = sys.platform == "linux" and platform.machine() == "x86_64"
-    return usual and platform.libc_ver()[0] == "glibc" and can_find()
+    return usual and platform.libc_ver()[0] == "glibc" and can_choose()
 
 
 def _record_of(backend: int) -> _Record | None:
     """A backend's record; None where it does not look as it should."""
-    known = calls()
-    assert known is not None
-    data = data_of(backend)
-    if data is None:
+    data, address = data_of(backend), function_of(backend, b"ggml_backend_set_n_threads")
+    if data is None or not address:
         return None
+    use_threads = ctypes.CFUNCTYPE(None, _POINTER, ctypes.c_int)(address)
     record = _Record.from_address(data)
     n = record.n_threads
     shown = []
     for each in (n + 1, n):
-        known["use_threads"](backend, each)
+        use_threads(backend, each)
         shown.append(record.n_threads)
     return record if shown == [n + 1, n] and n > 0 else None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from parlay.decoding.span import Span
-from parlay.llama.recorder import N_CELLS, Recorder, recorder_of
+from parlay.llama.hacks.recorder import N_CELLS, Recorder, recorder_of
 
 
 @dataclass

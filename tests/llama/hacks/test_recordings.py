@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlay.llama import recordings
-from parlay.llama.recorder import MOST
-from parlay.llama.recordings import CudaCalls, Recordings, _Data, find
+from parlay.llama.hacks import recordings
+from parlay.llama.hacks.recordings import CudaCalls, Recordings, _Data, find
+from parlay.llama.settings import MOST_RECORDINGS as MOST
 
 COMPILER = shutil.which("c++")
 LAUNCHED, RECORDED, REPEATED = range(3)
@@ -72,11 +72,9 @@ class Machine:
             call.argtypes = [ctypes.c_void_p]
         runtime = CudaCalls(*destroy, self._attribute, self._calloc, self._free)
         self.libc = libc
-        known = {"name": lambda _backend: b"CUDA0"}
         for name, made in (
             ("_cuda_calls", lambda: runtime),
-            ("can_find", lambda: True),
-            ("calls", lambda: known),
+            ("name_of", lambda _backend: b"CUDA0"),
             ("backends", lambda _handle: [self.at, *self.more]),
             ("data_of", lambda backend: backend),
         ):

@@ -20,10 +20,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from parlay.llama.backends import backends, calls, can_find, data_of
+from parlay.llama.hacks.records import data_of, name_of
+from parlay.llama.kernels import backends
 from parlay.llama.large_pages import own_regions
 from parlay.llama.library import C
-from parlay.llama.recorder import MOST
+from parlay.llama.settings import MOST_RECORDINGS
 
 log = logging.getLogger("parlay.llama")
 
@@ -229,7 +230,7 @@ class Recordings:
         """A shape's own; of too many, those that were not used for longest change hands."""
         held = self._by_shape.pop(shape, None)
         if held is None:
-            full = len(self._by_shape) >= MOST
+            full = len(self._by_shape) >= MOST_RECORDINGS
             held = self._by_shape.pop(next(iter(self._by_shape))) if full else {}
         self._by_shape[shape] = held
         return held
@@ -247,12 +248,10 @@ class Recordings:
 def find(handle: int) -> Recordings | None:
     """The recordings of a context that has just made a few passes; None where there are none, or
     they do not look as they should."""
-    cuda = _cuda_calls() if sys.platform == "linux" and can_find() else None
+    cuda = _cuda_calls() if sys.platform == "linux" else None
     if cuda is None:
         return None
-    known = calls()
-    assert known is not None
-    found = [(each, known["name"](each)) for each in backends(handle)]
+    found = [(each, name_of(each)) for each in backends(handle)]
     devices = [(data_of(each), name) for each, name in found if name.startswith(_NAME)]
     regions = own_regions()
     usual = [at for at, name in devices if at is not None and _is_usual(at, name, regions)]
@@ -279,7 +278,7 @@ def _cuda_calls() -> CudaCalls | None:
     """None where this build does not give its calls away."""
     libc = ctypes.CDLL(None)
     try:
-        destroy_instance, destroy_graph, attribute = [getattr(C._lib, name) for name in _CALLS]
+        destroy_instance, destroy_graph, attribute = [C.lib[name] for name in _CALLS]
         calloc, free = libc.calloc, libc.free
     except AttributeError:
         return None
