@@ -17,8 +17,8 @@ from benchmarks.shared.ratios import ratio_of_repeats, recorded, shown
 from benchmarks.shared.record import keep
 from parlay.decoding.span import Span
 from parlay.hub.resolving import resolve_model
-from parlay.llama import work_memory
 from parlay.llama.context import Context
+from parlay.llama.hacks import work_memory
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 

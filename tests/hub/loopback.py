@@ -5,15 +5,18 @@ Serves bytes that a test gives it; knows nothing of GGUF.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -41,10 +44,29 @@ class Hub:
         return [r for verb, path, r in self.asked if verb == "GET" and path == f"/cdn/{file}"]
 
 
+class _Server(ThreadingHTTPServer):
+    """Ends with all of its connections: clients keep theirs open for the next request."""
+
+    daemon_threads = False  # those are not waited for
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
+        self._connections: list[socket.socket] = []
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.append(request)
+        super().process_request(request, client_address)
+
+    def server_close(self) -> None:
+        for connection in self._connections:
+            with contextlib.suppress(OSError):  # it has gone already
+                connection.shutdown(socket.SHUT_RDWR)
+        super().server_close()
+
+
 @contextmanager
 def serving(hub: Hub) -> Iterator[Hub]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(hub))
-    server.daemon_threads = True
+    server = _Server(_handler(hub))
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
