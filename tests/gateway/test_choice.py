@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlay.gateway.choice import MIN_ANSWERS, RouteTiming, SideChoice
+from parlay.front.remote.timing import MIN_ANSWERS, RouteTiming, SideChoice
 
 TOKENS = 64
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlay.gateway.health import Health, HealthLimits
+from parlay.front.remote.health import Health, HealthLimits
 
 LIMITS = HealthLimits(eject_after=3, eject_s=1.0, max_eject_s=8.0)
 

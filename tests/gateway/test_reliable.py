@@ -9,8 +9,8 @@ import pytest
 
 from parlay.deployment import Deployment, GatewaySection
 from parlay.errors import BadRequest
+from parlay.front.remote.server import Server as Upstream
 from parlay.gateway.asking import Asking, Ratio
-from parlay.gateway.upstream import Upstream
 from parlay.upstreams import Pool
 from parlay.web.alerts import Alerts
 from parlay.web.background import keep_running

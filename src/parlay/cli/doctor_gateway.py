@@ -14,9 +14,9 @@ from parlay.cli.doctor_checks import Finding, Status, run_check
 from parlay.cli.doctor_checks import room as _room
 from parlay.cli.doctor_checks import workload as _workload_of
 from parlay.deployment import Deployment, DeploymentError
+from parlay.front.remote.server import Fetched, key_headers
 from parlay.gateway.checks import UpstreamLook, look
 from parlay.gateway.in_flight import left_behind
-from parlay.gateway.upstream import Fetched, key_headers
 from parlay.web.browsers import is_loopback
 from parlay.web.security import Keys, check_bind
 

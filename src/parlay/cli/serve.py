@@ -198,7 +198,7 @@ def _url(deployment: Deployment, port: int) -> str:
 
 def _check(deployment: Deployment, json_output: bool) -> None:
     """Whether this deployment could start: files, keys, bind address, memory."""
-    from parlay.gateway.upstream import key_headers
+    from parlay.front.remote.server import key_headers
     from parlay.server.lifecycle.engine_start import (
         check_files,
         check_memory,

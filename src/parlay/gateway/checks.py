@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parlay.deployment import Deployment
-from parlay.gateway.upstream import Fetched, Upstream
+from parlay.front.remote.server import Fetched
+from parlay.front.remote.server import Server as Upstream
 from parlay.reading import answers, counters
 from parlay.reading.bounds import one_line
 from parlay.reading.counters import Counters

@@ -16,12 +16,12 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from parlay.front.remote.server import Server as Upstream
 from parlay.gateway import figures
 from parlay.gateway.asking import Asked
 from parlay.gateway.figures import ObservedAnswer, PoolDecision
 from parlay.gateway.relay import Attempt, RelayedPiece, UpstreamFailed
 from parlay.gateway.service import Gateway
-from parlay.gateway.upstream import Upstream
 from parlay.reading import answers
 from parlay.reading.typed_answers import ENDS
 from parlay.web import admission, failures

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from parlay.gateway.choice import RouteTiming
+from parlay.front.remote.timing import RouteTiming
 from parlay.reading.answers import AnswerEvent
 from parlay.reading.speculation import Speculation
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from parlay.gateway.pools import Pools
-from parlay.gateway.upstream import Upstream
+from parlay.front.remote.pools import Pools
+from parlay.front.remote.server import Server as Upstream
 from parlay.reading.speculation import Speculation
 from parlay.web.memory_pressure import process_bytes
 

@@ -12,9 +12,9 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from parlay.gateway.choice import RouteTiming
-from parlay.gateway.tally import Tally
-from parlay.gateway.upstream import Upstream
+from parlay.front.remote.server import Server as Upstream
+from parlay.front.remote.tally import Tally
+from parlay.front.remote.timing import RouteTiming
 from parlay.web.memory_pressure import process_bytes
 from parlay.web.speculation_metrics import gauges, shares, totals
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx
 
+from parlay.front.remote.server import Server as Upstream
 from parlay.gateway.asking import Asked
-from parlay.gateway.upstream import Upstream
 from parlay.reading import answers
 from parlay.reading.answers import AnswerEvent
 from parlay.reading.typed_answers import ENDS, is_typed

@@ -14,9 +14,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ValidationError
 from starlette.responses import JSONResponse, Response
 
+from parlay.front.remote.server import Server as Upstream
 from parlay.gateway.exchange import Exchange
 from parlay.gateway.service import Gateway
-from parlay.gateway.upstream import Upstream
 from parlay.routing import Endpoint
 from parlay.web import failures
 from parlay.web.bodies import NOT_JSON

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from parlay.front.remote.server import Server as Upstream
 from parlay.gateway.service import Gateway
-from parlay.gateway.upstream import Upstream
 
 _AT_ONCE = 64
 

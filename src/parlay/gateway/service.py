@@ -13,16 +13,16 @@ from collections.abc import Coroutine
 from typing import Any
 
 from parlay.deployment import Deployment
+from parlay.front.remote.pools import Pools
+from parlay.front.remote.server import Server as Upstream
+from parlay.front.remote.tally import Tally, together
+from parlay.front.remote.timing import RouteTiming
 from parlay.gateway.asking import Asked, Asking, Ratio
-from parlay.gateway.choice import RouteTiming
 from parlay.gateway.figures import ObservedAnswer, PoolDecision
 from parlay.gateway.live import GatewayLive, LiveAnswer
 from parlay.gateway.metrics import GatewayCollector, GatewayView, RouteKey
-from parlay.gateway.pools import Pools
 from parlay.gateway.relay import Attempt, UpstreamFailed
-from parlay.gateway.tally import Tally, together
 from parlay.gateway.under_way import UnderWay
-from parlay.gateway.upstream import Upstream
 from parlay.web import admission, failures
 from parlay.web.alerts import Alerts
 from parlay.web.request_log import RequestLog, timestamp

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from parlay.deployment import Deployment
-from parlay.gateway.upstream import Upstream
+from parlay.front.remote.server import Server
 from parlay.web import failures
 
 _MAX_RETRY_S = 60
@@ -23,8 +23,8 @@ class _Waiting:
     """A request that waits for a server."""
 
     prefer: tuple[bool, ...]
-    tried: Collection[Upstream]
-    found: asyncio.Future[Upstream] = field(
+    tried: Collection[Server]
+    found: asyncio.Future[Server] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
@@ -33,23 +33,23 @@ class Pools:
     """All servers of a deployment."""
 
     def __init__(self, deployment: Deployment) -> None:
-        self.all: list[Upstream] = []
+        self.all: list[Server] = []
         self._queue: deque[_Waiting] = deque()
         self._usual_s = 1.0  # running mean of an answer's time, for Retry-After
         self._turn = 0
         self.apply(deployment)
 
-    def apply(self, deployment: Deployment) -> list[Upstream]:
+    def apply(self, deployment: Deployment) -> list[Server]:
         """Take over a deployment's servers; those it no longer names come back, to be closed."""
-        old = {(up.pool, up.url): up for up in self.all}
+        old = {(server.pool, server.url): server for server in self.all}
         wanted = [(pool, url) for pool in deployment.upstreams for url in pool.urls]
         self.all = [
-            old.pop(key) if key in old else Upstream(*key, settings=deployment.gateway)
+            old.pop(key) if key in old else Server(*key, settings=deployment.gateway)
             for key in wanted
         ]
         self._queue_size = deployment.server.queue_size
-        for up in old.values():
-            up.leaving = True
+        for server in old.values():
+            server.leaving = True
         return list(old.values())
 
     @property
@@ -59,25 +59,27 @@ class Pools:
     @property
     def n_places(self) -> int:
         """Requests the servers take at once."""
-        return sum(up.pool.max_concurrent for up in self.all if up.health.takes)
+        return sum(server.pool.max_concurrent for server in self.all if server.health.takes)
 
     @property
     def n_in_flight(self) -> int:
-        return sum(up.in_flight for up in self.all)
+        return sum(server.in_flight for server in self.all)
 
     def both(self) -> bool:
         """Whether there is anything to choose: pools that speculate and pools that do not."""
-        return len({up.pool.speculative for up in self.all}) == 2
+        return len({server.pool.speculative for server in self.all}) == 2
 
     def able(self, speculative: bool) -> bool:
         """Whether a server of this kind takes requests."""
-        return any(up.health.takes for up in self.all if up.pool.speculative is speculative)
+        return any(
+            server.health.takes for server in self.all if server.pool.speculative is speculative
+        )
 
-    def fresh(self, tried: Collection[Upstream]) -> bool:
+    def fresh(self, tried: Collection[Server]) -> bool:
         """Whether anyone else could be asked."""
-        return any(up.health.takes for up in self.all if up not in tried)
+        return any(server.health.takes for server in self.all if server not in tried)
 
-    async def lease(self, prefer: Sequence[bool], tried: Collection[Upstream]) -> Upstream:
+    async def lease(self, prefer: Sequence[bool], tried: Collection[Server]) -> Server:
         """A server, counted as busy until `release`. `prefer`: kinds, the first one first."""
         waiting = _Waiting(tuple(prefer), tried)
         if not self._queue and (found := self._pick(waiting)) is not None:
@@ -95,9 +97,9 @@ class Pools:
             if waiting in self._queue:
                 self._queue.remove(waiting)
 
-    def release(self, up: Upstream, seconds: float | None = None) -> None:
+    def release(self, server: Server, seconds: float | None = None) -> None:
         """A server has a place again. `seconds`: how long its answer took."""
-        up.in_flight -= 1
+        server.in_flight -= 1
         if seconds is not None:
             self._usual_s += 0.1 * (seconds - self._usual_s)
         self.dispatch()
@@ -129,35 +131,41 @@ class Pools:
         wait = math.ceil(self._usual_s * (len(self._queue) + 1) / max(1, self.n_places))
         return failures.busy(min(max(1, wait), _MAX_RETRY_S))
 
-    def _pick(self, waiting: _Waiting) -> Upstream | None:
+    def _pick(self, waiting: _Waiting) -> Server | None:
         """The least busy of the first kind that has anyone at all; it is busy from now on."""
         for group in self._candidates(waiting):
-            free = [up for up in group if not up.full]
+            free = [server for server in group if not server.full]
             if free:
                 self._turn += 1  # among equals each in its turn
                 n = len(free)
-                up = min(
+                server = min(
                     (free[(i + self._turn) % n] for i in range(n)),
-                    key=lambda up: up.in_flight / up.pool.max_concurrent,
+                    key=lambda server: server.in_flight / server.pool.max_concurrent,
                 )
-                up.in_flight += 1
-                return up
+                server.in_flight += 1
+                return server
             return None  # it is worth waiting for: the other kind was not chosen
         return None
 
-    def _candidates(self, waiting: _Waiting) -> Iterator[list[Upstream]]:
+    def _candidates(self, waiting: _Waiting) -> Iterator[list[Server]]:
         """Who may be asked, in groups: by kind, then who might just be well."""
-        fresh = [up for up in self.all if up not in waiting.tried]
+        fresh = [server for server in self.all if server not in waiting.tried]
         for kind in waiting.prefer:
-            group = [up for up in fresh if up.pool.speculative is kind and up.health.takes]
+            group = [
+                server
+                for server in fresh
+                if server.pool.speculative is kind and server.health.takes
+            ]
             if group:
                 yield group
-        last = [up for up in fresh if up.health.last_resort or up.health.state == "unknown"]
+        last = [
+            server
+            for server in fresh
+            if server.health.last_resort or server.health.state == "unknown"
+        ]
         if last:
             yield last
 
 
 def nobody() -> failures.Failure:
-    return failures.unavailable(
-        "no server behind this gateway takes requests now; try again soon", "no_upstream"
-    )
+    return failures.unavailable("no server takes requests now; try again soon", "no_upstream")

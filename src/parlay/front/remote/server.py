@@ -15,13 +15,13 @@ from pathlib import Path
 import httpx
 
 from parlay.deployment import DeploymentError, GatewaySection
-from parlay.gateway.health import Health, HealthLimits
-from parlay.gateway.tally import Page, Tally
+from parlay.front.remote.health import Health, HealthLimits
+from parlay.front.remote.tally import Page, Tally
 from parlay.reading import answers, counters
 from parlay.reading.bounds import one_line
 from parlay.upstreams import Pool
 
-log = logging.getLogger("parlay.gateway")
+log = logging.getLogger("parlay.server")
 _MAX_PAGE = 4_000_000
 # Servers close connections that idle for five seconds; a request must not meet such a one.
 _KEEP_ALIVE_S = 2.0
@@ -37,7 +37,7 @@ class Fetched:
     detail: str = ""
 
 
-class Upstream:
+class Server:
     """A server of a pool. Close it, or its connections stay."""
 
     def __init__(self, pool: Pool, url: str, settings: GatewaySection) -> None:

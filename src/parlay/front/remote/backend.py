@@ -1,0 +1,561 @@
+"""A backend of remote servers: one is chosen, asked, exchanged while it can be, and read.
+
+Before the first words another server may take over; after them, never. Where some pools speculate
+and others do not, traffic follows measured time. Knows asks and pools; knows no clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from parlay.ask import (
+    Accepted,
+    Ask,
+    Done,
+    End,
+    Facts,
+    Figures,
+    Refused,
+    Reply,
+    SoFar,
+    State,
+    Token,
+)
+from parlay.deployment import Deployment
+from parlay.errors import ParlayError
+from parlay.front.remote import request as asking
+from parlay.front.remote.pools import Pools
+from parlay.front.remote.relay import Attempt, Chunk, ServerFailed
+from parlay.front.remote.request import unsupported
+from parlay.front.remote.server import Server
+from parlay.front.remote.spoken import CALLS, THINKING, Speaker
+from parlay.front.remote.tally import Tally, together
+from parlay.front.remote.timing import RouteTiming
+from parlay.reading import answers
+from parlay.reading.answers import AnswerEvent
+from parlay.web import failures
+from parlay.web.failures import Failure
+
+_SO_FAR_S = 1.0
+_BROKEN = Failure(502, "the server stopped in the midst of its answer", "server_error", "upstream")
+_NOBODY = Failure(
+    502, "no server could answer this request; try again", "server_error", "upstream", None, 1
+)
+_CLOSED = failures.unavailable("the server is shutting down", "shutting_down")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDecision:
+    """Which kind of pool, and why: `fallback` is our word for a plain answer."""
+
+    speculative: bool
+    why: str  # request, policy, only, unavailable, measuring, faster, exploring
+    fallback: str | None = None
+
+
+@dataclass
+class _Observed:
+    """One answer as it comes by."""
+
+    ask: Ask
+    rule: str
+    decision: PoolDecision
+    arrived: float
+    asked: float | None = None  # when the server that answers was asked
+    first: float | None = None  # words
+    last: float | None = None
+    n_chunks: int = 0
+    n_tries: int = 0
+    said: AnswerEvent = AnswerEvent()  # noqa: RUF009 - frozen, so sharing it is safe
+    pool: str = ""
+
+    @property
+    def n_generated(self) -> int:
+        """By the server's own count, or chunks where it does not count."""
+        return self.n_chunks if self.said.n_tokens is None else self.said.n_tokens
+
+    def decoding(self) -> tuple[float, int]:
+        """Seconds and the tokens they made: after the first ones, as far as anyone can tell."""
+        n = self.n_generated - (self.said.n_first or 1)
+        if self.said.server_decode_s and n > 0:
+            return self.said.server_decode_s, n
+        if self.first is not None and self.last is not None:
+            return self.last - self.first, n
+        return 0.0, 0
+
+
+class RemoteBackend:
+    """One model behind several addresses."""
+
+    def __init__(self, deployment: Deployment, alert: Callable[[str, str | None], None]) -> None:
+        self.pools = Pools(deployment)
+        self.routes: dict[str, RouteTiming] = {}
+        self.decisions: Counter[tuple[str, bool, str]] = Counter()
+        self.n_retries = 0
+        self._deployment = deployment
+        self._alert = alert
+        self._chars, self._tokens = 400.0, 100.0  # of prompts; until measured four a token
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def start(self) -> None:
+        """Look at everyone, now and from now on."""
+        await self._look()
+        self._later(self._keep_looking())
+
+    def apply(self, deployment: Deployment) -> None:
+        """Pools and limits of a deployment that was read again."""
+        gone = self.pools.apply(deployment)
+        self._deployment = deployment
+        for server in gone:
+            self._later(_close_when_idle(server))
+
+    # -- health ---------------------------------------------------------------
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(self._deployment.gateway.health_interval_s)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Once at everyone for whom it could make a difference."""
+        now, at_once = time.monotonic(), asyncio.Semaphore(64)
+
+        async def check(server: Server) -> None:
+            async with at_once:
+                await server.check()
+
+        await asyncio.gather(*(check(each) for each in self.pools.all if each.health.due(now)))
+        self.pools.dispatch()
+        out = [each for each in self.pools.all if not each.health.takes]
+        first = f" (first: {out[0].pool.name}, {out[0].health.reason})" if out else ""
+        n = len(self.pools.all)
+        text = f"{len(out)} of {n} servers take no requests{first}" if out else None
+        self._alert("upstream_out", text)
+        up = {each.pool.name for each in self.pools.all if each.health.takes}
+        down = [pool.name for pool in self._deployment.upstreams if pool.name not in up]
+        self._alert("pool_down", f"no server of {', '.join(down)} takes requests" if down else None)
+
+    def _failed(self, server: Server, error: ServerFailed) -> None:
+        """Remember it, and look at once whether it is still well."""
+        if error.reason == "http_429":
+            return  # busy is not broken
+        server.failed(error.reason, gone=error.gone)
+
+        async def look() -> None:
+            if server.health.due(time.monotonic()):
+                await server.check()
+            self.pools.dispatch()
+
+        self._later(look())
+
+    # -- one request ----------------------------------------------------------
+
+    async def answer(self, ask: Ask, *, whole: bool = False) -> AsyncGenerator[list[Reply], None]:
+        """`whole`: nothing goes to the client before the end, so until then another server can
+        take over."""
+        try:
+            async for replies in self._answer(ask, whole):
+                yield replies
+        except ServerFailed as error:
+            yield [_refused(error.answer or _BROKEN)]
+        except (Failure, ParlayError) as error:
+            yield [_refused(failures.of(error))]
+
+    async def _answer(self, ask: Ask, whole: bool) -> AsyncGenerator[list[Reply], None]:
+        if self._closed:
+            raise _CLOSED
+        enabled, policy = asking.wish_of(ask.speculation)
+        n_chars = sum(map(len, asking.texts_of(ask)))
+        n_prompt = max(1, round(n_chars * self._tokens / self._chars))
+        rule = asking.rule_of(ask, policy, self._deployment, n_prompt)
+        plain = rule.reason.value if rule.policy == "plain" and not rule.auto else None
+        decision = self._decide(rule.name, enabled, plain)
+        self.decisions[rule.name, decision.speculative, decision.why] += 1
+        tried: list[Server] = []
+        arrived, held = perf_counter(), list[Reply]()
+        while True:
+            seen = _Observed(ask, rule.name, decision, arrived)
+            attempt, took = await self._begin(ask, seen, tried), None
+            try:
+                async for replies in self._relay(attempt, seen):
+                    if whole:
+                        held += replies
+                    else:
+                        yield replies
+                self._learn(attempt.server, seen, n_chars)
+                took = perf_counter() - arrived
+                break
+            except ServerFailed as error:
+                self._failed(attempt.server, error)
+                tried.append(attempt.server)
+                if not whole or len(tried) > self._deployment.gateway.retries:
+                    raise
+                held.clear()
+            finally:
+                self.pools.release(attempt.server, took)
+                self._later(attempt.close())
+        if whole:
+            yield held
+
+    def _decide(self, route: str, enabled: bool | None, plain: str | None) -> PoolDecision:
+        if not self.pools.both():
+            return PoolDecision(self.pools.all[0].pool.speculative, "only")
+        if enabled is not None:
+            return PoolDecision(enabled, "request", None if enabled else "request")
+        if plain is not None:
+            return PoolDecision(False, "policy", plain)
+        for kind in (True, False):
+            if not self.pools.able(kind):
+                return PoolDecision(not kind, "unavailable")
+        choice = self._timing(route).choose()
+        unprofitable = choice.why == "faster" and not choice.speculate
+        return PoolDecision(choice.speculate, choice.why, "unprofitable" if unprofitable else None)
+
+    def _timing(self, route: str) -> RouteTiming:
+        if route not in self.routes:
+            self.routes[route] = RouteTiming(self._deployment.gateway.explore_share)
+        return self.routes[route]
+
+    async def _begin(self, ask: Ask, seen: _Observed, tried: list[Server]) -> Attempt:
+        """Ask servers until one begins to answer; none that is in `tried` already."""
+        settings, failed = self._deployment.gateway, None
+        while True:
+            server = await self._lease(seen.decision.speculative, tried, failed)
+            self.n_retries += failed is not None or bool(tried)
+            seen.asked = perf_counter()
+            body = asking.body_of(ask, server.engine, server.model)
+            attempt = Attempt(
+                server,
+                asking.path_of(ask),
+                body,
+                settings.stall_timeout_s,
+                int(settings.max_answer_mb * 1e6),
+            )
+            try:
+                await attempt.begin()
+            except BaseException as error:
+                self.pools.release(server)
+                self._later(attempt.close())
+                if not isinstance(error, ServerFailed):
+                    raise
+                failed = error
+                self._failed(server, error)
+                tried.append(server)
+                seen.n_tries += 1
+                if seen.n_tries > settings.retries:
+                    raise failed.answer or _NOBODY from None
+            else:
+                seen.pool = server.pool.name
+                if server.pool.speculative != seen.decision.speculative:
+                    seen.decision = PoolDecision(server.pool.speculative, "unavailable")
+                return attempt
+
+    async def _lease(
+        self, speculative: bool, tried: list[Server], failed: ServerFailed | None
+    ) -> Server:
+        """A server that has not failed this request; one that merely hung up may try again."""
+        if failed is not None and failed.reason == "cut" and not self.pools.fresh(tried):
+            tried.clear()
+        try:
+            return await self.pools.lease((speculative, not speculative), tried)
+        except Failure as refused:
+            if failed is not None and refused.code == "no_upstream":
+                raise failed.answer or _NOBODY from None
+            raise
+
+    async def _relay(self, attempt: Attempt, seen: _Observed) -> AsyncGenerator[list[Reply], None]:
+        ask = seen.ask
+        n_choices = ask.n * len(ask.prompts or (0,))
+        speakers = [Speaker(i) for i in range(n_choices)]
+        yield [
+            Accepted(
+                n_prompt=(0,) * n_choices,  # it is told at the end
+                seed=ask.seed or 0,
+                temperature=ask.samplers.temperature or 0.0,
+                mode="faithful",
+                policy=seen.rule,
+                functions=ask.tools,
+            )
+        ]
+        told = perf_counter()
+        async for chunks in _all(attempt):
+            replies: list[Reply] = []
+            for chunk in chunks:
+                replies += self._read(chunk, seen, speakers)
+            if perf_counter() - told > _SO_FAR_S:
+                told = perf_counter()
+                replies.append(SoFar(self._figures(seen)))
+            if replies:
+                yield replies
+        if any(speaker.reason is None for speaker in speakers) and not attempt.done:
+            raise ServerFailed("cut")
+        figures = self._figures(seen)
+        yield [
+            *(End(i, s.reason or "stop", figures) for i, s in enumerate(speakers)),  # type: ignore[arg-type]
+            Done(figures),
+        ]
+
+    def _read(self, chunk: Chunk, seen: _Observed, speakers: Sequence[Speaker]) -> list[Reply]:
+        event, now = answers.event_of(chunk), perf_counter()
+        if event.text:
+            seen.first, seen.last = seen.first or now, now
+            seen.n_chunks += 1
+        seen.said = seen.said.then(event)
+        found: list[Reply] = []
+        for choice in map(answers.mapping, answers.listed(chunk.get("choices"))):
+            index = answers.count(choice.get("index")) or 0
+            if index < len(speakers):
+                pieces = speakers[index].push(choice, round(1e3 * (now - seen.arrived), 3))
+                found += [] if pieces is None else [pieces]
+        return found
+
+    def _learn(self, server: Server, seen: _Observed, n_chars: int) -> None:
+        """It came to a good end."""
+        server.answered()
+        server.told.add_answer(seen.n_generated, seen.said.speculation)
+        if seen.said.n_prompt and n_chars:
+            self._chars = 0.99 * self._chars + n_chars
+            self._tokens = 0.99 * self._tokens + seen.said.n_prompt
+        self._timing(seen.rule).observe(server.pool.speculative, *seen.decoding())
+
+    def _figures(self, seen: _Observed) -> Figures:
+        """What an answer's numbers are; what its server does not tell is null."""
+        now, said = perf_counter(), seen.said
+        told, n = said.speculation, seen.n_generated
+        seconds, tokens = seen.decoding()
+        sides = self._timing(seen.rule).sides
+        plain, own = sides[False].s_per_token, seconds / tokens if tokens > 0 else None
+        accepted, drafted = (None, None) if told is None else (told.accepted, told.drafted)
+        rounds = None if told is None else told.rounds
+        if told is not None and rounds is None:
+            rounds = max(0, n - told.accepted)
+        first = None if seen.first is None else seen.first - seen.arrived
+        queue_s = (seen.asked or now) - seen.arrived
+        pairs = [] if told is None else list(zip(told.accepted_at, told.tried_at, strict=False))
+        speculation = {
+            "policy": seen.rule,
+            "pool": seen.pool,
+            "speculates": seen.decision.speculative,
+            "reason": seen.decision.why,
+            "fallback": seen.decision.fallback,
+            "generated": n,
+            "rounds": rounds,
+            "drafted": drafted,
+            "accepted": accepted,
+            "token_acceptance": _ratio(accepted, drafted),
+            "draft_share": _ratio(accepted, n),
+            "acceptance_length": _ratio(n, rounds),
+            "acceptance_by_position": [round(a / t, 4) for a, t in pairs if t],
+            "queue_ms": _ms(queue_s),
+            "ttft_ms": _ms(first),
+            "e2e_ms": _ms(now - seen.arrived),
+            "ms_per_token": {
+                "speculative": _ms(sides[True].s_per_token),
+                "plain": _ms(plain),
+            },
+            "speedup": round(plain / own, 4) if plain and own else None,
+            "baseline_ms_per_token": _ms(plain),
+        }
+        timings = {
+            "prompt_n": said.n_prompt,
+            "cache_n": said.n_cached,
+            "predicted_n": n,
+            "predicted_ms": _ms(seconds),
+            "predicted_per_second": round(tokens / seconds, 3) if seconds and tokens > 0 else 0.0,
+        }
+        return Figures(
+            n_prompt=said.n_prompt or 0,
+            n_cached=said.n_cached or 0,
+            n_generated=n,
+            queue_s=queue_s,
+            ttft_s=first,
+            e2e_s=now - seen.arrived,
+            speculation=speculation,
+            timings=timings,
+        )
+
+    # -- everything else ------------------------------------------------------
+
+    @property
+    def facts(self) -> Facts:
+        named = (server.model for server in self.pools.all if server.model)
+        name = next(named, "default").replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gguf")
+        return Facts(
+            names=self._deployment.model.alias or (name,),
+            context_size=0,
+            n_slots=max(1, self.pools.n_places),
+            mode="faithful",
+            form=CALLS,
+            marks=THINKING,
+            can_think=True,
+            build=next((each.engine for each in self.pools.all if each.engine), ""),
+        )
+
+    @property
+    def n_open(self) -> int:
+        return self.pools.n_in_flight + self.pools.n_waiting
+
+    def full(self, n_coming: int) -> Failure | None:
+        """Whether there is no place for one more beside those on their way in."""
+        return self.pools.full(n_coming)
+
+    async def state(self) -> State:
+        ready = any(each.health.takes for each in self.pools.all)
+        return State(
+            status="draining" if self._closed else "ready" if ready else "died",
+            n_busy=self.pools.n_in_flight,
+            n_waiting=self.pools.n_waiting,
+        )
+
+    async def slots(self) -> list[dict[str, Any]]:
+        """Every server, and what it is doing."""
+        return [
+            {
+                "id": i,
+                "pool": each.pool.name,
+                "server": each.url,
+                "engine": each.engine,
+                "model": each.model,
+                "speculative": each.pool.speculative,
+                "state": each.health.state,
+                "reason": each.health.reason,
+                "is_processing": each.in_flight > 0,
+                "in_flight": each.in_flight,
+                "max_concurrent": each.pool.max_concurrent,
+                "answers": each.n_answered,
+                "failures": each.n_failed,
+                "ejections": each.health.n_ejections,
+                "counters": _counters(each),
+                "by_answers": each.told.as_dict() if each.told.n_told else None,
+            }
+            for i, each in enumerate(self.pools.all)
+        ]
+
+    def tally(self) -> Tally:
+        """Speculation over all servers, by what their answers or pages tell."""
+        return together((each.told, each.page) for each in self.pools.all)
+
+    async def figures(self) -> dict[str, Any]:
+        return {
+            **self.tally().as_dict(),
+            "routes": [
+                {
+                    "route": name,
+                    "speculates": timing.leader if timing.compared else None,
+                    "ms_per_token": {
+                        "speculative": _ms(timing.sides[True].s_per_token),
+                        "plain": _ms(timing.sides[False].s_per_token),
+                    },
+                    "answers": {
+                        "speculative": timing.sides[True].n_answers,
+                        "plain": timing.sides[False].n_answers,
+                    },
+                }
+                for name, timing in sorted(self.routes.items())
+            ],
+            "servers": await self.slots(),
+            "queue": {"slots": self.pools.n_places, "waiting": self.pools.n_waiting},
+            "retries": self.n_retries,
+        }
+
+    async def memory(self) -> dict[str, Any]:
+        return {"remembers": False, "owners": 0, "tokens": 0, "max_tokens": 0}
+
+    async def forget(self, owner: str | None) -> None:
+        """Nothing is remembered here."""
+
+    async def trace(self, answer_id: str) -> dict[str, Any] | None:
+        return None
+
+    async def render(self, ask: Ask) -> str:
+        raise unsupported("apply-template")
+
+    async def count(self, ask: Ask) -> int:
+        raise unsupported("count_tokens")
+
+    async def tokenize(
+        self, text: str, *, add_special: bool, parse_special: bool, with_pieces: bool
+    ) -> list[Token]:
+        raise unsupported("tokenize")
+
+    async def detokenize(self, tokens: Sequence[int]) -> str:
+        raise unsupported("detokenize")
+
+    async def save_slot(self, slot: int, name: str, owner: str) -> dict[str, Any]:
+        raise unsupported("slots")
+
+    async def restore_slot(self, slot: int, name: str, owner: str) -> dict[str, Any]:
+        raise unsupported("slots")
+
+    async def erase_slot(self, slot: int, owner: str) -> dict[str, Any]:
+        raise unsupported("slots")
+
+    async def plan(self) -> dict[str, Any]:
+        raise unsupported("plan")
+
+    async def reload(self) -> None:
+        """Pools are the front's: `apply` takes them over."""
+
+    async def drain(self, seconds: float) -> None:
+        end = perf_counter() + seconds
+        while self.n_open and perf_counter() < end:
+            await asyncio.sleep(0.05)
+
+    async def close(self) -> None:
+        """Hang up everywhere, once what was put off is done."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(server.close() for server in self.pools.all))
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Something that must happen, but not before the answer goes on."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)  # the loop itself keeps no reference
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _all(attempt: Attempt) -> AsyncGenerator[list[Chunk], None]:
+    yield attempt.first
+    async for chunks in attempt.rest():
+        yield chunks
+
+
+async def _close_when_idle(server: Server) -> None:
+    while server.in_flight:
+        await asyncio.sleep(0.2)
+    await server.close()
+
+
+def _refused(failure: Failure) -> Refused:
+    return Refused(
+        failure.status,
+        failure.message,
+        failure.kind,
+        failure.code,
+        failure.param,
+        failure.retry_after,
+    )
+
+
+def _counters(server: Server) -> dict[str, Any] | None:
+    page = server.page.last
+    if page is None:
+        return None
+    return {"drafts": page.drafts, "drafted": page.drafted, "accepted": page.accepted}
+
+
+def _ratio(part: int | None, whole: int | None) -> float | None:
+    return round(part / whole, 4) if part is not None and whole else None
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 3)
