@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from parlay import store
-from parlay.bench import history
-from parlay.bench.comparison import Interval
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.curve import Curve
 from parlay.control.profit import ProfitController
@@ -98,24 +96,3 @@ def test_two_processes_lose_nothing_of_each_other(script: str) -> None:
         assert store.load("counts", "k") == {"n": 80}
     else:
         assert len(user_manifest().pairs) == 24
-
-
-def test_a_torn_line_costs_one_comparison(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "history.jsonl"
-    wall = Interval(ratio=1.0, low=0.9, high=1.1, n_prompts=2, n_pairs=4, scope="tasks")
-    entry = history.HistoryEntry(
-        at="now",
-        suite="0" * 64,
-        verdict="no difference",
-        wall=wall,
-        first_token=None,
-        arms={},
-        texts={},
-    )
-    history.append(path, entry)
-    line = path.read_text()
-    path.write_text(line + line[: len(line) // 2])
-    assert history.read(path) == [entry]
-    assert "line 2 is damaged" in caplog.text
-    history.append(path, entry)
-    assert history.read(path) == [entry, entry]

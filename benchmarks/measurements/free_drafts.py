@@ -35,7 +35,7 @@ from benchmarks.shared.ratios import ratio, recorded
 from benchmarks.shared.told import told
 from benchmarks.shared.wanted_edits import wanted
 from parlay import Parlay
-from parlay.bench.subjects.peer import PeerSettings
+from parlay.bench.peer import PeerSettings
 from parlay.bench.suite import Prompt, load_suite
 from parlay.decoding.round import Round
 from parlay.engine.answer import Answer

@@ -42,7 +42,7 @@ from benchmarks.models.expand import TYPES
 from benchmarks.shared import served
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio_of_prompts, recorded
-from parlay.bench.subjects.peer import PeerSettings
+from parlay.bench.peer import PeerSettings
 from parlay.decoding.round import Round
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span

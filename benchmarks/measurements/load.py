@@ -48,8 +48,8 @@ import psutil
 from benchmarks.shared import served
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio, ratio_of_repeats, recorded, shown
+from parlay.bench.peer import PeerSettings
 from parlay.bench.statistics import Estimate
-from parlay.bench.subjects.peer import PeerSettings
 from parlay.hub.resolving import resolve_model
 from parlay.llama.vocabulary_only import open_vocabulary
 

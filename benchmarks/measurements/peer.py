@@ -29,7 +29,7 @@ from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio, shown
 from benchmarks.shared.record import keep
 from parlay import Parlay
-from parlay.bench.subjects.peer import PeerSettings
+from parlay.bench.peer import PeerSettings
 from parlay.bench.suite import Prompt, load_suite
 from parlay.decoding.round import Round
 from parlay.engine.start import behind

@@ -27,7 +27,7 @@ import psutil
 from benchmarks.shared import served
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.ratios import ratio_of_repeats, shown
-from parlay.bench.subjects.peer import PeerSettings
+from parlay.bench.peer import PeerSettings
 from parlay.hub.resolving import resolve_model
 
 TOPICS = ("rain", "bread", "a bridge", "bees", "glass", "maps", "salt", "trains")

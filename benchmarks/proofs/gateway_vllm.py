@@ -35,8 +35,9 @@ from benchmarks.shared import served, vllm_servers
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.traffic import Got, streamed
 from benchmarks.shared.vllm_servers import NAME, Vllm
-from parlay.bench.subjects.endpoint import Client, EndpointArm, discover
-from parlay.bench.subjects.subject import ArmInfo, Ask
+from parlay.bench.endpoint import Client, EndpointArm, discover
+from parlay.bench.record import ArmInfo
+from parlay.bench.subject import Ask
 from parlay.bench.suite import load_suite
 from parlay.hub.resolving import resolve_drafter
 

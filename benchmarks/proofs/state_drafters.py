@@ -20,7 +20,7 @@ from benchmarks.shared import served
 from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.record import keep
 from parlay import Parlay
-from parlay.bench.subjects.peer import PeerSettings
+from parlay.bench.peer import PeerSettings
 from parlay.bench.suite import load_suite
 from parlay.hub.resolving import resolve_model
 from parlay.llama.facts import read_facts

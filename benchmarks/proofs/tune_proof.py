@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shared.arguments import parser_of
-from parlay.bench.comparison import compare
-from parlay.bench.runner import Runner, RunOptions
-from parlay.bench.samplefile import SampleFile
+from parlay.bench.compare import compare
+from parlay.bench.run import Runner, RunOptions, SampleFile
 from parlay.hub.resolving import resolve_model
-from parlay.tuning.candidate import candidates
+from parlay.tuning.candidates import PLAIN, Opener, Sitting, candidates, sittings
 from parlay.tuning.outcome import outcome
-from parlay.tuning.race_prompts import Workload, from_suite
-from parlay.tuning.sitting import PLAIN, Opener, Sitting, sittings
+from parlay.tuning.prompts import Workload, from_suite
 from parlay.tuning.tuner import Tuner
 
 

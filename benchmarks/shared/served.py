@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from parlay.bench.subjects.peer import LlamaServer, PeerSettings
+from parlay.bench.peer import LlamaServer, PeerSettings
 
 PARLAY = """
 import logging, typer

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from parlay.bench.sample import Sample
-from parlay.bench.subjects.subject import ArmInfo, Ask, Reply, ScoredToken, SubjectError
+from parlay.bench.record import ArmInfo, Sample
+from parlay.bench.subject import Ask, Reply, SubjectError
 from parlay.bench.suite import Prompt, Suite, suite_hash
 from parlay.reading.speculation import Speculation
 
@@ -20,14 +20,9 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.slept = 0.0
 
     def __call__(self) -> float:
         return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        self.slept += seconds
 
 
 @dataclass
@@ -44,10 +39,9 @@ class Scripted:
     warmed: int = 0
     asked: list[str] = field(default_factory=list)
 
-    def warm_up(self, ask: Ask) -> list[int]:
+    def warm_up(self, ask: Ask) -> None:
         self.warmed += 1
         self.clock.now += 1
-        return [0, 1, 2] if self.info.speculates else [0]
 
     def ask(self, ask: Ask) -> Reply:
         self.n_asked += 1
@@ -91,13 +85,6 @@ class Scripted:
             verify_s=0.8 * decode_s,
             overhead_s=0.1 * decode_s,
         )
-
-    def score(self, ask: Ask) -> Sequence[ScoredToken]:
-        words = [*self.text(ask.prompt)]
-        return [ScoredToken(w, -0.7, ((w, -0.7), ("X", -0.75))) for w in words]
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 def small_suite(n: int = 6) -> Suite:

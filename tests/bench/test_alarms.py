@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import random
 
-from parlay.bench.alarms import warnings_of
-from parlay.bench.comparison import compare
-from parlay.bench.sample import Readings, Sample
-from parlay.bench.subjects.subject import ArmInfo
+from parlay.bench.compare import compare, warnings_of
+from parlay.bench.record import ArmInfo, Readings, Sample
 from parlay.reading.speculation import Speculation
 from tests.bench.scripted import PLAIN, SUFFIX, sample
 

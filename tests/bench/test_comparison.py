@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from parlay.bench.comparison import Pairs, acceptance, compare
-from parlay.bench.sample import Sample
+from parlay.bench.compare import acceptance, compare
+from parlay.bench.record import Sample
 from parlay.reading.speculation import Speculation, pooled
 from tests.bench.scripted import sample
 
@@ -130,8 +130,8 @@ def test_pooling_does_not_invent_what_one_part_lacks() -> None:
 
 
 def test_pairs_need_both_sides() -> None:
-    pairs = Pairs([sample("p0", "plain"), sample("p1", "fast")], "plain", "fast")
-    assert pairs.all == {}
+    found = compare([sample("p0", "plain"), sample("p1", "fast")], CATEGORIES, "plain", "fast")
+    assert (found.verdict, found.identity.n_compared) == ("no result", 0)
 
 
 def test_first_token_ratio_is_above_one_where_the_candidate_is_quicker() -> None:

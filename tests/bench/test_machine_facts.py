@@ -6,10 +6,8 @@ import getpass
 import platform
 import re
 
-from parlay.bench.bandwidth import cache_bytes, read_bandwidth
-from parlay.bench.machine_facts import describe
-from parlay.bench.readings import Sensors
-from parlay.results.privacy import leaks
+from parlay.bench.machine import Sensors, cache_bytes, describe, read_bandwidth
+from parlay.bench.result import leaks
 
 
 def test_description_names_neither_host_nor_user() -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from parlay.bench.runner import Run, Runner, RunOptions, header
-from parlay.bench.samplefile import SampleFile
-from parlay.bench.subjects.subject import SubjectError
+from parlay.bench.run import Run, Runner, RunOptions, SampleFile, header
+from parlay.bench.subject import SubjectError
 from parlay.bench.suite import Prompt
 from parlay.errors import BadRequest
 from tests.bench.scripted import PLAIN, SUFFIX, Clock, Scripted, noisy, small_suite
@@ -31,7 +30,7 @@ def make(
         "suffix": Scripted(SUFFIX, clock, noisy(150, 0.02, 2), accepted_share=0.4, **script),  # type: ignore[arg-type]
     }
     file = SampleFile(folder / "samples.jsonl", header(SUITE, arms, options))
-    return Runner(SUITE, arms, options, file, clock=clock, sleep=clock.sleep), arms
+    return Runner(SUITE, arms, options, file, clock=clock), arms
 
 
 def run(folder: Path, options: RunOptions | None = None, **script: object) -> Run:
@@ -44,16 +43,16 @@ def test_every_pair_is_run_once_after_a_warm_up(tmp_path: Path) -> None:
     assert len(found.samples) == 6 * 5 * 2
     assert len({(s.repeat, s.prompt, s.arm) for s in found.samples}) == 60
     assert all(arm.warmed == 1 for arm in arms.values())
-    assert found.shapes == {"plain": [0], "suffix": [0, 1, 2]}
     assert (found.n_sittings, found.stopped_early) == (1, False)
 
 
 def test_times_and_texts_are_those_of_the_replies(tmp_path: Path) -> None:
-    found = run(tmp_path)
+    runner, _ = make(tmp_path, Clock())
+    found = runner.run()
     one = next(s for s in found.samples if s.arm == "suffix")
     assert one.n_tokens == 40
     assert one.wall_s == pytest.approx(0.2 + one.decode_s)
-    assert found.texts[one.repeat, one.prompt, "suffix"] == f"answer to {one.prompt}"
+    assert runner.file.texts[one.repeat, one.prompt, "suffix"] == f"answer to {one.prompt}"
 
 
 def test_failures_are_kept_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -135,13 +134,6 @@ def test_budget_ends_the_run_between_repeats(tmp_path: Path) -> None:
     assert found.duration_s < 22
 
 
-def test_cool_down_is_between_pairs_not_inside_them(tmp_path: Path) -> None:
-    clock = Clock()
-    runner, _ = make(tmp_path, clock, RunOptions(n_repeats=2, seed=1, cool_down_s=3.0))
-    runner.run()
-    assert clock.slept == pytest.approx(3.0 * 11)
-
-
 def test_progress_tells_the_time_left(tmp_path: Path) -> None:
     seen: list[tuple[int, int, float | None]] = []
     runner, _ = make(tmp_path, Clock())
@@ -159,7 +151,7 @@ def test_the_suite_sets_the_length_and_the_option_shortens_it(tmp_path: Path) ->
     assert {s.n_tokens for s in longer.samples} == {40}
 
 
-@pytest.mark.parametrize("bad", [{"n_repeats": 0}, {"time_limit_s": 0.0}, {"cool_down_s": -1.0}])
+@pytest.mark.parametrize("bad", [{"n_repeats": 0}, {"time_limit_s": 0.0}])
 def test_impossible_options_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(BadRequest):
         RunOptions(**bad)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from parlay.bench.schedule import schedule
+from parlay.bench.run import schedule
 
 PROMPTS = [f"p{i}" for i in range(12)]
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import typer
 from typer.testing import CliRunner, Result
 
-from parlay.cli import ab, bench, map, models, pull, report, submit, tune
-
-app = typer.Typer()
-for verb in (ab, bench, map, models, pull, report, submit, tune):
-    verb.register(app)
+from parlay.cli.main import app
 
 
 def call(*arguments: object) -> Result:

@@ -14,7 +14,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from parlay.bench.subjects.peer import LlamaServer, PeerSettings
+from parlay.bench.peer import LlamaServer, PeerSettings
 from parlay.cli import doctor, doctor_checks, doctor_gateway
 from parlay.cli.doctor_checks import Finding
 from parlay.cli.doctor_gateway import MAX_LINES, examine

@@ -11,9 +11,9 @@ from parlay.cli.tune import _verdict
 from parlay.deployment import load_deployment
 from parlay.errors import BadRequest, ModelFileError, ParlayError
 from parlay.pairing.manifest import user_manifest
+from parlay.tuning.candidates import Way
 from parlay.tuning.outcome import TOO_LATE, Outcome, Row
-from parlay.tuning.race import TuningRace
-from parlay.tuning.sitting import SittingWay
+from parlay.tuning.race import Race
 from tests import tiny_models
 from tests.cli.runner import call
 from tests.hub.loopback import Hub
@@ -32,7 +32,7 @@ def test_a_race_ends_with_a_table_and_a_deployment(
     here: Path, tiny_llama: Path, tiny_drafter: Path
 ) -> None:
     done = call(
-        "tune", tiny_llama, "--minutes", 10, "--prompts", "mine.jsonl", "-n", 8,
+        "tune", tiny_llama, "--minutes", 10, "--suite", "mine.jsonl", "-n", 8,
         "--context-size", 512, "--drafter", tiny_drafter, "--json",
     )  # fmt: skip
     found = json.loads(done.stdout)
@@ -69,14 +69,14 @@ def test_a_deployment_written_by_hand_is_not_written_over(here: Path, tiny_llama
     assert "keys" in (here / "speculative-deploy.yaml").read_text()
 
 
-@pytest.mark.parametrize("winner", [None, SittingWay("suffix", "suffix")])
+@pytest.mark.parametrize("winner", [None, Way("suffix", "suffix")])
 def test_candidates_that_were_not_raced_are_told_with_the_verdict(
-    winner: SittingWay | None,
+    winner: Way | None,
 ) -> None:
     rows = (Row("suffix", "wins", 1.2, 1.1, 1.3), Row("ngram", TOO_LATE), Row("x", TOO_LATE))
-    verdict = _verdict(Outcome(rows, winner, {})).plain
+    verdict = _verdict(Outcome(rows, winner)).plain
     assert verdict.endswith("2 of 3 were not raced: give more --minutes")
-    assert "not raced" not in _verdict(Outcome(rows[:1], winner, {})).plain
+    assert "not raced" not in _verdict(Outcome(rows[:1], winner)).plain
 
 
 def test_from_a_name_on_the_hub_to_a_deployment(
@@ -90,10 +90,10 @@ def test_from_a_name_on_the_hub_to_a_deployment(
     for path in (target, sibling):
         path.unlink()
     wins = "Tiny-0.5B-Instruct-Q4_0"  # whatever it takes here: no random model surely drafts well
-    monkeypatch.setattr(TuningRace, "winner", property(lambda _race: wins))
+    monkeypatch.setattr(Race, "winner", property(lambda _race: wins))
     done = call(
-        "tune", "acme/Tiny-7B-Instruct-GGUF:Q8_0", "--fetch", "--submit", "mine", "--minutes", 10,
-        "--prompts", "mine.jsonl", "-n", 8, "-c", 512, "--json",
+        "tune", "acme/Tiny-7B-Instruct-GGUF:Q8_0", "--fetch", "--minutes", 10,
+        "--suite", "mine.jsonl", "-n", 8, "-c", 512, "--json",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
@@ -102,8 +102,6 @@ def test_from_a_name_on_the_hub_to_a_deployment(
     assert made.model.target == "acme/Tiny-7B-Instruct-GGUF:Q8_0"
     assert made.model.drafter == "acme/Tiny-0.5B-Instruct-GGUF:Q4_0"
     assert user_manifest().pairs
-    assert found["submission"] is None  # of two prompts of one's own: the map would refuse it
-    assert "no submission" in done.stderr and "send a whole run of a built-in suite" in done.stderr
 
 
 def test_what_is_no_model_is_not_raced_and_leaves_no_deployment(
@@ -111,7 +109,7 @@ def test_what_is_no_model_is_not_raced_and_leaves_no_deployment(
 ) -> None:
     (here / "cut.gguf").write_bytes(tiny_llama.read_bytes()[:5000])
     for name in ("nowhere.gguf", "cut.gguf"):
-        done = call("tune", name, "--prompts", "mine.jsonl")
+        done = call("tune", name, "--suite", "mine.jsonl")
         assert isinstance(done.exception, ModelFileError) and name in done.exception.message
     assert not (here / "speculative-deploy.yaml").exists()
 
@@ -120,6 +118,6 @@ def test_a_named_drafter_that_is_no_model_is_told_before_the_race(
     here: Path, tiny_llama: Path
 ) -> None:
     for name in ("nowhere.gguf", "mine.jsonl", "nobody-has-this"):
-        done = call("tune", tiny_llama, "--prompts", "mine.jsonl", "--drafter", name)
+        done = call("tune", tiny_llama, "--suite", "mine.jsonl", "--drafter", name)
         assert isinstance(done.exception, ParlayError) and name in done.exception.message
     assert not (here / "speculative-deploy.yaml").exists()

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from parlay import Parlay
-from parlay.bench.subjects.peer import LlamaServer, PeerSettings
+from parlay.bench.peer import LlamaServer, PeerSettings
 from parlay.decoding.round import Fallback
 from parlay.engine.exact.class_calibration import ClassCalibration
 from parlay.engine.exact.class_choice import Valuation

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from benchmarks.shared.traffic import Got, streamed
-from parlay.bench.subjects.peer import LlamaServer, PeerSettings
+from parlay.bench.peer import LlamaServer, PeerSettings
 from tests import tiny_models
 from tests.gateway.running import Running, gateway
 from tests.serving import wait_for

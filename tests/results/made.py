@@ -8,16 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from parlay.bench.analysis import CostPoint, Costs
-from parlay.bench.inspection import inspect
-from parlay.bench.machine_facts import Gpu, Machine
-from parlay.bench.runner import Runner, RunOptions, header
-from parlay.bench.samplefile import SampleFile
-from parlay.bench.subjects.subject import ArmInfo
+from parlay.bench.community import Submission, build
+from parlay.bench.record import ArmInfo, Gpu, Machine, ModelInfo, Record, dump
+from parlay.bench.result import Setting, assemble, finish
+from parlay.bench.run import Runner, RunOptions, SampleFile, header
 from parlay.bench.suite import Prompt, load_suite
-from parlay.results.assemble import Setting, assemble, finish
-from parlay.results.record import ModelInfo, Record, dump
-from parlay.results.submission import Submission, build
 from tests.bench.scripted import PLAIN, SUFFIX, Clock, Scripted, noisy
 
 MACHINE = Machine(
@@ -42,12 +37,6 @@ TARGET = ModelInfo(
     tensor_bytes=3_280_000_000,
     sha256="ab" * 32,
 )
-COSTS = Costs(
-    target=[
-        CostPoint(rows=b, seconds=0.066 * c)
-        for b, c in ((1, 1.0), (2, 1.1), (3, 1.2), (4, 1.3), (6, 1.6), (8, 1.9), (16, 3.1))
-    ]
-)
 
 
 def _other_text(prompt: Prompt) -> str:
@@ -70,11 +59,9 @@ def record(
     infos: dict[str, ArmInfo] = {name: arm.info for name, arm in arms.items()}
     with tempfile.TemporaryDirectory() as folder:
         file = SampleFile(Path(folder) / "s.jsonl", header(suite, arms, options))
-        run = Runner(suite, arms, options, file, clock=clock, sleep=clock.sleep).run()
+        run = Runner(suite, arms, options, file, clock=clock).run()
     machine = MACHINE.model_copy(update={"gpus": [GPU]}) if gpu else MACHINE
-    setting = Setting(
-        suite, options, infos, machine, TARGET, None, COSTS, inspect(suite, arms, options, run)
-    )
+    setting = Setting(suite, options, infos, machine, TARGET)
     return assemble(setting, run)
 
 

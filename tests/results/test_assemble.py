@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from parlay.results.__main__ import main
-from parlay.results.assemble import model_info, round_s
-from parlay.results.record import dump
-from tests.bench.scripted import sample
+from parlay.bench.community import main
+from parlay.bench.record import dump
+from parlay.bench.result import model_info
 from tests.results import made
 
 
@@ -19,10 +18,6 @@ def test_a_model_is_known_by_its_file_not_its_folder(tiny_llama: Path) -> None:
     assert (found.name, found.architecture) == ("llama", "llama")
     assert found.sha256 == hashlib.sha256(tiny_llama.read_bytes()).hexdigest()
     assert str(tiny_llama.parent) not in found.model_dump_json()
-
-
-def test_a_round_has_no_length_where_nothing_was_told() -> None:
-    assert round_s([sample()], "plain") is None
 
 
 def test_validator_prints_a_line_for_each_file(

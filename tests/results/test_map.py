@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from parlay.results import reported
-from parlay.results.map import SIZES, community_map
-from parlay.results.submission import Submission, build
+from parlay.bench.community import Submission, build
+from parlay.bench.map import SIZES, Reported, community_map
 from tests.results import made
 from tests.results.browser import DESK, PHONE, opened
 
@@ -26,12 +25,12 @@ def submissions() -> list[Submission]:
 @pytest.fixture(scope="module")
 def path(submissions: list[Submission], tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("map") / "map.html"
-    file.write_text(community_map(submissions, reported.load()))
+    file.write_text(community_map(submissions, Reported.shipped()))
     return file
 
 
 def test_reported_layer_has_the_published_figures_and_sources() -> None:
-    studies = reported.load().studies
+    studies = Reported.shipped().studies
     figures = {(r.params_b, r.task, r.speedup) for s in studies for r in s.rows}
     assert {
         (14, "overall", 1.40), (14, "math", 1.85), (7, "overall", 0.27), (7, "overall", 0.95),
@@ -111,7 +110,7 @@ def test_everything_is_escaped(tmp_path: Path) -> None:
     )
     made_up = Submission.model_construct(name=EVIL, notes=EVIL, results=[evil])
     file = tmp_path / "map.html"
-    file.write_text(community_map([made_up], reported.load()))
+    file.write_text(community_map([made_up], Reported.shipped()))
     assert EVIL not in file.read_text()
     with opened(file) as tab:
         assert EVIL in tab.page.locator("tr.measured td").first.inner_text()
@@ -120,6 +119,6 @@ def test_everything_is_escaped(tmp_path: Path) -> None:
 
 def test_an_empty_folder_still_makes_a_map(tmp_path: Path) -> None:
     file = tmp_path / "map.html"
-    file.write_text(community_map([], reported.load()))
+    file.write_text(community_map([], Reported.shipped()))
     with opened(file) as tab:
         assert tab.page.locator("tr.reported").count() == 12

@@ -9,8 +9,7 @@ import pytest
 from parlay.hub.place import Entry
 from parlay.models import SHIPPED_DRAFTERS
 from parlay.planning.devices import MemoryPool
-from parlay.tuning.candidate import candidates
-from parlay.tuning.sitting import sittings
+from parlay.tuning.candidates import candidates, sittings
 from tests import tiny_drafters, tiny_models
 
 

@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from parlay.bench.suite import Prompt
 from parlay.errors import BadRequest
-from parlay.tuning.race_prompts import MAX_PROMPTS, from_log, from_suite, route_of
+from parlay.tuning.prompts import MAX_PROMPTS, from_log, from_suite
 
 
 def test_neighbours_are_of_different_kinds() -> None:
     work = from_suite("core-60")
-    assert len(work.suite.prompts) == MAX_PROMPTS and len(work.source.prompts) == 60
+    assert len(work.suite.prompts) == MAX_PROMPTS
     first = [prompt.category for prompt in work.suite.prompts[:5]]
     assert len(set(first)) == 5
-    assert set(work.routes) == {prompt.id for prompt in work.suite.prompts}
 
 
 def test_a_log_gives_its_prompts_as_they_were_read_and_their_routes(tmp_path: Path) -> None:
@@ -29,7 +27,7 @@ def test_a_log_gives_its_prompts_as_they_were_read_and_their_routes(tmp_path: Pa
     ]
     log.write_text("\n".join([*map(json.dumps, rows), "half a li"]))
     work = from_log(log)
-    assert work.raw and sorted(work.routes.values()) == ["agent", "code"]
+    assert work.raw and sorted(p.category for p in work.suite.prompts) == ["agent", "log"]
     assert {str(p.messages[0]["content"])[:5] for p in work.suite.prompts} == {"<|im_", "```py"}
 
 
@@ -40,13 +38,3 @@ def test_a_log_without_prompts_says_which_key_to_set(tmp_path: Path) -> None:
         from_log(log)
     with pytest.raises(BadRequest, match="cannot be read"):
         from_log(tmp_path / "nothing.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("text", "tools", "route"),
-    [("hello", (), "chat"), ("```js", (), "code"), ("hello", ({"type": "function"},), "agent")],
-)
-def test_a_prompt_takes_the_route_a_server_would_give_it(
-    text: str, tools: tuple[dict[str, str], ...], route: str
-) -> None:
-    assert route_of(Prompt("a", "c", ({"role": "user", "content": text},), 64, tools)) == route

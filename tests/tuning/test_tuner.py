@@ -1,4 +1,4 @@
-"""The tuner on scripted subjects: ends in time, stops losers, picks the fastest, by route too."""
+"""The tuner on scripted subjects: ends in time, stops losers, picks the fastest."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from parlay.bench.subjects.subject import ArmInfo, Subject, SubjectError
+from parlay.bench.record import ArmInfo
+from parlay.bench.subject import Subject, SubjectError
 from parlay.bench.suite import Prompt, Suite, suite_hash
 from parlay.deployment import Deployment, load_deployment
-from parlay.tuning import race_files
-from parlay.tuning.candidate import Candidate
-from parlay.tuning.outcome import Outcome, outcome
-from parlay.tuning.race_prompts import Workload
-from parlay.tuning.sitting import PLAIN, Sitting, sittings
+from parlay.tuning.candidates import PLAIN, Candidate, Sitting, sittings
+from parlay.tuning.outcome import Outcome, outcome, write_deployment
+from parlay.tuning.prompts import Workload
 from parlay.tuning.tuner import Tuner
 from tests.bench.scripted import Clock, Scripted
 
@@ -32,7 +31,7 @@ def workload(n: int = 12, every: int = 2) -> Workload:
         for i in range(n)
     )
     suite = Suite("own", None, suite_hash(prompts), prompts)
-    return Workload(suite, suite, {p.id: p.category for p in prompts})
+    return Workload(suite)
 
 
 def tuned(
@@ -119,27 +118,6 @@ def test_the_deployment_names_the_winner_and_can_be_read(tmp_path: Path) -> None
     assert "1.6" in (tmp_path / "deploy.yaml").read_text()
 
 
-def test_a_route_on_which_another_way_is_faster_gets_it(tmp_path: Path) -> None:
-    speeds: Speeds = {
-        "suffix": lambda category: 2.5 if category == "code" else 0.8,
-        "suffix+small": lambda category: 1.6 if category == "code" else 2.2,
-    }
-    found, _, _ = tuned(tmp_path, speeds)
-    assert found.winner is not None and found.winner.label == "suffix+small"
-    assert {name: way and way.label for name, way in found.routes.items()} == {"code": "suffix"}
-    rules = {rule.name: rule for rule in written(tmp_path, found).routes}
-    assert rules["code"].draft == "suffix" and rules["chat"].draft == "suffix,model"
-    assert rules["reasoning"].policy == "plain"
-
-
-def test_a_route_on_which_nothing_pays_decodes_plainly(tmp_path: Path) -> None:
-    speeds: Speeds = {"small": lambda category: 0.7 if category == "code" else 3.0}
-    found, _, _ = tuned(tmp_path, speeds, work=workload(24, every=4))
-    assert found.winner is not None and found.winner.label == "small"
-    rules = {rule.name: rule for rule in written(tmp_path, found).routes}
-    assert rules["code"].policy == "plain" and rules["chat"].policy == "speculate"
-
-
 @pytest.mark.parametrize("n", [1, 4, 24])
 def test_any_number_of_prompts_will_do(tmp_path: Path, n: int) -> None:
     found, _, _ = tuned(tmp_path, {"small": 2.0}, work=workload(n))
@@ -149,5 +127,5 @@ def test_any_number_of_prompts_will_do(tmp_path: Path, n: int) -> None:
 
 def written(folder: Path, found: Outcome) -> Deployment:
     path = folder / "deploy.yaml"
-    race_files.write_deployment(path, "org/repo:Q4_K_M", found, "about")
+    write_deployment(path, "org/repo:Q4_K_M", "own", found)
     return load_deployment(path, environ={})

@@ -1,4 +1,4 @@
-"""The benchmark: prompt suites, subjects, an interleaved runner, statistics.
+"""`parlay bench`: whether speculation pays here, by measurement, and results that others can check.
 
-It knows nothing of llama.cpp's C API: it asks the runtime or an endpoint for text, and measures.
+Suites, subjects, the interleaved run, statistics, records, pages, the community's map.
 """

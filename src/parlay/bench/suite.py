@@ -22,10 +22,11 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from parlay.errors import BadRequest
+from parlay.reading.bounds import Printable
 
 # name -> version; any edit of a prompt raises it
 BUILT_IN = {"core-12": 1, "core-60": 1, "structured-24": 1, "edits-16": 1}
@@ -201,13 +202,7 @@ def _one_line(text: str, limit: int = 120) -> str:
 # ---- the shape of a line
 
 
-def _check_printable(text: str) -> str:
-    if not text.isprintable():
-        raise PydanticCustomError("label", "write it without control characters")
-    return text
-
-
-Label = Annotated[str, Field(min_length=1, max_length=MAX_LABEL), AfterValidator(_check_printable)]
+Label = Annotated[str, Field(min_length=1, max_length=MAX_LABEL), Printable]
 
 
 class _Strict(BaseModel):

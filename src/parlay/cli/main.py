@@ -16,7 +16,6 @@ from typer.exceptions import TyperException
 
 from parlay import __version__
 from parlay.cli import (
-    ab,
     bench,
     chat,
     deploy,
@@ -28,14 +27,11 @@ from parlay.cli import (
     profile,
     pull,
     replay,
-    report,
     serve,
-    submit,
     top,
     train,
     tune,
 )
-from parlay.cli import map as map_
 from parlay.errors import EngineError, ParlayError
 
 app = typer.Typer(
@@ -54,7 +50,6 @@ for verb in (
     top,
     tune,
     bench,
-    ab,
     plan,
     pair,
     train,
@@ -62,9 +57,6 @@ for verb in (
     doctor,
     deploy,
     replay,
-    report,
-    submit,
-    map_,
 ):
     verb.register(app)
 

@@ -1,4 +1,4 @@
 """`parlay tune`: which drafter pays here, on these requests, by measurement within a time.
 
-Knows candidates and the bench's statistics; the runtime answers, the command line shows.
+Knows candidates and the bench's statistics; the engine answers, the command line shows.
 """

@@ -1,22 +1,33 @@
-"""What a race came to: a row for every candidate, the winner, and the winner of each route.
+"""What a race came to, and what it leaves behind: a table, a deployment file, a recorded pair.
 
-Reads the tuner's records; writes nothing.
+Reads the tuner's heats; what is in the files was measured elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import median
 from typing import Any
 
-from parlay.bench.comparison import acceptance
-from parlay.bench.sample import Sample
-from parlay.tuning.candidate import Candidate
-from parlay.tuning.race import TuningRace
-from parlay.tuning.sitting import PLAIN, SittingWay
-from parlay.tuning.tuner import Tuner, TuningRecord, identical
+import yaml
+
+from parlay import store
+from parlay.bench.compare import acceptance
+from parlay.deployment import load_deployment
+from parlay.engine.start import MODEL
+from parlay.errors import BadRequest
+from parlay.pairing.alignment import check_pair
+from parlay.pairing.manifest import Member, Pair, save_pair
+from parlay.pairing.records import member, record
+from parlay.pairing.tokenizer import read_tokenizer
+from parlay.tuning.candidates import PLAIN, Candidate, Way
+from parlay.tuning.tuner import Heats, Tuner
 
 TOO_LATE = "not raced: the time was over"  # a row's state
+_WRITTEN = "Written by parlay tune"  # how such a file begins, after its mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +66,7 @@ class Outcome:
     """Everything a tuning found out."""
 
     rows: tuple[Row, ...]
-    winner: SittingWay | None  # None: plain decoding
-    routes: Mapping[str, SittingWay | None] = field(
-        default_factory=dict
-    )  # where another one is faster
+    winner: Way | None  # None: plain decoding
     plain_tokens_per_second: float | None = None
     n_tokens: int = 0
     n_prompts: int = 0
@@ -68,9 +76,6 @@ class Outcome:
         """The public JSON form."""
         return {
             "winner": PLAIN if self.winner is None else self.winner.label,
-            "routes": {
-                name: PLAIN if way is None else way.label for name, way in self.routes.items()
-            },
             "candidates": [row.as_dict() for row in self.rows],
             "plain_tokens_per_second": self.plain_tokens_per_second,
             "prompts": self.n_prompts,
@@ -81,88 +86,111 @@ class Outcome:
 
 def outcome(tuner: Tuner, unraced: Sequence[Candidate]) -> Outcome:
     """The table, in order of speed."""
-    race, ways = tuner.race, {w.label: w for s in tuner.sittings for w in s.ways}
-    winner = None if race.winner is None else ways[race.winner]
-    rows = [_row(race, record, way) for record in tuner.records for way in record.sitting.ways]
+    race = tuner.race
+    ways = {way.label: way for sitting in tuner.sittings for way in sitting.ways}
+    rows = [_row(tuner, heats, way) for heats in tuner.heats for way in heats.sitting.ways]
     rows.sort(key=lambda row: (row.label != race.winner, -(row.ratio or 0.0)))
     rows += [Row(c.name, f"not raced: {c.problem}") for c in unraced if c.problem]
+    speeds = (
+        [s.tokens_per_second("decode") for s in heats.samples if s.arm == PLAIN]
+        for heats in tuner.heats
+    )
+    known = next((found for each in speeds if (found := [s for s in each if s])), None)
     return Outcome(
         rows=tuple(rows),
-        winner=winner,
-        routes=dict(_routes(tuner, winner, list(ways.values()))),
-        plain_tokens_per_second=_plain_speed(tuner.records),
+        winner=None if race.winner is None else ways[race.winner],
+        plain_tokens_per_second=round(median(known), 2) if known else None,
         n_tokens=tuner.n_tokens,
         n_prompts=len(tuner.workload.suite.prompts),
         spent_s=tuner.spent_s,
     )
 
 
-def _row(race: TuningRace, record: TuningRecord, way: SittingWay) -> Row:
+def _row(tuner: Tuner, heats: Heats, way: Way) -> Row:
     n_bytes = 0 if way.drafter is None else way.drafter.n_bytes
-    standing = race.standing(way.label)
+    race, standing = tuner.race, tuner.race.standings().get(way.label)
     if standing is None:
-        state = TOO_LATE if record.problem is None else f"not raced: {record.problem}"
+        state = TOO_LATE if heats.problem is None else f"not raced: {heats.problem}"
         return Row(way.label, state, n_bytes=n_bytes)
-    same, compared = identical(record.samples, way.label)
-    taken = acceptance([s for s in record.samples if s.arm == way.label])
+    if way.label == race.winner:
+        state = "wins"
+    elif way.label in race.stopped:
+        state = "stopped early"
+    else:
+        state = "pays" if standing.pays else "no difference"
+    plain = {(s.repeat, s.prompt): s.text_sha256 for s in heats.samples if s.arm == PLAIN}
+    mine = [s for s in heats.samples if s.arm == way.label]
+    compared = [s for s in mine if s.text_sha256 and plain.get((s.repeat, s.prompt))]
+    taken = acceptance(mine)
     return Row(
         label=way.label,
-        state=_state(race, way.label),
+        state=state,
         ratio=standing.found.ratio,
         low=standing.low,
         high=standing.high,
         n_pairs=standing.found.n_pairs,
         n_bytes=n_bytes,
-        n_identical=same,
-        n_compared=compared,
+        n_identical=sum(plain[s.repeat, s.prompt] == s.text_sha256 for s in compared),
+        n_compared=len(compared),
         token_acceptance=taken.token_acceptance if taken and taken.counts.drafted else None,
     )
 
 
-def _state(race: TuningRace, label: str) -> str:
-    if label == race.winner:
-        return "wins"
-    if label in race.stopped:
-        return "stopped early"
-    standing = race.standing(label)
-    return "pays" if standing is not None and standing.pays else "no difference"
+# -- what is left behind ----------------------------------------------------------------------
 
 
-def _routes(
-    tuner: Tuner, winner: SittingWay | None, ways: Sequence[SittingWay]
-) -> Iterator[tuple[str, SittingWay | None]]:
-    """Routes on which something that the winner's files allow is surely faster than it."""
+def drafter_text(target: str, winner: Way | None) -> str:
+    """`model.drafter`: what the winner needs."""
     if winner is None:
-        return
-    race, others = tuner.race, [w for w in ways if w != winner and _allowed(w, winner)]
-    for route in sorted(set(tuner.workload.routes.values())):
-        prompts = [p for p, name in tuner.workload.routes.items() if name == route]
-        found = {w: s for w in others if (s := race.standing(w.label, prompts)) and s.pays}
-        better = [w for w in found if race.better_on(prompts, w.label, winner.label)]
-        if better:
-            yield route, max(better, key=lambda w: found[w].found.ratio)
-        elif race.better_on(prompts, None, winner.label):
-            yield route, None
+        return "none"
+    file = ""
+    if winner.drafter is not None:
+        file = target if winner.drafter.kind == "head" else winner.drafter.name
+    return ",".join(file if name == MODEL else name for name in winner.proposers.split(","))
 
 
-def _allowed(way: SittingWay, winner: SittingWay) -> bool:
-    """Loaded in any case: the winner's drafter, and what needs none and is loaded with it."""
-    if way.drafter is not None:
-        return way.drafter == winner.drafter
-    return way.proposers in winner.proposers.split(",") or winner.drafter is not None
+def check_out(out: Path) -> None:
+    """Whether the deployment may be written there: minutes later is too late to say so."""
+    if not out.absolute().parent.is_dir():
+        raise BadRequest(f"no folder {out.absolute().parent} for --out; make it first")
+    try:
+        first = out.read_text("utf-8")[:100] if out.exists() else f"# {_WRITTEN}"
+    except (OSError, UnicodeDecodeError):
+        first = ""
+    if not first.startswith(f"# {_WRITTEN}"):
+        raise BadRequest(f"{out} was not written by parlay tune; choose another --out, or move it")
 
 
-def _plain_speed(records: Sequence[TuningRecord]) -> float | None:
-    """The median over prompts, of the first sitting that has one."""
-    for record in records:
-        speeds = sorted(_speeds(record.samples))
-        if speeds:
-            return round(speeds[len(speeds) // 2], 2)
-    return None
+def write_deployment(path: Path, target: str, suite: str, found: Outcome) -> None:
+    """The file, whole or not at all, read back once to be sure that it can be served."""
+    day = datetime.now(timezone.utc).date().isoformat()
+    head = [
+        f"{_WRITTEN} on {day}: {Path(target).name} on {suite}, {found.n_prompts} prompts,"
+        f" {found.n_tokens} tokens, speed over plain decoding:"
+    ]
+    for row in found.rows:
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}x [{row.low:.2f}, {row.high:.2f}] "
+        head.append(f"  {row.label}: {ratio}{row.state}")
+    content = {"model": {"target": target, "drafter": drafter_text(target, found.winner)}}
+    text = "".join(f"# {line}\n" for line in head)
+    try:
+        with store.whole(path) as part:
+            part.write_text(text + yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+            load_deployment(part, environ={})
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be written ({error.strerror}); choose --out") from None
 
 
-def _speeds(samples: Sequence[Sample]) -> Iterator[float]:
-    for sample in samples:
-        speed = sample.tokens_per_second("decode") if sample.arm == PLAIN else None
-        if speed is not None:
-            yield speed
+def write_pair(target: Path, winner: Way, notes: str) -> Pair:
+    """The winner, to be found by `--draft auto` from now on."""
+    if winner.drafter is not None and winner.drafter.kind == "model":
+        drafter = winner.drafter.path
+        return record(target, drafter, check_pair(target, drafter), notes)
+    # Heads use the target's vocabulary, proposers without a file need none.
+    own = member(target, read_tokenizer(target).fingerprint)
+    drafts = Member(name=winner.proposers)
+    if winner.drafter is not None:
+        drafts = member(winner.drafter.path, own.tokenizer or "")
+    pair = Pair(target=own, drafter=drafts, verdict="compatible", notes=notes)
+    save_pair(pair)
+    return pair

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from statistics import NormalDist, median
+from statistics import NormalDist
 
 from parlay.bench.statistics import MIN_EFFECT, Estimate, LogRatios, estimate
+
+# Before this many prompts nobody is sent home: fewer say little about the next one.
+MIN_PROMPTS = 4
+# A candidate that takes memory must be faster than one that takes none by this much.
+SIMPLER = 0.02
+_TAIL = 0.025
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +33,8 @@ class Standing:
         return self.low > 1 and self.found.ratio >= 1 + MIN_EFFECT
 
 
-# Before this many prompts nobody is sent home: fewer say little about the next one.
-MIN_PROMPTS = 4
-# A candidate that takes memory must be faster than one that takes none by this much.
-SIMPLER = 0.02
-
-
 @dataclass(slots=True)
-class TuningRace:
+class Race:
     """Candidates by name; `free` ones need no memory."""
 
     names: tuple[str, ...]
@@ -50,12 +49,12 @@ class TuningRace:
         self._known.pop(name, None)
         self.pairs.setdefault(name, defaultdict(list))[prompt].append(log_ratio)
 
-    def standing(self, name: str, prompts: Iterable[str] | None = None) -> Standing | None:
-        """Over all prompts, or over some; None without a pair."""
-        ratios: LogRatios = self.pairs.get(name, {})
-        if prompts is not None:
-            ratios = {prompt: ratios[prompt] for prompt in prompts if prompt in ratios}
-        return self.judge(ratios)
+    def standings(self) -> dict[str, Standing]:
+        """Of everybody who has a pair."""
+        for name in self.names:
+            if name not in self._known and (found := self.judge(self.pairs.get(name, {}))):
+                self._known[name] = found
+        return {name: self._known[name] for name in self.names if name in self._known}
 
     def judge(self, ratios: LogRatios) -> Standing | None:
         """Ratios with bounds that are wide enough for every look at every candidate."""
@@ -67,13 +66,6 @@ class TuningRace:
         low = middle - width * (middle - math.log(found.low))
         high = middle + width * (math.log(found.high) - middle)
         return Standing(found, math.exp(max(low, -20.0)), math.exp(min(high, 20.0)))
-
-    def standings(self) -> dict[str, Standing]:
-        """Of everybody who has a pair."""
-        for name in self.names:
-            if name not in self._known and (found := self.standing(name)) is not None:
-                self._known[name] = found
-        return {name: self._known[name] for name in self.names if name in self._known}
 
     def stop_losers(self) -> list[str]:
         """Send home who cannot win any more: the best they may be is less than what is sure."""
@@ -113,22 +105,6 @@ class TuningRace:
         """Nobody is left who could still change the outcome."""
         winner = self.winner
         return not self.racing or (winner is not None and self.racing == (winner,))
-
-    def better_on(self, prompts: Iterable[str], other: str | None, than: str) -> bool:
-        """Whether `other` (None: plain decoding) is faster on these prompts, for sure."""
-        mine: Mapping[str, list[float]] = self.pairs.get(than, {})
-        theirs: Mapping[str, list[float]] = self.pairs.get(other, {}) if other else {}
-        ratios = {
-            prompt: [(median(theirs[prompt]) if other else 0.0) - own for own in mine[prompt]]
-            for prompt in prompts
-            if prompt in mine and (other is None or prompt in theirs)
-        }
-        standing = self.judge(ratios)
-        enough = standing is not None and standing.found.n_prompts >= MIN_PROMPTS
-        return enough and standing is not None and standing.pays
-
-
-_TAIL = 0.025
 
 
 def widening(n_looks: int) -> float:

@@ -7,15 +7,15 @@ from typing import cast
 
 import pytest
 
-from parlay.bench.analysis import CostPoint, Costs
+from parlay.control.prices.breakeven import RoundCosts
 from parlay.server.figures.economics import ServedAcceptance, costs_of, economics
 from parlay.server.lifecycle.service import Service
 from tests.control.synthetic import table
 
 
-def costs(*times: float, drafter: float | None = None) -> Costs:
-    points = [CostPoint(rows=b, seconds=s) for b, s in enumerate(times, 1)]
-    return Costs(target=points, drafter_s_per_token=drafter)
+def costs(*times: float, drafter: float | None = None) -> RoundCosts:
+    drafts = {} if drafter is None else {1: drafter, 2: 2 * drafter}
+    return RoundCosts(dict(enumerate(times, 1)), drafts)
 
 
 def test_free_rows_pay_at_once_and_dear_rows_need_acceptance() -> None:
@@ -57,6 +57,6 @@ def test_a_machine_that_runs_slower_is_shown_with_slower_drafts_too() -> None:
         engine = SimpleNamespace(prices=prices, bets=bets, settings=settings)
         found = costs_of(cast(Service, SimpleNamespace(engine=engine)))
         assert found is not None
-        shown.append((found.target[0].seconds, found.drafts[0].seconds))
+        shown.append((found.target_s(1), found.draft_s(1)))
     usual, slow = shown
     assert slow == pytest.approx([2 * seconds for seconds in usual])

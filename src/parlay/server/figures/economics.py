@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parlay.bench.analysis import Costs, WindowRow, window_row
-from parlay.control.prices.breakeven import RoundCosts
+from parlay.control.prices.breakeven import RoundCosts, Window, value
 from parlay.server.lifecycle.service import Service
 
 _N_CONTEXT = 256  # tokens in the cache, for the curve that is shown
@@ -26,7 +25,7 @@ class ServedAcceptance:
     share: float
 
 
-def costs_of(service: Service) -> Costs | None:
+def costs_of(service: Service) -> RoundCosts | None:
     """The controller's prices as they are now; None where it prices nothing."""
     table = service.engine.prices
     if table is None:
@@ -39,7 +38,7 @@ def costs_of(service: Service) -> Costs | None:
     drafter = table.drafter if "model" in service.engine.bets.proposers else None
     pace = table.pace  # of the machine, whatever computes on it
     drafts = {} if drafter is None else {b - 1: pace * drafter.draft_s(b - 1) for b in known[1:]}
-    return Costs.of(RoundCosts({b: pace * curve.steady[b] for b in known}, drafts))
+    return RoundCosts({b: pace * curve.steady[b] for b in known}, drafts)
 
 
 def acceptance_of(service: Service) -> ServedAcceptance | None:
@@ -51,14 +50,14 @@ def acceptance_of(service: Service) -> ServedAcceptance | None:
 
 
 def economics(
-    costs: Costs | None, acceptance: ServedAcceptance | None, proposers: Sequence[str]
+    costs: RoundCosts | None, acceptance: ServedAcceptance | None, proposers: Sequence[str]
 ) -> dict[str, Any]:
     """The prices, what each window needs, and what follows from it in a sentence."""
     if costs is None:
         return _unknown(acceptance)
     seen = acceptance.by_position if acceptance else ()
-    paid = costs.of_rounds
-    rows = [window_row(paid, k, seen) for k in range(1, max(paid.target))]
+    paid = costs
+    rows = [value(paid, k, seen) for k in range(1, max(paid.target))]
     headline, text = _words(rows, acceptance, proposers)
     plain_s = paid.target_s(1)
     return {
@@ -67,9 +66,15 @@ def economics(
         "plain_ms": round(1e3 * plain_s, 4),
         "drafter_ms": round(1e3 * plain_s * paid.per_token, 4) if paid.draft else None,
         "rows": [{"rows": b, "ms": round(1e3 * s, 4)} for b, s in sorted(paid.target.items())],
-        "windows": [row.model_dump() for row in rows],
+        "windows": [_row(row) for row in rows],
         "acceptance": None if acceptance is None else round(acceptance.share, 4),
     }
+
+
+def _row(found: Window) -> dict[str, Any]:
+    names = ("window", "cost", "tokens", "speedup", "break_even")
+    told = {name: getattr(found, name) for name in names}
+    return {name: None if number is None else round(number, 6) for name, number in told.items()}
 
 
 def _unknown(acceptance: ServedAcceptance | None) -> dict[str, Any]:
@@ -85,7 +90,7 @@ def _unknown(acceptance: ServedAcceptance | None) -> dict[str, Any]:
 
 
 def _words(
-    rows: Sequence[WindowRow], acceptance: ServedAcceptance | None, proposers: Sequence[str]
+    rows: Sequence[Window], acceptance: ServedAcceptance | None, proposers: Sequence[str]
 ) -> tuple[str, str]:
     who = " and ".join(proposers) or "no proposer"
     paying = [row for row in rows if row.break_even is not None]

@@ -19,20 +19,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from parlay.bench import machine_facts
-from parlay.bench.analysis import Costs
-from parlay.bench.machine_facts import Machine
-from parlay.bench.readings import Sensors
-from parlay.bench.runner import Runner, RunOptions, header
-from parlay.bench.samplefile import SampleFile
-from parlay.bench.subjects.lineup import quick_suite
-from parlay.bench.subjects.subject import Subject
+from parlay.bench import machine as machine_facts
+from parlay.bench.lineup import quick_suite
+from parlay.bench.machine import Sensors
+from parlay.bench.record import Machine, ModelInfo, Record
+from parlay.bench.report import report
+from parlay.bench.result import Setting, assemble, model_info
+from parlay.bench.run import Runner, RunOptions, SampleFile, header
+from parlay.bench.subject import Subject
 from parlay.bench.suite import load_suite
 from parlay.control.prices.breakeven import RoundCosts
 from parlay.errors import ParlayError
-from parlay.results.assemble import Setting, assemble, model_info
-from parlay.results.record import ModelInfo, Record
-from parlay.results.report import report
 from parlay.server.figures.economics import costs_of
 from parlay.server.figures.served_arm import ServedArm, on_worker
 from parlay.server.lifecycle.service import Service
@@ -88,7 +85,7 @@ class QuickBench:
         self._service = service
         self._tell = tell
         self.progress = AbProgress()
-        self.costs: Costs | None = None  # measured along the way, where nobody else has
+        self.costs: RoundCosts | None = None  # measured along the way, where nobody else has
         self._cancel = threading.Event()
         self._task: asyncio.Task[None] | None = None
         self._record: Record | None = None
@@ -163,7 +160,6 @@ class QuickBench:
             options=run_options,
             arms={name: subject.info for name, subject in subjects.items()},
             machine=machine,
-            costs=self.costs,
             target=model_info(self._service.engine.settings.target),
             drafter=self._drafter(),
             quick=True,
@@ -175,16 +171,16 @@ class QuickBench:
         loaded = drafter.paths if drafter.state == "ready" else ()
         return model_info(loaded[0]) if loaded else None
 
-    def _time_passes(self) -> Costs | None:
+    def _time_passes(self) -> RoundCosts | None:
         """Where the controller prices nothing: T(b), if nobody is being answered just now."""
         engine = self._service.engine
 
-        def measure() -> Costs | None:
+        def measure() -> RoundCosts | None:
             if engine.active:
                 return None
             found = passes.time_passes(engine.target, _ROWS, 2, _COSTS_S)
             engine.slots.all[0].tokens = []  # what it held has been overwritten
-            return Costs.of(RoundCosts(found))
+            return RoundCosts(found)
 
         return on_worker(engine, measure, _WORKER_S)
 

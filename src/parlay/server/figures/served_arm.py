@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent import futures
 from dataclasses import replace
 from typing import TypeVar
 
-from parlay.bench.subjects.own import speculation_of
-from parlay.bench.subjects.subject import ArmInfo, Ask, Reply, ScoredToken, SubjectError, TimedOut
+from parlay.bench.own import speculation_of
+from parlay.bench.record import ArmInfo
+from parlay.bench.subject import Ask, Reply, SubjectError, TimedOut
 from parlay.engine.engine import Engine
 from parlay.errors import ParlayError
 from parlay.llama import library
@@ -53,10 +54,9 @@ class ServedArm:
     def info(self) -> ArmInfo:
         return self._info
 
-    def warm_up(self, ask: Ask) -> list[int]:
+    def warm_up(self, ask: Ask) -> None:
         """One answer; the server has been warm for long."""
-        told = self.ask(ask).speculation
-        return sorted(int(k) for k in told.windows) if told else []
+        self.ask(ask)
 
     def ask(self, ask: Ask) -> Reply:
         answering = asyncio.run_coroutine_threadsafe(self._ask(ask), self._loop)
@@ -68,17 +68,10 @@ class ServedArm:
             answering.cancel()
             raise TimedOut(f"no whole answer after {ask.time_limit_s:g} s") from error
 
-    def score(self, ask: Ask) -> Sequence[ScoredToken]:
-        """A quick look scores nothing."""
-        return ()
-
     def stop(self) -> None:
         """End the answer that is being made; on the event loop."""
         if self._job is not None:
             self._job.cancel()
-
-    def close(self) -> None:
-        """The models are the server's."""
 
     async def _ask(self, ask: Ask) -> Reply:
         body = ChatRequest.model_validate(
