@@ -173,7 +173,9 @@ def bench(
             _show(record)
         # Of servers the whole request counts, of the own engine how fast it decodes.
         of_servers = bool(given)
-        verdicts = [c.wall.verdict if of_servers and c.wall else c.verdict for c in record.comparisons]
+        verdicts = [
+            c.wall.verdict if of_servers and c.wall else c.verdict for c in record.comparisons
+        ]
         if {"slower", "no result"} & set(verdicts):
             raise typer.Exit(1)
 
