@@ -24,9 +24,8 @@ from parlay.llama.library import start
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.proposers.drafting import confidence
-from parlay.proposers.ngram import NgramProposer
+from parlay.proposers.lookup import Lookup
 from parlay.proposers.proposer import Ask, Proposer
-from parlay.proposers.suffix import SuffixProposer
 from parlay.replay.recording import RecordedOffer, Recording, save_recordings
 from tests.requantise import requantise
 
@@ -122,8 +121,7 @@ class Recorder:
         ends = vocabulary.ends
         answer = greedy_answer(self._target, asked, self._n_tokens, ends)
         offers = {
-            "ngram": free_offers(NgramProposer(), asked, answer),
-            "suffix": free_offers(SuffixProposer(), asked, answer),
+            "suffix": free_offers(Lookup(), asked, answer),
         }
         for name, drafter in self._drafters.items():
             offers[name] = model_offers(drafter, asked, answer, ends)

@@ -49,7 +49,7 @@ def parlay(ftype: str, smollm2: Path, smollm2_as: Callable[[str], Path]) -> Iter
     drafter = smollm2_as(others[ftype]) if ftype in others else DEFAULT_DRAFTER
     # A window of its own spares the prices; every request names another one.
     how: dict[str, Any] = {"slots": 4, "context_size": 1024, "mode": "exact", "window": WINDOWS[-1]}
-    with Parlay(target, draft=f"ngram,suffix,{drafter}", **how) as made:
+    with Parlay(target, draft=f"suffix,{drafter}", **how) as made:
         yield made
 
 

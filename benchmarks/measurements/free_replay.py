@@ -57,10 +57,10 @@ from parlay.engine.structured.grammar import Grammars
 from parlay.hub.resolving import resolve_model
 from parlay.llama.vocabulary import Detokenizer, Vocabulary
 from parlay.llama.vocabulary_only import open_vocabulary
+from parlay.proposers.lookup import Lookup
 from parlay.proposers.prediction import PREDICTION, PredictionProposer
 from parlay.proposers.proposer import Ask, Proposer, Worth
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
-from parlay.proposers.suffix import SuffixProposer
 from tests.scripted import ScriptedModel
 
 SUITES: Final = {"structured-24": SKELETON, "edits-16": PREDICTION}
@@ -251,7 +251,7 @@ class Rig:
         proposers: dict[str, Proposer] = {
             PREDICTION: PredictionProposer(),
             SKELETON: SkeletonProposer(vocabulary.piece),
-            "suffix": SuffixProposer(),
+            "suffix": Lookup(),
         }
         self._drafter = None
         if right is not None and costs.drafter is not None:

@@ -16,9 +16,8 @@ from time import perf_counter
 from benchmarks.shared.arguments import parser_of
 from parlay.hub.resolving import resolve_model
 from parlay.llama.vocabulary_only import open_vocabulary
-from parlay.proposers.ngram import NgramProposer
+from parlay.proposers.lookup import Lookup
 from parlay.proposers.proposer import Ask
-from parlay.proposers.suffix import SuffixProposer
 
 _N_SINGLE = 500
 
@@ -29,19 +28,17 @@ def main() -> None:
     parser.add_argument("--model", default="default", help="whose tokens")
     args = parser.parse_args()
     text = _text(args.model, args.tokens)
-    found = {kind.__name__: measure(kind, text) for kind in (SuffixProposer, NgramProposer)}
+    found = {kind.__name__: measure(kind, text) for kind in (Lookup,)}
     print(json.dumps({"tokens": len(text), "us": found}, indent=1))
 
 
-def measure(
-    make: type[SuffixProposer] | type[NgramProposer], text: Sequence[int], times: int = 5
-) -> dict[str, float]:
+def measure(make: type[Lookup], text: Sequence[int], times: int = 5) -> dict[str, float]:
     """Microseconds: per token of a prompt and of a next turn, and per round of one token."""
     runs = [_once(make(), text) for _ in range(times)]
     return {name: round(statistics.median(run[name] for run in runs), 3) for name in runs[0]}
 
 
-def _once(proposer: SuffixProposer | NgramProposer, text: Sequence[int]) -> dict[str, float]:
+def _once(proposer: Lookup, text: Sequence[int]) -> dict[str, float]:
     half, most = len(text) // 2, len(text) - _N_SINGLE
     growing = list(text[:most])
     prompt = _us(lambda: proposer.meanwhile(Ask(0, text[:half], 0), ())) / half
@@ -53,14 +50,12 @@ def _once(proposer: SuffixProposer | NgramProposer, text: Sequence[int]) -> dict
     }
 
 
-def _turn(proposer: SuffixProposer | NgramProposer, tokens: Sequence[int], n_kept: int) -> None:
+def _turn(proposer: Lookup, tokens: Sequence[int], n_kept: int) -> None:
     proposer.open(0, tokens, n_kept)
     proposer.meanwhile(Ask(0, tokens, 0), ())
 
 
-def _rounds(
-    proposer: SuffixProposer | NgramProposer, tokens: list[int], more: Sequence[int]
-) -> None:
+def _rounds(proposer: Lookup, tokens: list[int], more: Sequence[int]) -> None:
     for token in more:
         tokens.append(token)
         proposer.draft([Ask(0, tokens, 8)])

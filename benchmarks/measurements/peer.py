@@ -163,7 +163,7 @@ def opened(
     return stack.enter_context(
         Parlay(
             target,
-            draft=f"ngram,suffix,{args.drafter}" if args.drafter else "ngram,suffix",
+            draft=f"suffix,{args.drafter}" if args.drafter else "suffix",
             mode=args.mode,
             context_size=args.context,
             threads=args.threads,

@@ -54,12 +54,12 @@ from parlay.engine.request import Mode, Request
 from parlay.engine.scheduler import Scheduler
 from parlay.engine.sequence import Sequence as Answer
 from parlay.engine.slots import Slots
-from parlay.proposers.dflash import DFlashProposer
+from parlay.proposers.block import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.follower import Follower
+from parlay.proposers.lookup import Lookup
 from parlay.proposers.proposer import Ask, Proposer, Worth
-from parlay.proposers.suffix import SuffixProposer
 from tests.scripted import ScriptedModel
 
 CONTEXT = 2048
@@ -379,7 +379,7 @@ def _proposers(kind: str, target: Rows, drafter: Rows) -> dict[str, Proposer]:
     found: dict[str, Proposer] = {}
     limits = DraftLimits(frozenset(), target.n_vocab, 512)
     if kind not in ("plain", "resting", "model"):
-        found["suffix"] = SuffixProposer()
+        found["suffix"] = Lookup()
     if kind in ("drafter", "model"):
         found["model"] = DraftModel(drafter, limits)
     if isinstance(drafter, Blocks):

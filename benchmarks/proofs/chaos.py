@@ -185,7 +185,7 @@ class Chaos:
         """The file is written anew: another drafter, none, one that is not there, or nonsense."""
         await asyncio.sleep(1.0)
         content = yaml.safe_load(self._deployment.read_text())
-        content["model"]["drafter"] = self._random.choice(["suffix", "ngram,suffix", "gone.gguf"])
+        content["model"]["drafter"] = self._random.choice(["suffix", "none", "gone.gguf"])
         self._deployment.write_text(yaml.safe_dump(content))
         self._server.process.send_signal(signal.SIGHUP)
         self.outcome.n_reloads += 1

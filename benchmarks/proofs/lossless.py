@@ -28,7 +28,7 @@ from tests.requantise import requantise
 N_PROMPTS = 24
 N_TOKENS = 128
 WINDOWS = (1, 2, 4, 8, 16)
-FREE = ("ngram", "suffix")
+FREE = ("suffix",)
 PROPOSERS = (*FREE, "twin", *SHIPPED_DRAFTERS)
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},

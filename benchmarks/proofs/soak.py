@@ -79,7 +79,7 @@ def _arguments() -> argparse.Namespace:
 def _write(path: Path, args: argparse.Namespace, *, drafter: bool) -> None:
     """The deployment with its drafter, or with one whose file is gone."""
     with_model = str(Path(args.drafter).resolve()) if args.drafter else "suffix"
-    without = str(path.parent / "gone.gguf") if args.drafter else "ngram"
+    without = str(path.parent / "gone.gguf") if args.drafter else "none"
     content: dict[str, dict[str, Any]] = {
         "model": {"target": str(resolve_model(args.model).resolve())},
         "runtime": {

@@ -58,7 +58,7 @@ _EXACT_CLASS = re.compile(
 )  # as classes are named; which there are, is probed
 _WEBHOOK = re.compile(r"https?://[^\s/?#]+\S*", re.IGNORECASE)
 # Words of `model.drafter` that are no model's name.
-KEPT_NAMES = frozenset({*SHIPPED_DRAFTERS, "auto", "suffix", "ngram", "none"})
+KEPT_NAMES = frozenset({*SHIPPED_DRAFTERS, "auto", "suffix", "none"})
 _FIXED_WINDOW = 4  # of a fixed controller that is given none
 _MODELS = ("model.target", "model.drafter")
 _PATHS = (
@@ -86,7 +86,7 @@ class ModelSection(Section):
     """Which models."""
 
     target: str = "default"
-    # a model, ngram, suffix, default, default-block (shipped), none; several by commas or as a
+    # a model, suffix, default, default-block (shipped), none; several by commas or as a
     # list; auto: pairs
     drafter: str = "auto"
     tokenizer: str | None = None  # must match the target's own; absent: that one is used

@@ -86,7 +86,7 @@ class Stream:
 class Parlay:
     """A target with its drafters, ready to answer.
 
-    `draft`: auto, none, ngram, suffix, default or default-block (the drafters that are
+    `draft`: auto, none, suffix, default or default-block (the drafters that are
     shipped for the default model), a drafter's path, or several with commas between. auto:
     suffix, and the drafter that the manifest of pairs has for this target. `window`:
     None lets the controller choose, round by round, by measured time; it may choose not to

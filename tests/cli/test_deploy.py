@@ -15,7 +15,7 @@ from parlay.rendering.launch import RenderError
 app = typer.Typer()
 deploy.register(app)
 
-FILE = "model: {target: /m/big.gguf, drafter: ngram}\nruntime: {speculative_window: 3}\n"
+FILE = "model: {target: /m/big.gguf, drafter: suffix}\nruntime: {speculative_window: 3}\n"
 
 
 @pytest.fixture

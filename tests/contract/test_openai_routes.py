@@ -20,13 +20,13 @@ RULES: list[dict[str, Any]] = [
         "reason": "prompt_heavy",
     },
     {"name": "talk", "when": {"endpoint": "chat"}, "window": 1},
-    {"name": "text", "draft": "ngram"},
+    {"name": "text", "draft": "suffix"},
 ]
 BODY: dict[str, Any] = {"prompt": "on on on on", "max_tokens": 30, "temperature": 0}
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "on on on"}], "max_tokens": 30}
 
 
-routed = doors.server_on("model", routes=RULES, model__drafter="suffix,ngram")
+routed = doors.server_on("model", routes=RULES, model__drafter="suffix")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_plain_routes_say_their_reason(
 
 def test_speculating_routes_choose_proposers_and_windows(routed: doors.Server) -> None:
     text = httpx.post(f"{routed.url}/v1/completions", json=BODY).json()["speculation"]
-    assert text["policy"] == "text" and set(text["proposers"]) <= {"ngram"}
+    assert text["policy"] == "text" and set(text["proposers"]) <= {"suffix"}
     chat = httpx.post(f"{routed.url}/v1/chat/completions", json=CHAT).json()["speculation"]
     assert chat["policy"] == "talk" and set(chat["windows"]) <= {"0", "1"}
 

@@ -20,7 +20,7 @@ SAMPLED: dict[str, Any] = {"temperature": 0.9, "top_p": 0.95, "presence_penalty"
 
 @pytest.fixture(scope="module")
 def engine(model: Path, guesser: Path) -> Iterator[doors.RealEngine]:
-    with doors.engine(model, guesser, "suffix", "ngram", slots=4) as found:
+    with doors.engine(model, guesser, "suffix", slots=4) as found:
         yield found
 
 
@@ -28,7 +28,7 @@ def test_greedy_text_is_the_same_with_each_proposer_and_window(engine: doors.Rea
     for prompt in PROMPTS:
         plain = engine.ask(prompt, draft=(), max_tokens=40)
         assert plain.n_drafted == 0 and plain.exact
-        for draft in (("model",), ("suffix",), ("ngram",), None):
+        for draft in (("model",), ("suffix",), None):
             for window in (1, 3, 8):
                 drafted = engine.ask(prompt, draft=draft, window=window, max_tokens=40)
                 assert drafted.tokens == plain.tokens and drafted.exact, f"{draft}, {window}"

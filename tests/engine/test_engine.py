@@ -398,7 +398,7 @@ def test_a_memory_of_less_than_nothing_is_refused(tiny_llama: Path) -> None:
 
 def test_a_memory_that_nobody_would_use_is_refused(tiny_llama: Path) -> None:
     with pytest.raises(BadRequest, match="add suffix"):
-        settings(tiny_llama, "ngram", remember_tokens=100)
+        settings(tiny_llama, remember_tokens=100)
 
 
 def test_a_window_that_no_pass_holds_is_refused(tiny_llama: Path) -> None:
@@ -425,8 +425,8 @@ def test_a_request_that_cannot_be_met_is_refused_before_it_starts(tiny_llama: Pa
 
         with pytest.raises(PromptTooLong, match="has 512 tokens, the context holds 512"):
             ask((5,) * 512)
-        with pytest.raises(BadRequest, match="no proposer 'ngram' is loaded; loaded: prediction"):
-            ask((5,), proposers=("ngram",))
+        with pytest.raises(BadRequest, match="no proposer 'lookup' is loaded; loaded: prediction"):
+            ask((5,), proposers=("lookup",))
         with pytest.raises(BadRequest, match=r"logit_bias names token 271.*0 to 270"):
             ask((5,), sampling=Sampling(logit_bias={271: 1.0}))
         with pytest.raises(BadRequest, match=r"token 999 is not in the vocabulary"):

@@ -48,7 +48,7 @@ def test_drafts_of_any_kind_and_window_leave_the_text_of_plain_decoding(
     drafters = _drafters(name, path)
     # In the class of plain passes, whatever prices would choose here.
     pinned: dict[str, Any] = {"mode": "exact", "exact_class": "1"}
-    made = settings(path, "ngram", "suffix", *drafters, remember_tokens=4096, **pinned)
+    made = settings(path, "suffix", *drafters, remember_tokens=4096, **pinned)
     n_drafted = n_accepted = 0
     with Engine(made) as engine:
         assert engine.target.rollback is KINDS.get(name, Rollback.PARTIAL)
@@ -56,7 +56,7 @@ def test_drafts_of_any_kind_and_window_leave_the_text_of_plain_decoding(
         engine.bets.proposers["recorded"] = RecordedProposer(expected, 0.7, n_vocab=n_vocab)
         models = [proposer for proposer in engine.bets.proposers if proposer.startswith("model")]
         assert len(models) == len(drafters)
-        for proposer in ("ngram", "suffix", "recorded", *models):
+        for proposer in ("suffix", "recorded", *models):
             for window in WINDOWS:
                 asked = [
                     Request(p, 32, GREEDY, proposers=(proposer,), window=window) for p in PROMPTS

@@ -27,9 +27,9 @@ from parlay.engine.sequence import KEPT_ROUNDS, Piece, Sequence
 from parlay.errors import BadRequest, DecodeError
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
+from parlay.proposers.lookup import Lookup
 from parlay.proposers.proposer import Ask, Proposer, Worth
 from parlay.proposers.skeleton import SkeletonProposer
-from parlay.proposers.suffix import SuffixProposer
 from tests.engine.rig import LOGITS, N_VOCAB, Letters, Rig, exact_class, plain, whole_class
 from tests.scripted import LaxConstraint, ScriptedModel, ScriptedProposer
 
@@ -618,7 +618,7 @@ def test_what_a_grammar_forces_and_what_follows_it_are_drafted_together() -> Non
     said = Rig(proposers={}).run(request)[0].tokens[len(request.prompt) :]
     proposers: dict[str, Proposer] = {
         "skeleton": SkeletonProposer(lambda _token: b"x"),
-        "suffix": SuffixProposer(min_match=1),
+        "suffix": Lookup(min_match=1),
     }
     rig = Rig(proposers=proposers, free=frozenset(proposers), controller=Longest(8))
     seq = rig.add(request, Forcing(said))

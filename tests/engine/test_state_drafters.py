@@ -17,10 +17,8 @@ from parlay.engine.exact.class_calibration import ClassCalibration
 from parlay.engine.exact.class_choice import Valuation
 from parlay.engine.exact.exactness import ExactClass
 from parlay.errors import LoadError, VocabularyMismatch
-from parlay.proposers.assistant import AssistantProposer
-from parlay.proposers.chain import ChainProposer
-from parlay.proposers.dflash import DFlashProposer
-from parlay.proposers.head import HeadProposer
+from parlay.proposers.block import DFlashProposer
+from parlay.proposers.stepwise import AssistantProposer, ChainProposer, HeadProposer
 from tests import tiny_drafters, tiny_models
 from tests.serving import PATIENCE_S
 

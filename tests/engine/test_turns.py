@@ -198,7 +198,7 @@ turns = st.lists(
 def test_whatever_came_before_an_answer_is_that_of_a_cold_engine(
     name: str, slots: int, file: Callable[[str], Path]
 ) -> None:
-    _play(made(file(name), "ngram", "suffix", slots=slots, cache=1 << 22))
+    _play(made(file(name), "suffix", slots=slots, cache=1 << 22))
 
 
 @pytest.mark.parametrize(("name", "slots"), [("qwen35", 1), ("lfm2", 2), ("mamba", 1)])

@@ -16,12 +16,11 @@ from parlay.decoding.span import Span
 from parlay.decoding.states import States
 from parlay.engine.caching.prompt_cache import PromptCache
 from parlay.engine.request import Request
-from parlay.proposers.chain import ChainProposer
-from parlay.proposers.dflash import DFlashProposer
+from parlay.proposers.block import DFlashProposer
 from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.follower import Follower
-from parlay.proposers.head import HeadProposer
 from parlay.proposers.proposer import Ask
+from parlay.proposers.stepwise import ChainProposer, HeadProposer
 from parlay.timing.measuring import measure_follower
 from tests.engine.rig import LOGITS, N_VOCAB, Rig, plain
 from tests.proposers.scripted_states import (

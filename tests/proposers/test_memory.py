@@ -6,9 +6,9 @@ import json
 from array import array
 from pathlib import Path
 
+from parlay.proposers.lookup import Lookup
 from parlay.proposers.memory import MAX_OWNERS, Memory
 from parlay.proposers.proposer import Ask
-from parlay.proposers.suffix import SuffixProposer
 
 SIZES = (2, 4, 8)
 TEXT = list(range(10, 30))
@@ -74,7 +74,7 @@ def test_what_is_no_memory_is_left_out() -> None:
 
 
 def test_two_owners_who_ask_the_same_are_drafted_as_if_each_were_alone() -> None:
-    proposer = SuffixProposer(remember_tokens=1000)
+    proposer = Lookup(remember_tokens=1000)
     proposer.open(0, TEXT, 0, "anna")
     proposer.finish(0, TEXT)
 

@@ -42,7 +42,7 @@ def deployment(**sections: Any) -> Deployment:
 def one(**scale: Any) -> Deployment:
     """A deployment every engine can run."""
     return deployment(
-        model={"target": "/models/big.gguf", "drafter": "ngram", "alias": ["big"]},
+        model={"target": "/models/big.gguf", "drafter": "suffix", "alias": ["big"]},
         runtime={"speculative_window": 5},
         server={"api_keys": [SECRET]},
         scale=scale,
@@ -388,13 +388,13 @@ def test_kubernetes_gives_every_node_its_own_set_and_the_head_a_name() -> None:
 
 
 def test_a_model_on_the_cpu_asks_for_no_card() -> None:
-    wanted = deployment(model={"target": "default", "drafter": "ngram"}, runtime={"gpu_layers": 0})
+    wanted = deployment(model={"target": "default", "drafter": "suffix"}, runtime={"gpu_layers": 0})
     (text,) = render(wanted, "vllm", "compose").files.values()
     assert "devices" not in text
 
 
 def test_systemd_reads_the_unit(tmp_path: Path) -> None:
-    model = {"target": "org/big", "drafter": "ngram", "alias": ["big", *HOSTILE]}
+    model = {"target": "org/big", "drafter": "suffix", "alias": ["big", *HOSTILE]}
     wanted = deployment(model=model, scale={"target": "org/big"}, server={"api_keys": [SECRET]})
     ((name, text),) = render(wanted, "vllm", "systemd").files.items()
     assert "EnvironmentFile=/etc/parlay/big.env" in text
@@ -435,7 +435,7 @@ def test_settings_of_large_machines_reach_llama_server() -> None:
         "context_size": "auto",
         "gpu_layers": "auto",
     }
-    model = {"target": "/models/big.gguf", "drafter": "ngram", "lora": ["/models/l.gguf:0.5"]}
+    model = {"target": "/models/big.gguf", "drafter": "suffix", "lora": ["/models/l.gguf:0.5"]}
     given = deployment(model=model, runtime=runtime)
     words = argv(render(given, "llama-server"))
     pairs = {

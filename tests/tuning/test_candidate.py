@@ -62,7 +62,7 @@ def test_what_does_not_fit_beside_the_target_is_not_raced(
 def test_every_drafter_races_alone_and_beside_suffix(target: Path, tiny_llama: Path) -> None:
     found = candidates(target, 512, [Entry("llama", tiny_llama, "hub")])
     free, own = sittings([*found, *found])[:2]
-    assert [way.label for way in free.ways] == ["ngram", "suffix"]
+    assert [way.label for way in free.ways] == ["suffix"]
     assert [(w.label, w.proposers) for w in own.ways] == [
         ("llama", "model"),
         ("suffix+llama", "suffix,model"),

@@ -64,12 +64,12 @@ def tuned(
 
 
 def test_the_fastest_wins_and_the_broken_one_says_why(tmp_path: Path) -> None:
-    speeds = {"suffix": 1.1, "ngram": 0.9, "small": 1.5, "suffix+small": 1.7, "large": 0.6}
+    speeds = {"suffix": 1.1, "small": 1.5, "suffix+small": 1.7, "large": 0.6}
     found, _, _ = tuned(tmp_path, speeds)
     assert found.winner is not None and found.winner.label == "suffix+small"
     rows = {row.label: row for row in found.rows}
     assert rows["suffix+small"].state == "wins"
-    assert rows["large"].state == rows["ngram"].state == "stopped early"
+    assert rows["large"].state == "stopped early"
     assert rows["large"].n_pairs < rows["suffix+small"].n_pairs
     assert "damaged" in rows["broken"].state
     assert rows["suffix+small"].n_identical == rows["suffix+small"].n_compared > 0
@@ -84,7 +84,7 @@ def test_it_ends_within_its_time(tmp_path: Path) -> None:
 
 def test_a_slow_machine_races_the_first_ones_and_says_who_was_left_out(tmp_path: Path) -> None:
     drafters = ("small", "suffix+small", "large", "suffix+large")
-    speeds = dict.fromkeys((PLAIN, "suffix", "ngram", *drafters), 0.02)
+    speeds = dict.fromkeys((PLAIN, "suffix", *drafters), 0.02)
     found, tuner, _ = tuned(tmp_path, speeds, minutes=6)
     assert tuner.spent_s <= 6 * 60
     rows = {row.label: row for row in found.rows}
@@ -105,7 +105,7 @@ def test_a_machine_that_slows_down_cannot_make_it_late(tmp_path: Path) -> None:
 
 
 def test_where_nothing_pays_the_deployment_is_plain(tmp_path: Path) -> None:
-    speeds = dict.fromkeys(("suffix", "ngram", "small", "suffix+small", "large"), 0.8)
+    speeds = dict.fromkeys(("suffix", "small", "suffix+small", "large"), 0.8)
     found, _, _ = tuned(tmp_path, speeds)
     assert found.winner is None
     assert written(tmp_path, found).model.drafter == "none"

@@ -88,7 +88,7 @@ def bench(
         str, typer.Option("--model", "-m", help="GGUF file or name; of servers: to ask for.")
     ] = "default",
     draft: Annotated[
-        list[str] | None, typer.Option(help="auto, ngram, suffix, PATH, or suffix,PATH.")
+        list[str] | None, typer.Option(help="auto, suffix, PATH, or suffix,PATH.")
     ] = None,
     window: Annotated[
         list[str] | None,

@@ -41,7 +41,7 @@ class LoadOptions(PlacingOptions):
     draft: Annotated[
         list[str] | None,
         typer.Option(
-            help="auto, none, ngram, suffix, default or default-block (the shipped drafters),"
+            help="auto, none, suffix, default or default-block (the shipped drafters),"
             " PATH of a drafter, or several: suffix,PATH; may be repeated.",
             show_default="auto",
         ),

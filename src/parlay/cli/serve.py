@@ -53,7 +53,7 @@ class ServeOptions:
     ] = None
     model: Annotated[str | None, typer.Option("--model", "-m", help="File or name.")] = None
     draft: Annotated[
-        list[str] | None, typer.Option(help="none, ngram, suffix, PATH; may be repeated.")
+        list[str] | None, typer.Option(help="none, suffix, PATH; may be repeated.")
     ] = None
     window: Annotated[int | None, typer.Option("--window", "-k", min=0)] = None
     host: Annotated[str | None, typer.Option(help="Default: 127.0.0.1.")] = None

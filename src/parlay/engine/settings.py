@@ -21,7 +21,7 @@ class EngineSettings:
     """What to load and how to bet."""
 
     target: Path
-    draft: tuple[str, ...] = ("suffix",)  # ngram, suffix, or paths of drafters; (): none
+    draft: tuple[str, ...] = ("suffix",)  # suffix, or paths of drafters; (): none
     window: int | None = None  # None: the controller's choice, by measured time
     max_window: int = MAX_WINDOW  # of every sequence, however many there are
     # The widest window where there is room for it in a pass, as when one sequence is alone. Such

@@ -17,24 +17,20 @@ from parlay.llama.settings import ContextSettings
 from parlay.llama.state_context import StateContext, is_lone_head, kind_of
 from parlay.llama.undo import Rollback
 from parlay.llama.vocabulary import Vocabulary
-from parlay.proposers.assistant import AssistantProposer
-from parlay.proposers.chain import ChainProposer
-from parlay.proposers.dflash import DFlashProposer
+from parlay.proposers.block import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.follower import Follower
-from parlay.proposers.head import HeadProposer
-from parlay.proposers.ngram import NgramProposer
+from parlay.proposers.lookup import Lookup
 from parlay.proposers.prediction import PREDICTION, PredictionProposer
 from parlay.proposers.proposer import Proposer
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
-from parlay.proposers.suffix import SuffixProposer
+from parlay.proposers.stepwise import AssistantProposer, ChainProposer, HeadProposer
 from parlay.proposers.translated import TranslatedProposer
 
 # Made with the tokens of past texts to remember, by those that can.
 FREE_PROPOSERS: dict[str, Callable[[int], Proposer]] = {
-    "ngram": lambda _n: NgramProposer(),
-    "suffix": lambda n: SuffixProposer(remember_tokens=n),
+    "suffix": lambda n: Lookup(remember_tokens=n),
 }
 MODEL = "model"
 FREE = frozenset({*FREE_PROPOSERS, PREDICTION, SKELETON})  # no model behind them

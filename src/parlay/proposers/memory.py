@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from parlay import store
-from parlay.proposers.match import Match
-from parlay.proposers.occurrences import SEPARATOR, Occurrences
+from parlay.proposers.index import SEPARATOR, Index, Match
 
 _VERSION = 1
 MAX_OWNERS = 256
@@ -93,7 +92,7 @@ class _Past:
     def __init__(self, max_tokens: int, sizes: Sequence[int]) -> None:
         self._half = max_tokens // 2
         self._sizes = sizes
-        self._older, self._newer = Occurrences(sizes), Occurrences(sizes)
+        self._older, self._newer = Index(sizes), Index(sizes)
 
     def __len__(self) -> int:
         return len(self._older) + len(self._newer)
@@ -112,7 +111,7 @@ class _Past:
     def add(self, tokens: Sequence[int]) -> None:
         kept = tokens[max(0, len(tokens) - self._half) :]
         if len(self._newer) + len(kept) > self._half:
-            self._older, self._newer = self._newer, Occurrences(self._sizes)
+            self._older, self._newer = self._newer, Index(self._sizes)
         self._newer.feed([*kept, SEPARATOR])
 
     def match(self, tail: array[int]) -> Match | None:
@@ -120,7 +119,7 @@ class _Past:
         return max(filter(None, found), key=lambda match: match.length, default=None)
 
 
-def _past_match(texts: Occurrences, tail: array[int]) -> Match | None:
+def _past_match(texts: Index, tail: array[int]) -> Match | None:
     length, ends = texts.match_of(tail)
     goes_on = any(texts.text[end] != SEPARATOR for end in ends)
     return Match(texts.text, length, ends) if goes_on else None

@@ -16,7 +16,7 @@ from parlay.models import SHIPPED_DRAFTERS
 from parlay.rendering.launch import RenderError
 
 Method = Literal["none", "ngram", "suffix", "draft_model", "eagle3", "mtp", "dflash"]
-FREE = ("ngram", "suffix")
+FREE = ("suffix",)
 _NEEDS_MODEL = ("draft_model", "eagle3", "dflash")
 
 
@@ -53,7 +53,7 @@ def _method(deployment: Deployment, model: str | None, free: list[str]) -> Metho
         return wanted
     if model is not None:
         return _kind_of(model, deployment.model.target)
-    return "none" if not free else ("ngram" if free[0] == "ngram" else "suffix")
+    return "suffix" if free else "none"
 
 
 def _kind_of(model: str, target: str) -> Method:

@@ -95,7 +95,7 @@ class LlamaServerCommand(Builder):
         # A proposer without a model may stand beside one with a model.
         dspark = bet.method == "dflash" and bet.model and has_markov_head(bet.model)
         types = ["draft-dspark" if dspark else _TYPES[bet.method]]
-        types += [_TYPES["ngram" if name == "ngram" else "suffix"] for name in bet.others]
+        types += [_TYPES["suffix"] for _ in bet.others]
         self.argv += ["--spec-type", ",".join(dict.fromkeys(types))]
         self._lengths(bet, types)
         if "ngram-map-k" in types:

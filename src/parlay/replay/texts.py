@@ -10,10 +10,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from parlay.proposers.ngram import NgramProposer
+from parlay.proposers.lookup import Lookup
 from parlay.proposers.prediction import PREDICTION, PredictionProposer
 from parlay.proposers.proposer import Ask, Proposer
-from parlay.proposers.suffix import SuffixProposer
 from parlay.replay.recording import RecordedOffer, Recording
 from parlay.replay.replay import MAX_WINDOW
 
@@ -22,7 +21,7 @@ _N_VOCAB = 30_000
 
 def recorded(name: str, prompt: Sequence[int], answer: Sequence[int]) -> Recording:
     """What the free proposers would have drafted at every position of this answer."""
-    proposers: list[Proposer] = [NgramProposer(), SuffixProposer()]
+    proposers: list[Proposer] = [Lookup()]
     offers = {each.name: _offers(each, [*prompt], answer) for each in proposers}
     return Recording(name, "made", len(prompt), "length", offers)
 

@@ -221,7 +221,7 @@ def test_the_json_metrics_are_where_the_deployment_puts_them(target: Path) -> No
 
 
 def test_a_high_share_of_plain_rounds_raises_an_alert(target: Path) -> None:
-    with running(target, model__drafter="ngram", runtime__fallback_threshold_pct=1) as server:
+    with running(target, model__drafter="suffix", runtime__fallback_threshold_pct=1) as server:
         httpx.post(f"{server.url}/v1/completions", json={**BODY, "max_tokens": 200})
         wait_for(lambda: "fallback_share" in server.service.alerts.active)
         found = httpx.get(f"{server.url}/metrics/speculative").json()

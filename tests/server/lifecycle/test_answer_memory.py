@@ -11,7 +11,7 @@ import pytest
 
 from parlay.deployment import DeploymentError
 from parlay.engine.engine import Engine
-from parlay.proposers.suffix import SuffixProposer
+from parlay.proposers.lookup import Lookup
 from parlay.server.lifecycle.answer_memory import AnswerMemory, check_memory_file
 
 
@@ -23,7 +23,7 @@ def done(asked: Any) -> Future[None]:
 
 def opened(path: Path) -> AnswerMemory:
     """That of an engine which has nothing but a suffix proposer."""
-    suffix = SuffixProposer(remember_tokens=1000)
+    suffix = Lookup(remember_tokens=1000)
     bets = SimpleNamespace(proposers={"suffix": suffix})
     engine = SimpleNamespace(bets=bets, call=done)
     memory = AnswerMemory(cast(Engine, engine), path)

@@ -13,9 +13,9 @@ from typing import Any
 
 from parlay.deployment import DeploymentError
 from parlay.engine.engine import Engine
+from parlay.proposers.lookup import Lookup
 from parlay.proposers.memory import Memory, Remembered
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
-from parlay.proposers.suffix import SuffixProposer
 
 log = logging.getLogger("parlay.server")
 _MARK = b'{"parlay_memory"'  # how every file of ours begins
@@ -76,7 +76,7 @@ class AnswerMemory:
     @property
     def _memory(self) -> Memory | None:
         found = self._engine.bets.proposers.get("suffix")
-        return found.memory if isinstance(found, SuffixProposer) else None
+        return found.memory if isinstance(found, Lookup) else None
 
     def _load(self) -> None:
         memory, path = self._memory, self._path

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.errors import BadRequest
-from parlay.proposers import occurrences, suffix
+from parlay.proposers import index, lookup
+from parlay.proposers.lookup import Lookup
 from parlay.proposers.proposer import Ask
-from parlay.proposers.suffix import SuffixProposer
 
 
 def repetitive(max_size: int) -> st.SearchStrategy[list[int]]:
@@ -34,7 +35,7 @@ counted_texts = st.lists(st.integers(0, 2), max_size=17) | repetitive(17)
 texts = st.lists(st.integers(0, 2), max_size=200) | repetitive(200)
 
 
-def draft(proposer: SuffixProposer, tokens: Sequence[int], window: int, seq_id: int = 0) -> Draft:
+def draft(proposer: Lookup, tokens: Sequence[int], window: int, seq_id: int = 0) -> Draft:
     [answer] = proposer.draft([Ask(seq_id, tokens, window)])
     return answer
 
@@ -71,7 +72,7 @@ def really_followed(tokens: list[int], match: int, drafted: tuple[int, ...]) -> 
     return any(text[end : end + len(drafted)] == text[n:] for end in ends)
 
 
-_FILES = (suffix.__file__, occurrences.__file__)
+_FILES = (lookup.__file__, index.__file__)
 
 
 def n_lines(work: Callable[[], object]) -> int:
@@ -103,7 +104,7 @@ def n_lines(work: Callable[[], object]) -> int:
 def test_draft_and_confidence_are_what_a_search_finds_however_the_text_arrives(
     tokens: list[int], cuts: set[int], window: int, min_match: int, factor: float
 ) -> None:
-    proposer = SuffixProposer(min_match, factor)
+    proposer = Lookup(min_match, factor)
     growing: list[int] = []
     for cut in sorted({min(cut, len(tokens)) for cut in cuts} | {len(tokens)}):
         growing.extend(tokens[len(growing) : cut])
@@ -117,7 +118,7 @@ def test_draft_and_confidence_are_what_a_search_finds_however_the_text_arrives(
 
 @given(tokens=texts, window=st.integers(1, 12))
 def test_draft_really_followed_an_end_of_the_text(tokens: list[int], window: int) -> None:
-    found = draft(SuffixProposer(1, 100.0), tokens, window)
+    found = draft(Lookup(1, 100.0), tokens, window)
     match = min(searched_match(tokens), 4)  # of the last places only, so not always the longest
     assert len(found.tokens) == (window if match else 0)
     assert not match or really_followed(tokens, match, found.tokens)
@@ -125,48 +126,48 @@ def test_draft_really_followed_an_end_of_the_text(tokens: list[int], window: int
 
 def test_match_length_decides_how_far_to_draft() -> None:
     tokens = [1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 2, 3]
-    assert draft(SuffixProposer(), tokens, 8).tokens == (4, 5, 6)
-    assert draft(SuffixProposer(), tokens, 2).tokens == (4, 5)
-    assert draft(SuffixProposer(factor=1.5), tokens, 8).tokens == (4, 5, 6, 7)
-    assert draft(SuffixProposer(factor=0.1), tokens, 8).tokens == (4,)
-    assert draft(SuffixProposer(min_match=4), tokens, 8) == NO_DRAFT
+    assert draft(Lookup(), tokens, 8).tokens == (4, 5, 6)
+    assert draft(Lookup(), tokens, 2).tokens == (4, 5)
+    assert draft(Lookup(factor=1.5), tokens, 8).tokens == (4, 5, 6, 7)
+    assert draft(Lookup(factor=0.1), tokens, 8).tokens == (4,)
+    assert draft(Lookup(min_match=4), tokens, 8) == NO_DRAFT
 
 
 def test_most_frequent_continuation_wins_and_of_equals_the_latest() -> None:
-    assert draft(SuffixProposer(1), [1, 5, 1, 5, 1, 6, 1], 1).tokens == (5,)
-    assert draft(SuffixProposer(1), [1, 5, 1, 6, 1], 1).tokens == (6,)
+    assert draft(Lookup(1), [1, 5, 1, 5, 1, 6, 1], 1).tokens == (5,)
+    assert draft(Lookup(1), [1, 5, 1, 6, 1], 1).tokens == (6,)
 
 
 def test_periodic_text_is_continued_past_its_end() -> None:
     tokens = [1, 2, 3, 1, 2, 3]
-    assert draft(SuffixProposer(factor=9.0), tokens, 8).tokens == (1, 2, 3, 1, 2, 3, 1, 2)
+    assert draft(Lookup(factor=9.0), tokens, 8).tokens == (1, 2, 3, 1, 2, 3, 1, 2)
 
 
 def test_confidence_is_the_share_of_earlier_occurrences_that_went_on_so() -> None:
-    found = draft(SuffixProposer(1, 2.0), [1, 5, 8, 1, 5, 9, 1, 6, 0, 1], 2)
+    found = draft(Lookup(1, 2.0), [1, 5, 8, 1, 5, 9, 1, 6, 0, 1], 2)
     assert found.tokens == (5, 9)
     assert found.confidence == pytest.approx((2 / (3 + 3 / 1), 1 / (2 + 3 / 2)))
 
 
 def test_substring_that_first_occurs_on_its_own_keeps_the_counts_it_had_in_a_longer_one() -> None:
-    found = draft(SuffixProposer(1), [0, 1, 0, 1, 1], 1)
+    found = draft(Lookup(1), [0, 1, 0, 1, 1], 1)
     assert found.tokens == (1,)
     assert found.confidence == pytest.approx((1 / (2 + 3 / 1),))
 
 
 @given(tokens=texts)
 def test_confidence_stays_a_probability_however_often_it_occurred(tokens: list[int]) -> None:
-    found = draft(SuffixProposer(1, 100.0), tokens, 12)
+    found = draft(Lookup(1, 100.0), tokens, 12)
     assert all(0 < share <= 1 for share in found.confidence)
 
 
 @pytest.mark.parametrize("tokens", [[], [1], [1, 2], [1, 2, 3, 4, 5]])
 def test_text_without_repetition_gives_no_draft(tokens: list[int]) -> None:
-    assert draft(SuffixProposer(1), tokens, 8) == NO_DRAFT
+    assert draft(Lookup(1), tokens, 8) == NO_DRAFT
 
 
 def test_window_of_zero_gives_no_draft_and_misses_nothing() -> None:
-    proposer, tokens = SuffixProposer(), [1, 2, 3, 1, 2]
+    proposer, tokens = Lookup(), [1, 2, 3, 1, 2]
     assert draft(proposer, tokens, 0) == NO_DRAFT
     tokens.extend([4, 1, 2])
     assert draft(proposer, tokens, 2).tokens == (4, 1)
@@ -176,28 +177,28 @@ def test_window_of_zero_gives_no_draft_and_misses_nothing() -> None:
 def test_next_turn_drafts_as_if_its_slot_were_new(
     old: list[int], new: list[int], n_kept: int
 ) -> None:
-    proposer = SuffixProposer()
+    proposer = Lookup()
     draft(proposer, old, 4)
     proposer.finish(0, old)
     turn = [*old[:n_kept], *new]
     proposer.open(0, turn, n_kept)
-    assert draft(proposer, turn, 4) == draft(SuffixProposer(), turn, 4)
+    assert draft(proposer, turn, 4) == draft(Lookup(), turn, 4)
 
 
 @given(tokens=counted_texts, keep=st.integers(0, 9), discard=st.integers(1, 9))
 def test_shifted_text_drafts_as_if_it_had_always_been_so(
     tokens: list[int], keep: int, discard: int
 ) -> None:
-    proposer = SuffixProposer()
+    proposer = Lookup()
     draft(proposer, tokens, 4)
     del tokens[keep : keep + discard]
     proposer.cut(0, keep, discard)
-    assert draft(proposer, tokens, 4) == draft(SuffixProposer(), tokens, 4)
+    assert draft(proposer, tokens, 4) == draft(Lookup(), tokens, 4)
 
 
 def test_cost_of_a_call_does_not_grow_with_the_context() -> None:
     def cost(n_tokens: int) -> int:
-        proposer, tokens = SuffixProposer(), [i * i % 97 for i in range(n_tokens)]
+        proposer, tokens = Lookup(), [i * i % 97 for i in range(n_tokens)]
         draft(proposer, tokens, 8)
         tokens.append(tokens[-97])
         return n_lines(lambda: draft(proposer, tokens, 8))
@@ -205,42 +206,130 @@ def test_cost_of_a_call_does_not_grow_with_the_context() -> None:
     assert cost(32_000) < 1.5 * cost(2_000)
 
 
+# -- slots -----------------------------------------------------------------------------------------
+
+
+def test_batch_answers_in_order_and_keeps_sequences_apart() -> None:
+    asks = [Ask(4, [1, 2, 3, 1, 2], 1), Ask(2, [1, 2], 1), Ask(7, [1, 2, 9, 1, 2], 1)]
+    proposer = Lookup()
+    for _ in range(2):
+        assert [answer.tokens for answer in proposer.draft(asks)] == [(3,), (), (9,)]
+
+
+def test_a_next_turn_reads_only_what_is_new() -> None:
+    proposer, text = Lookup(), list(range(3_000))
+    proposer.meanwhile(Ask(0, text, 0), ())
+    proposer.finish(0, text)
+    turn = [*text, 7, 8]
+    proposer.open(0, turn, len(text))
+    with mock.patch.object(index.Index, "feed") as feed:
+        proposer.meanwhile(Ask(0, turn, 0), ())
+    feed.assert_called_once_with([7, 8])
+
+
+def test_oldest_ended_texts_go_when_they_are_too_many() -> None:
+    proposer = Lookup()
+    for slot in range(3):
+        proposer.meanwhile(Ask(slot, [1, 2, 3], 0), ())
+    with mock.patch.object(lookup, "MAX_KEPT", 6):
+        for slot in (1, 0, 2):
+            proposer.finish(slot, [1, 2, 3])
+    with mock.patch.object(index.Index, "feed") as feed:
+        for slot in range(3):
+            proposer.open(slot, [1, 2, 3], 3)
+            proposer.meanwhile(Ask(slot, [1, 2, 3], 0), ())
+    assert feed.call_count == 1  # the text of the slot that ended first is read again
+
+
+# -- beside a pass ---------------------------------------------------------------------------------
+
+TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]
+
+
+@given(texts, st.integers(1, 3), texts, st.integers(0, 8), st.integers(0, 2))
+def test_whatever_comes_the_same_is_drafted_as_without_looking_beside_the_pass(
+    base: list[int], n_times: int, rest: list[int], window: int, other: int
+) -> None:
+    text = base[:20] * n_times + rest[:20]
+    guess = list(draft(Lookup(), text, 8).tokens)
+    held = draft(Lookup(), [*text, *guess], 1).tokens
+    for came in ([*guess, *held], [*guess, other], [*guess[:1], other], [other]):
+        proposer, now = Lookup(), text + came
+        proposer.meanwhile(Ask(0, list(text), 8), guess)
+        assert draft(proposer, now, window) == draft(Lookup(), now, window)
+
+
+def test_a_text_that_went_as_foreseen_is_not_searched() -> None:
+    proposer = Lookup()
+    proposer.meanwhile(Ask(0, list(TEXT), 8), [4, 5])
+    with (
+        mock.patch.object(index.Index, "match", None),
+        mock.patch.object(index.Index, "feed", None),
+    ):
+        assert draft(proposer, [*TEXT, 4, 5, 6], 3).tokens == (7, 8, 9)
+
+
+@pytest.mark.parametrize("came", [[4, 5, 1], [4, 6], [5], [4], [4, 5, 6, 7]])
+def test_a_text_that_went_another_way_is_looked_into_anew(came: list[int]) -> None:
+    proposer, now = Lookup(), [*TEXT, *came]
+    proposer.meanwhile(Ask(0, list(TEXT), 8), [4, 5])
+    assert draft(proposer, now, 3) == draft(Lookup(), now, 3)
+
+
+@given(text=texts, guess=texts, n_held=st.integers(0, 60), rest=texts, other=texts)
+def test_a_draft_that_nobody_heard_the_end_of_is_not_the_next_text(
+    text: list[int], guess: list[int], n_held: int, rest: list[int], other: list[int]
+) -> None:
+    proposer = Lookup()
+    proposer.meanwhile(Ask(0, text, 8), guess)
+    said = [*text, *guess[:n_held], *rest]
+    assert draft(proposer, said, 4) == draft(Lookup(), said, 4)
+    proposer.meanwhile(Ask(0, said, 8), guess)
+    proposer.finish(0, said)
+    turn = [*said, *other]
+    proposer.open(0, turn, len(said))
+    assert draft(proposer, turn, 4) == draft(Lookup(), turn, 4)
+
+
+# -- past texts ------------------------------------------------------------------------------------
+
+
 def test_past_texts_are_not_remembered_unless_asked_for() -> None:
-    proposer = SuffixProposer()
+    proposer = Lookup()
     proposer.finish(0, [1, 2, 3, 4, 5])
     assert draft(proposer, [9, 1, 2, 3], 4) == NO_DRAFT
 
 
 def test_past_text_is_drafted_from_up_to_its_end() -> None:
-    proposer = SuffixProposer(remember_tokens=100)
+    proposer = Lookup(remember_tokens=100)
     proposer.finish(0, [1, 2, 3, 4, 5])
     assert draft(proposer, [9, 1, 2, 3], 4).tokens == (4, 5)
     assert draft(proposer, [9, 1, 2, 3, 4, 5], 4) == NO_DRAFT
 
 
 def test_closing_forgets_the_past_texts() -> None:
-    proposer = SuffixProposer(remember_tokens=100)
+    proposer = Lookup(remember_tokens=100)
     proposer.finish(0, [1, 2, 3])
     proposer.close()
     assert draft(proposer, [1, 2], 1) == NO_DRAFT
 
 
 def test_draft_never_crosses_from_one_past_text_into_the_next() -> None:
-    proposer = SuffixProposer(remember_tokens=100)
+    proposer = Lookup(remember_tokens=100)
     proposer.finish(0, [1, 2, 3])
     proposer.finish(0, [4, 5, 6])
     assert draft(proposer, [9, 1, 2], 8).tokens == (3,)
 
 
 def test_longer_match_wins_and_of_equals_the_own_text() -> None:
-    proposer = SuffixProposer(remember_tokens=100)
+    proposer = Lookup(remember_tokens=100)
     proposer.finish(0, [1, 2, 3, 7])
     assert draft(proposer, [2, 3, 8, 1, 2, 3], 1, seq_id=1).tokens == (7,)
     assert draft(proposer, [1, 2, 3, 8, 1, 2, 3], 1, seq_id=2).tokens == (8,)
 
 
 def test_a_text_that_repeats_itself_is_drafted_beyond_the_end_of_a_past_one() -> None:
-    proposer = SuffixProposer(remember_tokens=100)
+    proposer = Lookup(remember_tokens=100)
     proposer.finish(0, [9, *[1, 2] * 6])
     found = draft(proposer, [9, *[1, 2] * 5], 8, seq_id=1)
     assert found.tokens == (1, 2) * 4
@@ -250,7 +339,7 @@ def test_a_text_that_repeats_itself_is_drafted_beyond_the_end_of_a_past_one() ->
 
 
 def test_where_a_past_text_says_otherwise_it_is_believed_to_its_end() -> None:
-    proposer = SuffixProposer(remember_tokens=100)
+    proposer = Lookup(remember_tokens=100)
     proposer.finish(0, [9, 1, 2, 3, 7])
     assert draft(proposer, [1, 2, 3, 8, 9, 1, 2, 3], 4, seq_id=1).tokens == (7,)
 
@@ -260,13 +349,13 @@ def test_where_a_text_has_said_it_at_length_a_past_one_must_share_twice_as_much(
     n_more: int, wanted: int
 ) -> None:
     said, before = list(range(100, 116)), list(range(200, 200 + n_more))
-    proposer = SuffixProposer(remember_tokens=200)
+    proposer = Lookup(remember_tokens=200)
     proposer.finish(0, [*before, *said, 7])
     assert draft(proposer, [*said, 8, *before, *said], 1, seq_id=1).tokens == (wanted,)
 
 
 def test_oldest_past_texts_are_dropped_first() -> None:
-    proposer = SuffixProposer(remember_tokens=12)
+    proposer = Lookup(remember_tokens=12)
     for base in (10, 20, 30):
         proposer.finish(0, range(base, base + 5))
     kept = [draft(proposer, [base, base + 1], 1, seq_id=base).tokens for base in (10, 20, 30)]
@@ -274,7 +363,7 @@ def test_oldest_past_texts_are_dropped_first() -> None:
 
 
 def test_past_text_longer_than_the_bound_is_remembered_by_its_end() -> None:
-    proposer = SuffixProposer(remember_tokens=10)
+    proposer = Lookup(remember_tokens=10)
     proposer.finish(0, range(100))
     assert draft(proposer, [96, 97], 1, seq_id=1).tokens == (98,)
     assert draft(proposer, [90, 91], 1, seq_id=2) == NO_DRAFT
@@ -288,7 +377,7 @@ def test_past_text_longer_than_the_bound_is_remembered_by_its_end() -> None:
 def test_text_read_while_the_past_grows_drafts_as_if_read_afterwards(
     tokens: list[int], past: list[tuple[int, list[int]]], bound: int
 ) -> None:
-    proposer = SuffixProposer(1, 4.0, remember_tokens=bound)
+    proposer = Lookup(1, 4.0, remember_tokens=bound)
     growing: list[int] = []
     for cut, text in sorted(past):
         growing.extend(tokens[len(growing) : cut])
@@ -305,7 +394,7 @@ def test_text_read_while_the_past_grows_drafts_as_if_read_afterwards(
 def test_draft_follows_the_longest_suffix_in_own_or_past_texts(
     tokens: list[int], past: list[list[int]]
 ) -> None:
-    proposer = SuffixProposer(1, 100.0, remember_tokens=1_000)
+    proposer = Lookup(1, 100.0, remember_tokens=1_000)
     for text in past:
         proposer.finish(1, text)
     found = draft(proposer, tokens, 4).tokens
@@ -326,7 +415,7 @@ def occurs(text: list[int], part: list[int]) -> bool:
 
 def test_past_texts_cost_the_same_for_a_long_prompt_as_for_a_short_one() -> None:
     def cost(n_tokens: int, remember_tokens: int) -> int:
-        proposer = SuffixProposer(remember_tokens=remember_tokens)
+        proposer = Lookup(remember_tokens=remember_tokens)
         proposer.finish(1, [1, 2, 3])
         tokens = [*range(10, n_tokens), 1, 2]
         first = n_lines(lambda: draft(proposer, tokens, 1))
@@ -343,4 +432,4 @@ def test_settings_that_make_no_sense_are_refused(
     min_match: int, factor: float, remember_tokens: int
 ) -> None:
     with pytest.raises(BadRequest, match="min_match"):
-        SuffixProposer(min_match, factor, remember_tokens)
+        Lookup(min_match, factor, remember_tokens)

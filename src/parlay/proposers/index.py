@@ -1,6 +1,7 @@
-"""Where the last few tokens of a text occurred before: an index that reads millions a second.
+"""Where the end of a text occurred before, and what is likely to follow it now: an index that reads
+millions of tokens a second.
 
-Knows tokens and positions; knows nothing of drafts, slots or other texts.
+Knows tokens and positions; knows nothing of drafts, slots or whose texts they are.
 
 Every run of `size` tokens has a bucket by its hash. A bucket knows where such a run ended last, and
 every end knows the one before it in its bucket: a stack, so that what was read last can be taken
@@ -12,9 +13,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+
+from parlay.decoding.span import common_prefix
 
 SEPARATOR = -1  # stands between texts: no token, so no match crosses it
 _MAX_SIZE = 16
@@ -27,9 +32,12 @@ _SINGLY = 24  # so many tokens are read one by one in the time numpy needs to be
 _MAX_SEEN = 16  # earlier places looked at, the latest first: the time of a look is bounded
 MAX_MATCH = 64  # tokens compared: a longer match says no more
 _MORE = 2048  # tokens: as many as most answers have
+# Weight of doubt in a confidence, and its size on Qwen2 tokens of code, prose and JSON: 0.25, 0.37,
+# 0.49, 0.56 of the tokens proved right that had followed a match of 1, 2, 3, 4 tokens once of once.
+_DOUBT = 3.0
 
 
-class Occurrences:
+class Index:
     """One text (or several, apart), and where runs of the given sizes ended in it.
 
     Memory: 4 bytes per token, and 12 to 20 more per token and size it has room for.
@@ -70,8 +78,8 @@ class Occurrences:
 
     def match(self) -> tuple[int, list[int]]:
         """Length of the longest end of the text that occurred before, and where, latest first."""
-        end = len(self.text)
-        if not self._begun(end):
+        end, shortest = len(self.text), self._runs[-1]
+        if shortest.size >= end or not shortest.earlier[end]:  # else no longer one was, either
             return 0, []
         tail = self.text[max(0, end - MAX_MATCH) :]
         for runs in self._runs:
@@ -80,31 +88,6 @@ class Occurrences:
                 if found[1]:
                     return found
         return 0, []
-
-    def _begun(self, end: int) -> bool:
-        """Whether the shortest run was there before: else no longer one was, either."""
-        shortest = self._runs[-1]
-        return shortest.size < end and shortest.earlier[end] > 0
-
-    def latest(self) -> tuple[int, int] | None:
-        """Size and earlier end of the longest run that also ends the text; of equals the latest."""
-        n = len(self.text)
-        if not self._begun(n):
-            return None
-        for runs in self._runs:
-            if runs.size < n and runs.earlier[n]:
-                end = self._latest_in(runs, n)
-                if end:
-                    return runs.size, end
-        return None
-
-    def _latest_in(self, runs: _Runs, n: int) -> int:
-        wanted, end = self.text[n - runs.size : n], runs.earlier[n]
-        for _ in range(_MAX_SEEN):  # as a rule the first: others share a bucket by chance
-            if not end or self.text[end - runs.size : end] == wanted:
-                return end
-            end = runs.earlier[end]
-        return 0
 
     def match_of(self, tail: array[int]) -> tuple[int, list[int]]:
         """The same for the end of another text."""
@@ -172,6 +155,85 @@ class Occurrences:
         self._room = n
         if len(self.text):
             self._add_all(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Where the end of a text occurred earlier."""
+
+    text: array[int]
+    length: int  # tokens that match
+    ends: Sequence[int]  # of the places, the latest first
+
+    def follow(self, n_tokens: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """The likely tokens after a match, and how likely each is given those before it: what most
+        of the places went on with that did so until then."""
+        tokens: list[int] = []
+        confidence: list[float] = []
+        ends = self.ends
+        while len(ends) > 1 and len(tokens) < n_tokens:
+            n, length = len(ends), self.length + len(tokens)
+            alike = self._alike(ends, tokens, n_tokens - len(tokens))
+            if alike:
+                confidence += [_confidence(n, n, length + i) for i in range(len(alike))]
+                tokens += alike
+                continue
+            nexts = [self._after(end, tokens) for end in ends]
+            known = [token for token in dict.fromkeys(nexts) if token != SEPARATOR]
+            if not known:
+                break
+            likely = max(known, key=nexts.count)  # of equals the latest: it comes first
+            ends = [end for end, token in zip(ends, nexts, strict=True) if token == likely]
+            confidence.append(_confidence(len(ends), n, length))
+            tokens.append(likely)
+        if len(ends) == 1:
+            self._copy(ends[0], tokens, n_tokens)
+            confidence += _alone(self.length + len(confidence), len(tokens) - len(confidence))
+        return tuple(tokens), tuple(confidence)
+
+    def _alike(self, ends: Sequence[int], tokens: Sequence[int], most: int) -> list[int]:
+        """What all these places went on with after what is drafted: there is nothing to choose."""
+        text, n, latest = self.text, len(tokens), ends[0] + len(tokens)
+        if latest + most > len(text):  # past the text comes the draft
+            text = text + array("i", tokens)
+        first = text[latest : latest + most]
+        for end in ends[1:]:
+            other = text[end + n : end + n + len(first)]
+            if other != first:
+                first = first[: common_prefix(first, other)]
+        if SEPARATOR in first:
+            first = first[: first.index(SEPARATOR)]
+        return first.tolist()
+
+    def _after(self, end: int, tokens: Sequence[int]) -> int:
+        """The token after an earlier place and what is drafted; past the text comes the draft."""
+        at, n = end + len(tokens), len(self.text)
+        return self.text[at] if at < n else tokens[at - n]
+
+    def _copy(self, end: int, tokens: list[int], n_tokens: int) -> None:
+        """Go on from the only place there is; past the text, go on copying the draft itself."""
+        period = len(self.text) - end
+        found = self.text[end + len(tokens) : end + n_tokens].tolist()
+        if SEPARATOR in found:
+            tokens += found[: found.index(SEPARATOR)]
+            return
+        tokens += found
+        while len(tokens) < n_tokens:
+            tokens.append(tokens[-period])
+
+
+def _confidence(n_so: int, n_seen: int, length: int) -> float:
+    """The share of earlier occurrences that went on so, with a doubt that fades as matches grow.
+
+    Once of once after a match of m tokens gives m / (m + 3).
+    """
+    return n_so / (n_seen + _DOUBT / length)
+
+
+@cache
+def _alone(length: int, n: int) -> tuple[float, ...]:
+    """The confidences of n tokens where there is one earlier occurrence."""
+    return tuple(_confidence(1, 1, longer) for longer in range(length, length + n))
 
 
 class _Runs:

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlay.proposers.occurrences import SEPARATOR, Occurrences
+from parlay.proposers.index import SEPARATOR, Index, Match
 from tests.calls import python_calls
 
 texts = st.lists(st.integers(0, 2), max_size=120)
 SIZES = (2, 4, 8)
 
 
-def fed(*parts: list[int]) -> Occurrences:
-    index = Occurrences(SIZES)
+def fed(*parts: list[int]) -> Index:
+    index = Index(SIZES)
     for part in parts:
         index.feed(part)
     return index
@@ -39,7 +39,6 @@ def test_text_in_pieces_is_indexed_as_in_one(tokens: list[int], cuts: set[int]) 
     at = [0, *sorted(min(cut, len(tokens)) for cut in cuts), len(tokens)]
     pieces = fed(*(tokens[a:b] for a, b in pairwise(at)))
     assert pieces.match() == whole.match()
-    assert pieces.latest() == whole.latest()
 
 
 @given(tokens=st.lists(st.integers(0, 2), max_size=17))
@@ -70,7 +69,6 @@ def test_cut_text_is_as_if_the_rest_had_never_been_read(
     index.feed(more)
     assert index.text.tolist() == [*tokens[:n], *more]
     assert index.match() == fed([*tokens[:n], *more]).match()
-    assert index.latest() == fed([*tokens[:n], *more]).latest()
 
 
 @given(tokens=texts, other=texts)
@@ -91,7 +89,7 @@ def test_no_match_crosses_from_one_text_into_the_next() -> None:
 
 def test_an_answer_after_a_long_prompt_does_not_read_the_prompt_again() -> None:
     index = fed(list(range(30_000)))
-    with mock.patch.object(Occurrences, "_add_all") as again:
+    with mock.patch.object(Index, "_add_all") as again:
         for token in range(2_000):
             index.feed([token])
     again.assert_not_called()
@@ -108,3 +106,14 @@ def test_a_token_of_an_answer_is_indexed_in_one_call_of_python() -> None:
     index = fed(list(range(100)))
     few = python_calls(lambda: index.feed([1] * 8))[1]
     assert python_calls(lambda: index.feed([1] * 16))[1] - few == 8
+
+
+def test_what_all_places_went_on_with_is_taken_at_once() -> None:
+    """Places that part after many tokens alike take calls by where they part, not by tokens."""
+    alike = list(range(10, 70))
+    text = array("i", [1, *alike, 2, 1, *alike, 3, 1, *alike, 2, 1])
+    ends = [len(alike) * n + n + n + 1 for n in (2, 1, 0)]
+    (tokens, confidence), n_calls = python_calls(lambda: Match(text, 1, ends).follow(62))
+    assert tokens == (*alike, 2, 1)
+    assert confidence[0] == 3 / (3 + 3 / 1) and confidence[60] == 2 / (3 + 3 / 61)
+    assert n_calls < 62 + 30  # one for each confidence
