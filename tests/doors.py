@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -71,6 +71,7 @@ class Told:
 
     text: str
     finish: str  # stop, length or tool_calls
+    n_prompt: int  # tokens; 0 where a stream does not say
     n_generated: int
     body: dict[str, Any]  # of a stream: its last event that has the numbers
     thinking: str = ""
@@ -250,6 +251,7 @@ def _of_chat(body: dict[str, Any]) -> Told:
     return Told(
         message.get("content") or "",
         choice["finish_reason"],
+        body["usage"]["prompt_tokens"],
         body["usage"]["completion_tokens"],
         body,
         message.get("reasoning_content") or "",
@@ -259,13 +261,15 @@ def _of_chat(body: dict[str, Any]) -> Told:
 
 def _of_completion(body: dict[str, Any]) -> Told:
     (choice, *_) = body["choices"]
-    n = body["usage"]["completion_tokens"]
-    return Told(choice["text"], choice["finish_reason"], n, body)
+    used = body["usage"]
+    made = (used["prompt_tokens"], used["completion_tokens"])
+    return Told(choice["text"], choice["finish_reason"], *made, body)
 
 
 def _of_infill(body: dict[str, Any]) -> Told:
     finish = {"limit": "length"}.get(body["stop_type"], "stop")
-    return Told(body["content"], finish, body["tokens_predicted"], body)
+    made = (body["tokens_evaluated"], body["tokens_predicted"])
+    return Told(body["content"], finish, *made, body)
 
 
 def _of_response(body: dict[str, Any]) -> Told:
@@ -276,6 +280,7 @@ def _of_response(body: dict[str, Any]) -> Told:
     return Told(
         "".join(part["text"] for part in parts),
         finish,
+        body["usage"]["input_tokens"],
         body["usage"]["output_tokens"],
         body,
         calls=tuple((call["name"], call["arguments"]) for call in calls),
@@ -288,6 +293,7 @@ def _of_message(body: dict[str, Any]) -> Told:
     return Told(
         "".join(block["text"] for block in blocks if block["type"] == "text"),
         finish,
+        body["usage"]["input_tokens"] + (body["usage"].get("cache_read_input_tokens") or 0),
         body["usage"]["output_tokens"],
         body,
         "".join(block["thinking"] for block in blocks if block["type"] == "thinking"),
@@ -324,20 +330,20 @@ def joined(door: Door, events: Sequence[dict[str, Any]]) -> Told:
     text = "".join(_text_of(door, event) for event in events)
     if door == "responses":
         whole = _of_response(events[-1]["response"])
-        return Told(text, whole.finish, whole.n_generated, whole.body, calls=whole.calls)
+        return replace(whole, text=text, events=tuple(events))
     if door == "infill":
-        n, finish = events[-1]["tokens_predicted"], events[-1]["stop_type"]
-        return Told(text, "length" if finish == "limit" else "stop", n, events[-1])
+        return replace(_of_infill(events[-1]), text=text, events=tuple(events))
     if door == "messages":
         last = next(event for event in reversed(events) if event["type"] == "message_delta")
         finish = {"max_tokens": "length", "tool_use": "tool_calls"}.get(
             last["delta"]["stop_reason"], "stop"
         )
-        return Told(text, finish, last["usage"]["output_tokens"], last, events=tuple(events))
+        n = last["usage"]["output_tokens"]
+        return Told(text, finish, 0, n, last, events=tuple(events))
     told = next(event for event in reversed(events) if "speculation" in event)
     reasons = [c["finish_reason"] for e in events for c in e["choices"] if c.get("finish_reason")]
     n = told["speculation"]["generated"]
-    return Told(text, reasons[-1], n, told, events=tuple(events))
+    return Told(text, reasons[-1], 0, n, told, events=tuple(events))
 
 
 # -- servers -----------------------------------------------------------------------------------
@@ -419,6 +425,12 @@ class ServerProcess(Server):
         """Ask it to end and wait; its exit code."""
         self.signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
+
+    def kill(self) -> None:
+        """All of its processes at once."""
+        for process in (psutil.Process(self.process.pid), *_family(self.process.pid)):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
     def engine(self) -> psutil.Process:
         """The process that computes; killed, it is started anew by the one with the address."""
