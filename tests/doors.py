@@ -58,6 +58,7 @@ PATHS: dict[Door, str] = {
 }
 CHAT_DOORS: tuple[Door, ...] = ("chat", "responses", "messages")
 PARLAY = str(Path(sys.executable).with_name("parlay"))
+VERBS = ("generate", "serve", "bench", "plan", "pull", "doctor", "tune")  # what people type most
 # An answer that goes on until somebody ends it.
 ENDLESS: dict[str, Any] = {"max_tokens": 10**6, "temperature": 0, "context_full": "slide"}
 
@@ -147,14 +148,20 @@ class Server:
             return joined(door, list(stream.events()))
 
     @contextmanager
-    def sending(self, body: Mapping[str, Any], door: Door = "chat") -> Iterator[socket.socket]:
+    def sending(
+        self, body: Mapping[str, Any], door: Door = "chat", receive_buffer: int = 0
+    ) -> Iterator[socket.socket]:
         """A request that was sent by somebody who leaves, however far it is, at the block's end."""
         host, port = self.url.removeprefix("http://").split(":")
         content = json.dumps(body).encode()
         lines = [f"POST {PATHS[door]} HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
         lines += [f"{name}: {value}" for name, value in self.headers.items()]
         head = "\r\n".join([*lines, f"Content-Length: {len(content)}", "", ""])
-        with socket.create_connection((host, int(port)), PATIENCE_S) as made:
+        with socket.socket() as made:
+            if receive_buffer:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            made.settimeout(PATIENCE_S)
+            made.connect((host, int(port)))
             made.sendall(head.encode() + content)
             yield made
 

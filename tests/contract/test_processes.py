@@ -171,6 +171,30 @@ def test_sudden_death_loses_no_line_of_an_answered_request(model: Path, tmp_path
     assert set(answered) <= {line.get("request_id") for line in lines_of(log)}
 
 
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux's tables")
+def test_a_client_that_never_reads_does_not_keep_a_second_sigterm_waiting(
+    model: Path, tmp_path: Path
+) -> None:
+    long = ["a name of many bytes " * 1000]  # in every event: buffers are full soon
+    with doors.server_process(tmp_path, model, model__alias=long, **LONG_DRAIN) as server:
+        body = {"prompt": "hello", "stream": True, **doors.ENDLESS}
+        with server.sending(body, "completions", receive_buffer=4096):
+            doors.until(lambda: unsent(server) > 1 << 16)  # more than it will ever take
+            server.signal(signal.SIGTERM)
+            doors.until(server.takes_nobody)
+            assert server.process.poll() is None
+            server.signal(signal.SIGTERM)
+            server.process.wait(PATIENCE_S)
+
+
+def unsent(server: ServerProcess) -> int:
+    """Bytes in the send queues of established connections of its port."""
+    port = f":{int(server.url.rpartition(':')[2]):04X}"
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]]
+    own = [line for line in lines if line[3] == "01" and line[1].endswith(port)]
+    return sum(int(line[4].split(":")[0], 16) for line in own)
+
+
 def test_sighup_takes_over_what_it_can_and_drops_no_request(model: Path, tmp_path: Path) -> None:
     options = {**LONG_DRAIN, "model__alias": ["old"]}
     with (

@@ -77,14 +77,6 @@ def test_busy_groups_are_brought_up_to_date_in_turn(server: Running) -> None:
     assert seen[-1]["all"] == seen[0]["all"], "the whole is never behind"
 
 
-def test_the_stream_begins_with_the_past_and_goes_on_every_second(server: Running) -> None:
-    wait_for(lambda: viewers(server) == 0)  # of the tests before
-    found = events(server, 4)
-    assert [kind for kind, _ in found] == ["history", "bench", "snapshot", "snapshot"]
-    assert found[2][1]["viewers"] == 1
-    assert 0.5 < found[3][1]["time"] - found[2][1]["time"] < 30
-
-
 def test_fifty_viewers_see_the_same_and_answers_go_on(server: Running) -> None:
     with ThreadPoolExecutor(51) as pool:
         watching = [pool.submit(events, server, 5) for _ in range(50)]
@@ -111,29 +103,6 @@ def test_one_request_can_be_followed_round_by_round(server: Running) -> None:
 def test_an_unknown_request_is_not_found(server: Running) -> None:
     answer = httpx.get(f"{server.url}/live/requests/nothing")
     assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
-
-
-def test_streamed_chunks_tell_origins_on_request_only(server: Running) -> None:
-    def chunks(**options: Any) -> list[dict[str, Any]]:
-        body = {"messages": [{"role": "user", "content": "on on on"}], "max_tokens": 30}
-        body |= {"temperature": 0, "stream": True, "speculation": {"draft": "suffix", "window": 4}}
-        text = httpx.post(f"{server.url}/v1/chat/completions", json=body | options).text
-        lines = [line[6:] for line in text.splitlines() if line.startswith("data: {")]
-        return [json.loads(line) for line in lines]
-
-    silent = [c for chunk in chunks() for c in chunk["choices"]]
-    assert not any("origins" in choice for choice in silent)
-    told = chunks(stream_options={"include_origins": True})
-    choices = [c for chunk in told for c in chunk["choices"]]
-    tokens = [token for choice in choices for token in choice.get("origins", [])]
-    text = "".join(choice["delta"].get("content", "") for choice in choices)
-    assert "".join(token["text"] for token in tokens) == text
-    numbers = told[-1]["speculation"]
-    accepted = [token for token in tokens if token["origin"] == "accepted"]
-    assert len(tokens) == numbers["generated"] and len(accepted) == numbers["accepted"]
-    assert {token["proposer"] for token in accepted} <= {"suffix"}
-    times = [token["at_ms"] for token in tokens]
-    assert times == sorted(times) and times[0] > 0
 
 
 # -- prices and the quick A/B ------------------------------------------------------------------
