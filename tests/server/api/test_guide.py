@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from parlay.decoding.mask import members
+from parlay.decoding.masks import members
 from parlay.engine.structured.grammar import Grammars
 from parlay.engine.structured.guide import Guide, Rules
 from parlay.errors import BadRequest

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from parlay.engine.structured.grammar import bounded
+from parlay.engine.structured.grammar import compact
 from parlay.server.api.quoted_grammar import QuotedGrammar
 from parlay.server.api.schema_place import moved
 from parlay.server.api.tool_formats import PYTHON_TAG, ToolFormat
@@ -161,7 +161,7 @@ class CallGrammar:
         return " | ".join(self._rule("call", make(function)) for function in self.functions)
 
     def _json(self, schema: dict[str, Any]) -> str:
-        return self._rule("json", f"%json {json.dumps(bounded(schema))}")
+        return self._rule("json", f"%json {json.dumps(compact(schema))}")
 
     def _until(self, mark: str) -> str:
         """Any text up to a mark, the mark included; one that is a token ends it by itself."""
