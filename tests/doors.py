@@ -540,6 +540,7 @@ def command(
 def run_words(model: Path, prompt: str, *more: object, max_tokens: int = 16) -> list[object]:
     """The words that make `parlay` answer one prompt and end."""
     words = ["generate", prompt, "--model", model, "--max-tokens", max_tokens, "--mode", "exact"]
+    words += ["--temperature", 0]
     return [*words, "--threads", 1, "--context-size", 512, *more]
 
 

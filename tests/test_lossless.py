@@ -91,7 +91,9 @@ def test_as_one_of_four_every_proposer_gives_the_text_of_plain_decoding(
     for i in range(HALF, N_PROMPTS, 4):
         # Each of the four has its own: they share the passes all the same.
         streams = [
-            parlay.stream(TEXTS[j], max_tokens=N_TOKENS, draft=order[j][0], window=order[j][1])
+            parlay.stream(
+                TEXTS[j], temperature=0, max_tokens=N_TOKENS, draft=order[j][0], window=order[j][1]
+            )
             for j in range(i, i + 4)
         ]
         for j, answer in zip(range(i, i + 4), [stream.answer for stream in streams], strict=True):

@@ -213,7 +213,7 @@ class Hearing:
 
 def decode_plainly(parlay: Parlay, n_tokens: int, n_prompts: int) -> list[Answer]:
     return [
-        parlay.generate(prompt, raw=True, max_tokens=n_tokens, draft="none")
+        parlay.generate(prompt, raw=True, temperature=0, max_tokens=n_tokens, draft="none")
         for prompt in PROMPTS[:n_prompts]
     ]
 
@@ -232,7 +232,12 @@ def measure(parlay: Parlay, share: float, window: int | None, plain: Sequence[An
             scripted.play(recorded.n_prompt, recorded.tokens)
             answers.append(
                 parlay.generate(
-                    prompt, raw=True, max_tokens=len(recorded.tokens), window=window, draft="model"
+                    prompt,
+                    raw=True,
+                    temperature=0,
+                    max_tokens=len(recorded.tokens),
+                    window=window,
+                    draft="model",
                 )
             )
     finally:

@@ -92,7 +92,7 @@ class Slices:
         asked = self._prompts[i % len(self._prompts)].messages[-1]["content"]
         started, first_s = perf_counter(), 0.0
         stream = self._parlay.stream(
-            [{"role": "user", "content": f"{self._n}. {asked}"}], **self._options
+            [{"role": "user", "content": f"{self._n}. {asked}"}], temperature=0, **self._options
         )
         for n_pieces, _piece in enumerate(stream):
             first_s = first_s if n_pieces else perf_counter() - started

@@ -70,7 +70,9 @@ def measure(
         with Parlay(model, draft="suffix", mode=mode) as parlay:
             seen = Seen()
             parlay.engine.call(lambda: parlay.engine.bets.listeners.append(seen))
-            parlay.generate("Hi.", max_tokens=4, raw=True, draft="none")  # kernels are loaded
+            parlay.generate(
+                "Hi.", temperature=0, max_tokens=4, raw=True, draft="none"
+            )  # kernels are loaded
             said, n_prompt = script(parlay, prompt, n_tokens, n_passage)
             tps, later, rounds = dict[str, float](), dict[str, float](), list[Told]()
 

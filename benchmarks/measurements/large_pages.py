@@ -24,12 +24,17 @@ def main() -> None:
     }
     if not loaded["large pages"].engine.model.in_large_pages:
         raise SystemExit("this system gives no large pages, or has no room for a copy")
-    texts = {name: p.generate(PROMPT, max_tokens=args.tokens).text for name, p in loaded.items()}
+    texts = {
+        name: p.generate(PROMPT, temperature=0, max_tokens=args.tokens).text
+        for name, p in loaded.items()
+    }
     speeds: dict[str, list[float]] = {"large pages": [], "mapped": []}
     for pair in range(args.pairs):
         names = list(loaded) if pair % 2 else list(loaded)[::-1]
         speed = {
-            name: loaded[name].generate(PROMPT, max_tokens=args.tokens).tokens_per_second
+            name: loaded[name]
+            .generate(PROMPT, temperature=0, max_tokens=args.tokens)
+            .tokens_per_second
             for name in names
         }
         for name, figures in speeds.items():

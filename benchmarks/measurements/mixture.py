@@ -87,11 +87,13 @@ def speed(path: Path, n_cpu_moe: int, n_tokens: int, n_prompts: int) -> Speed:
         mode="faithful",
         measure_again=True,
     ) as parlay:
-        parlay.generate(PROMPTS[0], raw=True, max_tokens=n_tokens)  # warm
+        parlay.generate(PROMPTS[0], raw=True, temperature=0, max_tokens=n_tokens)  # warm
         for i, prompt in enumerate(PROMPTS[:n_prompts]):
             order = ("none", "suffix") if i % 2 else ("suffix", "none")
             made = {
-                draft: parlay.generate(prompt, raw=True, max_tokens=n_tokens, draft=draft)
+                draft: parlay.generate(
+                    prompt, raw=True, temperature=0, max_tokens=n_tokens, draft=draft
+                )
                 for draft in order
             }
             for draft, answer in made.items():

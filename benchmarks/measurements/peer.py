@@ -68,7 +68,9 @@ def own(parlay: Parlay, draft: str | None, window: int | None) -> Ask:
     """A subject on the resident models: a window, none (0), or the controller's choice (None)."""
 
     def ask(prompt: Prompt, n: int) -> dict[str, Any]:
-        parlay.generate("Hi.", max_tokens=1, raw=True)  # another text, so that nothing is reused
+        parlay.generate(
+            "Hi.", temperature=0, max_tokens=1, raw=True
+        )  # another text, so that nothing is reused
         busy = [c.busy_s for c in contexts(parlay)]
         stream = parlay._start(
             list(prompt.messages), whole=True, max_tokens=n, draft=draft, window=window

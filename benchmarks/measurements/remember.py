@@ -42,11 +42,13 @@ def main() -> None:
         both = (without, remembering)
         for prompt in prompts:
             for parlay in both:
-                parlay.generate(list(prompt.messages), max_tokens=args.tokens)
+                parlay.generate(list(prompt.messages), temperature=0, max_tokens=args.tokens)
         n_same = 0
         for i, prompt in enumerate(prompts):
             order = both if i % 2 else both[::-1]  # so that drift hits both alike
-            found = {p: p.generate(changed(prompt), max_tokens=args.tokens) for p in order}
+            found = {
+                p: p.generate(changed(prompt), temperature=0, max_tokens=args.tokens) for p in order
+            }
             plain, helped = (found[p] for p in both)
             both_speeds = (helped.tokens_per_second, plain.tokens_per_second)
             speeds[prompt.category].append(both_speeds)

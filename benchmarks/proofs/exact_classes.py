@@ -45,7 +45,7 @@ Messages = list[dict[str, Any]]
 Options = dict[str, Any]
 Kind = tuple[str, str, str, str]  # arm, company, turn, way
 WAYS: dict[str, Options] = {
-    GREEDY: {},
+    GREEDY: {"temperature": 0.0},
     DRAWN: {"temperature": 0.8, "top_p": 0.95, "seed": 11},
 }
 NEXT = {"role": "user", "content": "Say that again in one short sentence."}
@@ -314,9 +314,9 @@ def chosen_class(args: argparse.Namespace) -> str:
 # -- the speed ------------------------------------------------------------------------------------
 
 MODES: dict[str, Options] = {
-    "exact": {"mode": "exact"},
-    "faithful": {"mode": "faithful"},
-    "plain": {"mode": "faithful", "draft": "none"},
+    "exact": {"mode": "exact", "temperature": 0.0},
+    "faithful": {"mode": "faithful", "temperature": 0.0},
+    "plain": {"mode": "faithful", "draft": "none", "temperature": 0.0},
 }
 
 

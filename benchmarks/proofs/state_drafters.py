@@ -65,7 +65,7 @@ def _ours(args: argparse.Namespace, target: Path) -> list[dict[str, Any]]:
     ) as parlay:
         for prompt in prompts:
             tokens = parlay.tokens(prompt.messages)
-            answer = parlay.generate(prompt.messages, max_tokens=args.tokens)
+            answer = parlay.generate(prompt.messages, temperature=0, max_tokens=args.tokens)
             counts = answer.speculation
             found.append(
                 {

@@ -88,7 +88,6 @@ class Speculation(Struct, frozen=True, omit_defaults=True):
     window: int | None = None
     policy: str | None = None  # speculate, plain, auto, or a route's name
     mode: Mode | None = None
-    verification: Literal["coupled", "rejection"] = "coupled"
 
 
 class Ask(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -305,18 +304,16 @@ class Token(Struct, frozen=True, array_like=True):
     piece: str
 
 
-class Backend(Protocol):
-    """Whoever answers: an engine in this process or in another, or a remote server.
-
-    What a backend cannot do raises `BadRequest` or a failure with status 501, by its name.
-    """
+class Answerer(Protocol):
+    """What doors need of whoever answers."""
 
     @property
     def facts(self) -> Facts:
         """Of its model, once it is ready."""
 
-    def answer(self, ask: Ask) -> AsyncGenerator[Sequence[Reply], None]:
-        """The stream of one request, in batches; `aclose` takes the request back."""
+    def answer(self, ask: Ask, *, whole: bool = False) -> AsyncGenerator[Sequence[Reply], None]:
+        """The stream of one request, in batches; `aclose` takes the request back. `whole`: nothing
+        goes to the client before the end, so until then it may be begun anew."""
 
     async def render(self, ask: Ask) -> str:
         """A conversation as the model reads it."""
@@ -330,6 +327,13 @@ class Backend(Protocol):
         """Pieces are empty unless wanted."""
 
     async def detokenize(self, tokens: Sequence[int]) -> str: ...
+
+
+class Backend(Answerer, Protocol):
+    """Whoever answers: an engine in this process or in another, or a remote server.
+
+    What a backend cannot do raises `BadRequest` or a failure with status 501, by its name.
+    """
 
     async def save_slot(self, slot: int, name: str, owner: str) -> dict[str, Any]: ...
 

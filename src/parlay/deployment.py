@@ -241,7 +241,8 @@ class ServerSection(Section):
     max_prompt_tokens: int | None = Field(None, ge=1)  # absent: what the context holds
     max_answer_tokens: int | None = Field(None, ge=1)
     max_n: int = Field(8, ge=1, le=128)
-    default_temperature: float = Field(0.8, ge=0, le=100)  # for requests that name none
+    # For requests that name none; absent: what the model's file recommends, else 0.8.
+    default_temperature: float | None = Field(None, ge=0, le=100)
     slot_save_path: str | None = None  # a folder; absent: slots are not saved
     slot_save_mb: int = Field(16384, ge=1)  # what may lie there
     share_prompt_cache: bool = False  # among holders of different keys

@@ -7,44 +7,48 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from parlay.chat.model_text import Template, Vocabulary
-from parlay.decoding.constraint import Constraint
-from parlay.decoding.reasoning import OPEN
+from parlay.ask import Accepted, Ask, Form, Pieces, Samplers, Speculation, ToolFunction
+from parlay.chat.deltas import Said
+from parlay.chat.model_text import Template
+from parlay.chat.parser import AnswerParser, RawText
+from parlay.chat.prompter import Prompter
 from parlay.engine.answer import Answer
-from parlay.engine.answer_settings import options_of
+from parlay.engine.answer_settings import AnswerSettings, options_of
 from parlay.engine.engine import Engine
-from parlay.engine.request import Mode, Request
 from parlay.engine.sequence import Piece, Sequence
 from parlay.engine.start import FREE_PROPOSERS
 from parlay.engine.startup.load_settings import LoadSettings, by_keywords
-from parlay.engine.structured.grammar import Grammars
-from parlay.engine.structured.guide import Guide, Rules
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.option_types import check_option, texts
 from parlay.pairing.heads import find_head
 from parlay.pairing.records import find_drafter
+from parlay.routing import parse_draft
 
 Message = Mapping[str, Any]
 
 log = logging.getLogger("parlay")
 chosen = logging.getLogger("parlay.chosen")
-_THINK_TOKENS = 8  # the mark that opens the thinking, should it be no token of its own
 
 
 class Stream:
     """Pieces of an answer as they come; `answer` once they have all come."""
 
-    def __init__(self, mode: Mode, whole: bool) -> None:
-        """`whole`: nobody looks before the end, so nobody is woken: on a CPU whose cores all
-        compute, each wake-up takes one of them away from the pass."""
-        self._mode = mode
+    def __init__(
+        self, accepted: Accepted, parser: Callable[[], AnswerParser | RawText], whole: bool
+    ) -> None:
+        """`parser`: makes one of the answer's text. `whole`: nobody looks before the end, so nobody
+        is woken: on a CPU whose cores all compute, each wake-up takes one of them away from the
+        pass."""
+        self.accepted = accepted
+        self._parser = parser
         self._whole = whole
         self._held: list[Piece] = []
         self._inbox: queue.SimpleQueue[list[Piece]] = queue.SimpleQueue()
@@ -72,7 +76,7 @@ class Stream:
         if seq.error is not None:
             raise seq.error
 
-    @property
+    @cached_property
     def answer(self) -> Answer:
         """The whole answer; waits for it if need be."""
         seq = self.sequence
@@ -80,7 +84,15 @@ class Stream:
         if not seq.retired or not self._inbox.empty():
             for _piece in self:
                 pass
-        return Answer.of(seq, self._pieces, self._mode)
+        told = Answer.of(seq, self._pieces, self.accepted.mode)
+        return replace(told, message=self.message)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """What was said so far as an assistant's message, thinking and calls apart."""
+        texts, said, parser = tuple(piece.text for piece in self._pieces), Said(), self._parser()
+        said.add([*parser.push(Pieces(0, texts, len(texts))), *parser.finish()])
+        return said.message()
 
 
 class Parlay:
@@ -107,9 +119,15 @@ class Parlay:
         path = resolve_model(str(given.target))
         draft = known_draft(path) if given.draft == "auto" else named_draft(given.draft)
         self.engine = Engine(given.engine(path, draft), progress=given.progress)
-        self.template: Template | None = self.engine.model.chat_template()
-        self._vocabulary: Vocabulary = self.engine.model.vocabulary
-        self._grammars = Grammars(self.engine.model.vocabulary)
+        model = self.engine.model
+        self.template: Template | None = model.chat_template()
+        self.prompter = Prompter(
+            model.vocabulary,
+            self.template,
+            mode=self.engine.mode,
+            context_size=self.engine.target.context_size,
+            recommended=model.facts.temperature,
+        )
 
     def generate(self, prompt: str | Seq[Message], **options: Any) -> Answer:
         """The whole answer to a prompt or a conversation. Options as for `stream`."""
@@ -126,70 +144,58 @@ class Parlay:
         """
         return self._start(prompt, whole=False, **options)
 
-    def _expected(self, prediction: str) -> tuple[int, ...]:
-        """The tokens of a prediction, as far as the context holds them."""
-        tokens = self._vocabulary.continuation(prediction) if prediction else []
-        return tuple(tokens[: self.engine.target.context_size])
-
     def _start(self, prompt: str | Seq[Message], *, whole: bool, **options: Any) -> Stream:
-        given, sampling = options_of(options)
-        tokens = self.tokens(prompt, raw=given.raw, tools=given.tools or ())
-        plain = given.raw or self.template is None
-        request = Request(
-            prompt=tuple(tokens),
-            thinking=None if plain else self._opens_thinking(tokens),
-            max_tokens=given.max_tokens,
-            sampling=sampling,
-            stop=texts(given.stop),
-            proposers=None if given.draft is None else parse_draft(given.draft),
-            window=given.window,
-            mode=given.mode,
-            expected=self._expected(given.prediction or ""),
-            context_full=given.context_full,
-            logprobs=given.logprobs,
-        )
-        constraint = self._constraint(given.json_schema, given.grammar, bool(request.thinking))
-        stream = Stream(given.mode or self.engine.mode, whole)
-        stream.sequence = self.engine.submit(replace(request, constraint=constraint), stream._take)
+        given, drawn = options_of(options)
+        ask = self._ask(prompt, given, drawn)
+        made = self.prompter.prepare(ask)
+        told, facts = made.accepted, self.prompter.facts((), 1)
+        parser: Callable[[], AnswerParser | RawText] = RawText
+        if ask.messages is not None:
+            parser = partial(AnswerParser, facts, told.functions, thinking=told.thinking)
+        stream = Stream(told, parser, whole)
+        stream.sequence = self.engine.submit(made.requests[0], stream._take)
         return stream
 
-    def _constraint(
-        self, json_schema: Mapping[str, Any] | None, grammar: str | None, thinking: bool
-    ) -> Constraint | None:
-        """What the answer must keep to; thinking comes before it."""
-        if json_schema is None and grammar is None:
-            return None
-        if json_schema is not None and grammar is not None:
+    def _ask(self, prompt: str | Seq[Message], given: AnswerSettings, drawn: dict[str, Any]) -> Ask:
+        """What is asked for, as every door says it."""
+        if given.json_schema is not None and given.grammar is not None:
             raise BadRequest("give one of json_schema and grammar, not both")
-        made = self._grammars
-        if json_schema is not None:
-            held = made.json_schema(dict(json_schema))
-        else:
-            held = made.gbnf(grammar or "")
-        if not thinking:
-            return made.constraint(held)
-        rules = Rules(self.engine.model.vocabulary, made, frozenset(), afterwards=held)
-        return Guide(rules, thinking=True)
+        form = None
+        if given.json_schema is not None:
+            form = Form(json_schema=dict(given.json_schema))
+        elif given.grammar is not None:
+            form = Form(gbnf=given.grammar)
+        seed = drawn.pop("seed", 0)
+        return Ask(
+            **self._given(prompt, raw=given.raw),
+            tools=tuple(map(_function, given.tools or ())),
+            form=form,
+            samplers=Samplers(**drawn),
+            seed=seed,
+            stop=texts(given.stop),
+            max_tokens=given.max_tokens,
+            logprobs=given.logprobs,
+            prediction=given.prediction or "",
+            context_full=given.context_full,
+            speculation=Speculation(draft=given.draft, window=given.window, mode=given.mode),
+        )
 
-    def _opens_thinking(self, tokens: list[int]) -> bool:
-        """Whether the template's last words let the answer begin inside its thinking."""
-        end = self._vocabulary.detokenize(tokens[-_THINK_TOKENS:])
-        return end.rstrip().endswith(OPEN)
+    def _given(self, prompt: str | Seq[Message], *, raw: bool) -> dict[str, Any]:
+        """A conversation, or a text that goes in as it is."""
+        check_option("prompt", prompt, str | Seq[Message])
+        if isinstance(prompt, str) and (raw or self.template is None):
+            return {"door": "completions", "prompts": (prompt,)}
+        if self.template is None:
+            raise BadRequest("this model has no chat template; give the prompt as one text")
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        return {"door": "chat", "messages": tuple(dict(message) for message in messages)}
 
     def tokens(
         self, prompt: str | Seq[Message], *, raw: bool = False, tools: Seq[Message] = ()
     ) -> list[int]:
         """What the target reads: the prompt through its chat template, or as it is."""
-        check_option("prompt", prompt, str | Seq[Message])
-        vocabulary = self._vocabulary
-        if isinstance(prompt, str) and (raw or self.template is None):
-            return vocabulary.tokenize(prompt)
-        if self.template is None:
-            raise BadRequest("this model has no chat template; give the prompt as one text")
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        tokens = vocabulary.tokenize(self.template.render(messages, tools=tools or None))
-        # Most templates write the beginning-of-text mark themselves; it must not come twice.
-        return tokens[1:] if tokens[:2] == [vocabulary.bos] * 2 else tokens
+        ask = Ask(**self._given(prompt, raw=raw), tools=tuple(map(_function, tools)))
+        return list(self.prompter.prompts(ask)[0].tokens)
 
     def close(self) -> None:
         """Free the models."""
@@ -229,7 +235,10 @@ def named_draft(text: str) -> tuple[str, ...]:
     return tuple(n if n in FREE_PROPOSERS else str(resolve_drafter(n)) for n in names)
 
 
-def parse_draft(text: str) -> tuple[str, ...]:
-    """`none` or names and paths with commas between."""
-    names = tuple(part.strip() for part in text.split(",") if part.strip())
-    return () if names in ((), ("none",)) else names
+def _function(tool: Message) -> ToolFunction:
+    """A tool as OpenAI's clients write it."""
+    known = tool.get("function")
+    if not isinstance(known, Mapping) or not isinstance(known.get("name"), str):
+        raise BadRequest('a tool is {"type": "function", "function": {"name": ..., ...}}')
+    parameters, strict = dict(known.get("parameters") or {}), bool(known.get("strict"))
+    return ToolFunction(known["name"], parameters, known.get("description"), strict=strict)

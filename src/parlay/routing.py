@@ -127,3 +127,9 @@ DEFAULT_RULES: tuple[Rule, ...] = (
 def first_match(rules: Iterable[Rule], facts: RequestFacts) -> Rule:
     """The rule that applies; without any, the request speculates."""
     return next((rule for rule in rules if rule.when.holds(facts)), Rule(name="default"))
+
+
+def parse_draft(text: str) -> tuple[str, ...]:
+    """`none` or names and paths with commas between."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    return () if names in ((), ("none",)) else names

@@ -35,15 +35,18 @@ class Scripted:
     def __init__(self) -> None:
         self.name = "scripted"
         self.figures: Figures | None = None
+        self.said = ""
         self.asked: list[tuple[list[Message], Ways]] = []
 
     def answer(self, messages: Sequence[Message], ways: Ways) -> Iterator[Token]:
         self.asked.append((list(messages), ways))
+        self.said = ""
         if messages[-1]["content"] == "fail":
             raise BadRequest("no room")
         for word in str(messages[-1]["content"]).split():
             if word == "fail":
                 raise BadRequest("gone")
+            self.said += "" if word == "hmm" else f"{word} "
             yield Token(f"{word} ", Origin.ACCEPTED)
         self.figures = Figures(10, 50.0, 20.0, TOLD, 1.5, True)
 
@@ -184,6 +187,12 @@ def test_the_history_is_bounded_and_its_users_alone(
     path.write_bytes(b"\n# 2026\n+a question\n" * 100_000)
     assert history_file().stat().st_size < 1 << 20
     assert newest(path.read_bytes()).startswith(b"\n\n#") or path.read_bytes().startswith(b"\n#")
+
+
+def test_thinking_is_not_sent_back_as_content(session: Session) -> None:
+    """The scripted model thinks when it says hmm."""
+    list(session.say("hmm yes"))
+    assert session.turns[-1] == {"role": "assistant", "content": "yes "}
 
 
 def test_lines_from_a_pipe_are_asked_one_by_one(tiny_llama: Path) -> None:

@@ -24,7 +24,18 @@ PROMPT = "the cat sat on the mat and the cat sat on the mat and"
 TAB, RETURN = 3 + 9, 3 + 13  # ids of single bytes in the tiny vocabulary
 
 # Whether exact text is worth its price is measured where nothing is said.
-SMALL = ("--threads", 1, "--max-tokens", 24, "--context-size", 256, "--mode", "exact")
+SMALL = (
+    "--threads",
+    1,
+    "--max-tokens",
+    24,
+    "--context-size",
+    256,
+    "--mode",
+    "exact",
+    "--temperature",
+    0,
+)
 SHELL = """
 import contextlib, io, json, sys
 from parlay.cli.main import app_main

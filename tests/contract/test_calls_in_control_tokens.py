@@ -13,7 +13,7 @@ from gguf import GGUFWriter, TokenType
 from openai import OpenAI
 
 from tests import doors, tiny_models
-from tests.server.api.test_template_style import CALLS, template
+from tests.chat.test_style import CALLS, template
 
 MARKS = {
     "mistral": ("[TOOL_CALLS]", "[ARGS]"),

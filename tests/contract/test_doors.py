@@ -63,7 +63,7 @@ def test_the_same_conversation_has_the_same_answer_by_every_door(
     assert len({one.text for one in told.values()}) == 1
     assert len({one.n_prompt for one in told.values()}) == 1
     with doors.python(marked_model) as parlay:
-        answer = parlay.generate(TURNS, max_tokens=24)
+        answer = parlay.generate(TURNS, temperature=0, max_tokens=24)
     assert answer.text == told["chat"].text
     assert answer.n_prompt == told["chat"].n_prompt
 

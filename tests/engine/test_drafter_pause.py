@@ -61,19 +61,19 @@ def test_a_drafter_that_does_not_pay_rests_and_comes_back_with_other_answers(
     parlay: Parlay,
 ) -> None:
     watch, engine = resting(parlay), parlay.engine
-    before = parlay.generate("abc def", max_tokens=40, raw=True)
+    before = parlay.generate("abc def", temperature=0, max_tokens=40, raw=True)
     assert before.speculation.n_drafted > 0
     for _ in range(400):
         watch.observe([a_round(fallback=Fallback.UNPROFITABLE)])
     assert watch.paused
     assert engine.bets.absent == {"model": Fallback.UNPROFITABLE}
-    plain = parlay.generate("abc def", max_tokens=40, raw=True)
+    plain = parlay.generate("abc def", temperature=0, max_tokens=40, raw=True)
     assert plain.text == before.text
     assert plain.speculation.n_drafted == 0
     assert plain.speculation.fallbacks[Fallback.UNPROFITABLE] > 0
     for _ in range(8):
         watch.observe([a_round(position=0, fallback=Fallback.UNPROFITABLE)])
-    again = parlay.generate("another text", max_tokens=40, raw=True)
+    again = parlay.generate("another text", temperature=0, max_tokens=40, raw=True)
     assert again.speculation.n_drafted > 0
     assert engine.bets.absent == {}
 
@@ -83,7 +83,7 @@ def test_states_stay_inside_for_requests_that_may_not_draft_by_them(parlay: Parl
     assert capture is not None
 
     def reads(prompt: str, draft: str, n: int = 40) -> bool:
-        answer = parlay.generate(prompt, max_tokens=n, raw=True, draft=draft)
+        answer = parlay.generate(prompt, temperature=0, max_tokens=n, raw=True, draft=draft)
         assert (answer.speculation.n_drafted > 0) == (draft == "model")
         return not capture.paused
 
@@ -91,9 +91,13 @@ def test_states_stay_inside_for_requests_that_may_not_draft_by_them(parlay: Parl
     assert reads("the cat", "none", n=4)  # a few passes are not worth a switch
     assert not reads("a dog and the cat sat", "none")
     # The slot's text is another one now than the drafter has followed.
-    text = parlay.generate("a dog and the cat sat", max_tokens=40, raw=True, draft="none").text
+    text = parlay.generate(
+        "a dog and the cat sat", temperature=0, max_tokens=40, raw=True, draft="none"
+    ).text
     assert reads("a dog and the", "model")
-    drafted = parlay.generate("a dog and the cat sat", max_tokens=40, raw=True, draft="model")
+    drafted = parlay.generate(
+        "a dog and the cat sat", temperature=0, max_tokens=40, raw=True, draft="model"
+    )
     assert drafted.text == text
 
 
@@ -122,15 +126,15 @@ def test_a_drafter_that_rests_reads_states_beside_the_targets_passes(
     engine = parlay.engine
     drafter = engine.bets.proposers["model"]
     assert isinstance(drafter, Follower)
-    told = parlay.generate("abc def", max_tokens=60, raw=True, draft="none")
+    told = parlay.generate("abc def", temperature=0, max_tokens=60, raw=True, draft="none")
     with monkeypatch.context() as patch:
         patch.setattr(engine.target, "steady", True)
         patch.setattr(engine.bets, "controller", FixedWindow(0))
-        rested = parlay.generate("abc def", max_tokens=60, raw=True, draft="model")
+        rested = parlay.generate("abc def", temperature=0, max_tokens=60, raw=True, draft="model")
     (slot,) = drafter._slots.values()
     assert rested.text == told.text
     assert (len(slot.tokens) <= 17, slot.n_read > 32) == (True, True)
-    drafted = parlay.generate("abc def", max_tokens=60, raw=True, draft="model")
+    drafted = parlay.generate("abc def", temperature=0, max_tokens=60, raw=True, draft="model")
     assert drafted.text == told.text
     assert drafted.speculation.n_drafted > 0
 
@@ -164,13 +168,13 @@ def test_a_drafter_is_dropped_while_it_rests(tmp_path: Path) -> None:
     with Parlay(target, draft="suffix", window=3, context_size=128, threads=1) as parlay:
         engine = parlay.engine
         engine.load_drafters([drafter])
-        parlay.generate("abc", max_tokens=4, raw=True)
+        parlay.generate("abc", temperature=0, max_tokens=4, raw=True)
         watch = resting(parlay)
         for _ in range(300):
             watch.observe([a_round(fallback=Fallback.UNPROFITABLE)])
         assert watch.paused
         engine.drop_drafters(Fallback.MEMORY)
-        parlay.generate("abc", max_tokens=4, raw=True)
+        parlay.generate("abc", temperature=0, max_tokens=4, raw=True)
         assert engine.bets.absent == {"model": Fallback.MEMORY}
         assert engine.target.captured == ()
         assert isinstance(watch._drafter, Follower)
@@ -210,9 +214,9 @@ def test_a_block_that_is_only_looked_at_is_compared_with_the_text_that_comes(
         return found
 
     monkeypatch.setattr(drafter, "draft", draft)
-    plainly = parlay.generate("abc def", max_tokens=40, raw=True, window=0)
+    plainly = parlay.generate("abc def", temperature=0, max_tokens=40, raw=True, window=0)
     monkeypatch.setattr(bets, "controller", looking)
-    answer = parlay.generate("abc def", max_tokens=40, raw=True)
+    answer = parlay.generate("abc def", temperature=0, max_tokens=40, raw=True)
     assert answer.text == plainly.text
     assert answer.speculation.n_drafted == 0
     text = (*drafts[0][: answer.n_prompt], *answer.tokens)

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from parlay.ask import Accepted
+from parlay.chat.parser import RawText
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
 from parlay.decoding.verdict import Origin
@@ -532,7 +534,8 @@ def test_a_stream_waits_for_the_last_pieces_even_if_done_is_said_before_they_com
 ) -> None:
     """The worker marks a sequence done a moment before it sends what it said last."""
     seq = Answering(Request((1,)), _Nothing(), frozenset(), lambda *_: None)
-    stream = Stream("exact", whole)
+    told = Accepted(n_prompt=(1,), seed=0, temperature=0.0, mode="exact", policy="default")
+    stream = Stream(told, RawText, whole)
     stream.sequence = seq
     last = Piece(5, "the end", Origin.PLAIN, "none")
 

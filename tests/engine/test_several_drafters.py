@@ -42,7 +42,7 @@ def test_each_drafts_when_asked_and_the_text_stays(files: dict[str, Path]) -> No
         assert parlay.engine.bets.named == ["model", "model2", "suffix"]
         texts = {}
         for name in ("none", "model", "model2"):
-            answer = parlay.generate("abc def", max_tokens=24, raw=True, draft=name)
+            answer = parlay.generate("abc def", temperature=0, max_tokens=24, raw=True, draft=name)
             texts[name] = answer.text
             drafted = {name for name, n in answer.speculation.drafted_by.items() if n}
             assert drafted == (set() if name == "none" else {name})
@@ -68,8 +68,10 @@ def test_two_that_read_the_targets_states_are_refused_in_one_line(files: dict[st
 def test_they_come_and_go_together_beside_a_running_target(files: dict[str, Path]) -> None:
     with Parlay(files["target"], draft="suffix", window=2, **HOW) as parlay:
         parlay.engine.load_drafters([files["one"], files["two"]])
-        assert parlay.generate("abc", max_tokens=8, raw=True, draft="model2").speculation.n_drafted
+        assert parlay.generate(
+            "abc", temperature=0, max_tokens=8, raw=True, draft="model2"
+        ).speculation.n_drafted
         assert parlay.engine.bets.named == ["model", "model2", "suffix"]
         parlay.engine.load_drafters([files["two"]])
-        parlay.generate("abc", max_tokens=8, raw=True)
+        parlay.generate("abc", temperature=0, max_tokens=8, raw=True)
         assert parlay.engine.bets.named == ["model", "suffix"]

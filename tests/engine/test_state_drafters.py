@@ -122,7 +122,7 @@ def test_llama_cpps_own_server_drafts_and_accepts_the_same(parlay: Parlay, pair:
     with closing(LlamaServer(peer)) as server:
         body = {"prompt": PROMPTS[0], "n_predict": N_TOKENS, "temperature": 0}
         theirs = httpx.post(f"{server.url}/completion", json=body, timeout=PATIENCE_S).json()
-    ours = parlay.generate(PROMPTS[0], max_tokens=N_TOKENS, raw=True)
+    ours = parlay.generate(PROMPTS[0], temperature=0, max_tokens=N_TOKENS, raw=True)
     assert ours.text == theirs["content"]
     counts = ours.speculation
     timings = theirs["timings"]
@@ -135,10 +135,12 @@ def test_the_kind_is_read_from_the_file_and_the_text_stays_plain(
 ) -> None:
     assert isinstance(parlay.engine.bets.proposers["model"], pair.proposer)
     for prompt in PROMPTS:
-        drafted = parlay.generate(prompt, max_tokens=N_TOKENS, raw=True)
+        drafted = parlay.generate(prompt, temperature=0, max_tokens=N_TOKENS, raw=True)
         assert (
             drafted.text
-            == parlay.generate(prompt, max_tokens=N_TOKENS, raw=True, draft="none").text
+            == parlay.generate(
+                prompt, temperature=0, max_tokens=N_TOKENS, raw=True, draft="none"
+            ).text
         )
         assert drafted.speculation.n_accepted > 0
 
@@ -151,14 +153,17 @@ def test_a_sampled_text_is_the_same_with_and_without_drafts(parlay: Parlay) -> N
 
 
 def test_several_at_once_and_one_more_turn_say_what_they_say_alone(parlay: Parlay) -> None:
-    alone = [parlay.generate(p, max_tokens=40, raw=True, draft="none").text for p in PROMPTS]
-    streams = [parlay.stream(p, max_tokens=40, raw=True) for p in PROMPTS]
+    alone = [
+        parlay.generate(p, temperature=0, max_tokens=40, raw=True, draft="none").text
+        for p in PROMPTS
+    ]
+    streams = [parlay.stream(p, temperature=0, max_tokens=40, raw=True) for p in PROMPTS]
     for stream in streams:
         list(stream)
     assert [stream.answer.text for stream in streams] == alone
     longer = PROMPTS[0] + alone[0] + " and then"
-    plain = parlay.generate(longer, max_tokens=40, raw=True, draft="none").text
-    assert parlay.generate(longer, max_tokens=40, raw=True).text == plain
+    plain = parlay.generate(longer, temperature=0, max_tokens=40, raw=True, draft="none").text
+    assert parlay.generate(longer, temperature=0, max_tokens=40, raw=True).text == plain
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -170,11 +175,15 @@ def test_nothing_is_exact_while_a_drafter_reads_states_and_that_changes_sums(
     drafter = tiny_drafters.write_dflash(folder / "spoils.gguf")
     monkeypatch.setattr(ClassCalibration, "unchanged", lambda *_: same)
     with Parlay(target, draft="suffix", mode="exact", context_size=512) as parlay:
-        reasons = [parlay.generate(PROMPTS[0], max_tokens=4, raw=True).exact_reason]
+        reasons = [parlay.generate(PROMPTS[0], temperature=0, max_tokens=4, raw=True).exact_reason]
         parlay.engine.load_drafters([drafter])
-        reasons.append(parlay.generate(PROMPTS[0], max_tokens=4, raw=True).exact_reason)
+        reasons.append(
+            parlay.generate(PROMPTS[0], temperature=0, max_tokens=4, raw=True).exact_reason
+        )
         parlay.engine.drop_drafters(Fallback.MEMORY)
-        reasons.append(parlay.generate(PROMPTS[0], max_tokens=4, raw=True).exact_reason)
+        reasons.append(
+            parlay.generate(PROMPTS[0], temperature=0, max_tokens=4, raw=True).exact_reason
+        )
     assert reasons == [None, None if same else "states", None]
 
 
@@ -193,16 +202,21 @@ def test_a_drafter_that_the_target_refuses_leaves_nobody_to_bet_on_and_answers_g
     with Parlay(target, draft="suffix", window=WINDOW, mode="exact", context_size=512) as parlay:
         engine = parlay.engine
         engine.load_drafters([first])
-        plain = parlay.generate(PROMPTS[0], max_tokens=20, raw=True, draft="none").text
+        plain = parlay.generate(
+            PROMPTS[0], temperature=0, max_tokens=20, raw=True, draft="none"
+        ).text
         with monkeypatch.context() as patch:
             patch.setattr(engine.target, "capture", refuse)
             with pytest.raises(LoadError, match="that the target has not"):
                 engine.load_drafters([second])
         assert engine.bets.named == ["suffix"]
         assert engine.target.captured == ()
-        assert parlay.generate(PROMPTS[0], max_tokens=20, raw=True).text == plain
+        assert parlay.generate(PROMPTS[0], temperature=0, max_tokens=20, raw=True).text == plain
         engine.load_drafters([second])
-        assert parlay.generate(PROMPTS[0], max_tokens=20, raw=True, draft="model").text == plain
+        assert (
+            parlay.generate(PROMPTS[0], temperature=0, max_tokens=20, raw=True, draft="model").text
+            == plain
+        )
 
 
 def test_a_drafter_may_come_late_and_go_again(pair: Pair) -> None:
@@ -211,14 +225,17 @@ def test_a_drafter_may_come_late_and_go_again(pair: Pair) -> None:
     with Parlay(
         pair.target, draft="suffix", window=WINDOW, mode="exact", context_size=512
     ) as parlay:
-        plain = parlay.generate(PROMPTS[0], max_tokens=30, raw=True, draft="none")
+        plain = parlay.generate(PROMPTS[0], temperature=0, max_tokens=30, raw=True, draft="none")
         parlay.engine.load_drafters([pair.drafter])
         longer = PROMPTS[0] + plain.text  # the cache holds it, the drafter never saw it
-        drafted = parlay.generate(longer, max_tokens=60, raw=True, draft="model")
+        drafted = parlay.generate(longer, temperature=0, max_tokens=60, raw=True, draft="model")
         assert drafted.speculation.n_drafted > 0
-        assert drafted.text == parlay.generate(longer, max_tokens=60, raw=True, draft="none").text
+        assert (
+            drafted.text
+            == parlay.generate(longer, temperature=0, max_tokens=60, raw=True, draft="none").text
+        )
         parlay.engine.drop_drafters(Fallback.MEMORY)
-        assert parlay.generate(longer, max_tokens=60, raw=True).text == drafted.text
+        assert parlay.generate(longer, temperature=0, max_tokens=60, raw=True).text == drafted.text
         assert parlay.engine.target.captured == ()
 
 
@@ -271,7 +288,7 @@ def test_a_chain_drafts_no_more_tokens_than_it_has_layers(folder: Path) -> None:
         tiny_drafters.write_chain(folder / "two-links.gguf", n_links=2)
     )
     with Parlay(target, draft=str(target), window=7, context_size=512) as made:
-        answer = made.generate(PROMPTS[0], max_tokens=N_TOKENS, raw=True)
+        answer = made.generate(PROMPTS[0], temperature=0, max_tokens=N_TOKENS, raw=True)
         assert 1.8 < answer.speculation.n_drafted / answer.speculation.n_rounds <= 2
 
 

@@ -18,8 +18,8 @@ import pytest
 from parlay.ask import Accepted, Ask, Done, Pieces, Refused, Reply
 from parlay.backend import wire
 from parlay.front import process_backend
+from parlay.front.errors import Failure
 from parlay.front.process_backend import ProcessBackend, Unable
-from parlay.web.failures import Failure
 from tests.serving import PATIENCE_S, wait_for
 
 COMMAND = (sys.executable, "-m", "tests.scripted_engine")

@@ -11,10 +11,10 @@ import pytest
 
 from parlay.ask import Accepted, Ask, Done, Form, Gap, Pieces, Refused, Reply, Samplers
 from parlay.deployment import Deployment
+from parlay.front.errors import Failure
 from parlay.front.remote.backend import RemoteBackend
 from parlay.front.remote.request import body_of
 from parlay.front.remote.spoken import CALLS, THINKING, Speaker
-from parlay.web.failures import Failure
 from tests.gateway.fakes import WORDS, Engine, engines
 from tests.gateway.running import QUICK
 from tests.serving import PATIENCE_S

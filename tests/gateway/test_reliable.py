@@ -9,12 +9,12 @@ import pytest
 
 from parlay.deployment import Deployment, GatewaySection
 from parlay.errors import BadRequest
+from parlay.front.errors import Failure
 from parlay.front.remote.server import Server as Upstream
 from parlay.gateway.asking import Asking, Ratio
 from parlay.upstreams import Pool
 from parlay.web.alerts import Alerts
 from parlay.web.background import keep_running
-from parlay.web.failures import Failure
 from tests.gateway.fakes import Engine, engines
 from tests.gateway.running import gateway
 from tests.gateway.test_relay import ask, pool, stream, text_of

@@ -16,10 +16,10 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
+from parlay.front.schema import MAX_BIASES, CompletionRequest
+from parlay.front.unknown import MAX_REMARKS, tell
 from parlay.llama.vocabulary import Vocabulary
 from parlay.web import connections
-from parlay.web.schema import MAX_BIASES, CompletionRequest
-from parlay.web.unknown import MAX_TOLD, tell
 from tests.gateway.fakes import Engine, engines
 from tests.gateway.running import gateway
 from tests.server.running import Running, running
@@ -221,7 +221,7 @@ def test_what_is_wrong_a_million_times_is_said_once(body: dict[str, Any]) -> Non
 def test_few_of_many_unknown_fields_are_looked_up() -> None:
     began = time.thread_time()
     assert len(tell([f"field{i}" for i in range(200_000)], ["prompt"] * 100, refuse=False)) == (
-        MAX_TOLD
+        MAX_REMARKS
     )
     assert time.thread_time() - began < 5
 

@@ -8,8 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from parlay.errors import PromptTooLong
-from parlay.web import bodies, failures
-from parlay.web.schema import ChatRequest
+from parlay.front import errors as failures
+from parlay.front.schema import ChatRequest
+from parlay.web import bodies
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from parlay.web.failures import Failure
+from parlay.front.errors import Failure
 from parlay.web.viewers import MAX_VIEWERS, Viewer, Viewers
 
 TICK_S = 0.01

@@ -22,8 +22,9 @@ from parlay.engine.start import FREE_PROPOSERS, MODEL
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_model
 from parlay.llama import library
-from parlay.parlay import Parlay, known_draft, named_draft, parse_draft
+from parlay.parlay import Parlay, known_draft, named_draft
 from parlay.reading.bounds import one_line
+from parlay.routing import parse_draft
 
 _WIDEST = 16  # that the controller may choose
 

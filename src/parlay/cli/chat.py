@@ -51,7 +51,7 @@ def chat(
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     resume: Annotated[Path | None, typer.Option(help="A conversation kept by /save.")] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=1)] = 512,
-    temperature: Annotated[float, typer.Option(min=0)] = 0.0,
+    temperature: Annotated[float | None, typer.Option(min=0)] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     context_size: ContextSize = 4096,
     threads: Threads = 0,

@@ -54,7 +54,7 @@ class Ways:
     """How an answer is asked for."""
 
     max_tokens: int = 512
-    temperature: float = 0.0
+    temperature: float | None = None  # None: as whoever answers has it
     seed: int = 0
     speculate: bool = True
 
@@ -69,6 +69,10 @@ class Answerer(Protocol):
     @property
     def figures(self) -> Figures | None:
         """Of the last answer that was finished."""
+
+    @property
+    def said(self) -> str:
+        """What the last answer said, without its thinking, as far as it came."""
 
     def answer(self, messages: Sequence[Message], ways: Ways) -> Iterator[Token]:
         """Tokens as they come; leaving the loop early ends the answer."""
@@ -88,6 +92,7 @@ class LocalAnswerer:
         self._model = model
         self._parlay = open_(model)
         self.figures: Figures | None = None
+        self.said = ""
 
     @property
     def name(self) -> str:
@@ -99,12 +104,15 @@ class LocalAnswerer:
         stream = self._parlay.stream(
             self._prompt(messages),
             max_tokens=ways.max_tokens,
-            temperature=ways.temperature,
+            **({} if ways.temperature is None else {"temperature": ways.temperature}),
             seed=ways.seed,
             draft=None if ways.speculate else "none",
         )
-        for piece in stream:
-            yield Token(piece.text, piece.origin)
+        try:
+            for piece in stream:
+                yield Token(piece.text, piece.origin)
+        finally:
+            self.said = stream.message["content"] or ""
         self.figures = self._told(stream.answer)
 
     def _prompt(self, messages: Sequence[Message]) -> str | Sequence[Message]:
@@ -158,6 +166,8 @@ class RemoteAnswerer:
         except (httpx.InvalidURL, UnicodeError):
             raise BadRequest(f"{url!r:.80} is no address; try http://127.0.0.1:8080") from None
         self.figures: Figures | None = None
+        self.said = ""
+        self._is_parlay = False  # others are told nothing that OpenAI does not know
         self._names = self._models()
         self.name = self._known(model) if model else self._names[0]
 
@@ -165,7 +175,9 @@ class RemoteAnswerer:
         with self._asking():
             response = self._client.get("/v1/models")
             _check(response)
-            names = [str(entry["id"]) for entry in response.json()["data"]]
+            listed = response.json()["data"]
+            names = [str(entry["id"]) for entry in listed]
+            self._is_parlay = any(entry.get("owned_by") == "parlay" for entry in listed)
         if not names:
             raise BadRequest("the server serves no model; check its deployment")
         return names
@@ -188,17 +200,21 @@ class RemoteAnswerer:
             ) from None
 
     def answer(self, messages: Sequence[Message], ways: Ways) -> Iterator[Token]:
-        self.figures = None
-        body = {
+        self.figures, self.said = None, ""
+        body: dict[str, Any] = {
             "model": self.name,
             "messages": list(messages),
             "max_tokens": ways.max_tokens,
-            "temperature": ways.temperature,
             "seed": ways.seed,
-            "speculation": ways.speculate,
             "stream": True,
-            "stream_options": {"include_usage": True, "include_origins": True},
+            "stream_options": {"include_usage": True},
         }
+        if ways.temperature is not None:
+            body["temperature"] = ways.temperature
+        if self._is_parlay:
+            body["stream_options"]["include_origins"] = True
+        if self._is_parlay and not ways.speculate:  # else its routes decide
+            body["speculation"] = False
         with self._asking(), self._client.stream("POST", "/v1/chat/completions", json=body) as got:
             if got.is_error:
                 got.read()
@@ -214,6 +230,7 @@ class RemoteAnswerer:
             self.figures = _figures(chunk)
         for choice in chunk.get("choices", ()):
             text = choice.get("delta", {}).get("content") or ""
+            self.said += text
             if "origins" in choice:
                 yield from (Token(t["text"], Origin(t["origin"])) for t in choice["origins"])
             elif text:

@@ -58,15 +58,15 @@ class Session:
         """Tokens of the answer. One that is broken off stays as far as it came; a question that
         could not be asked is taken back."""
         self.turns.append({"role": "user", "content": text})
-        heard: list[str] = []
+        heard = False
         try:
             for token in self.answerer.answer(self.messages, self.ways):
-                heard.append(token.text)
+                heard = True
                 yield token
         finally:
             self.figures = self.answerer.figures
             if heard:
-                self.turns.append({"role": "assistant", "content": "".join(heard)})
+                self.turns.append({"role": "assistant", "content": self.answerer.said})
             else:
                 self.turns.pop()
 

@@ -59,7 +59,9 @@ def main() -> int:
 
 def tour(parlay: Parlay, out: Console) -> int:
     """Three ways, the same prompt; 0 if the texts agree."""
-    parlay.generate("Hello", max_tokens=8, draft="none")  # touch every page of the file once
+    parlay.generate(
+        "Hello", temperature=0, max_tokens=8, draft="none"
+    )  # touch every page of the file once
     out.rule(f"with the shipped drafter, {WINDOW} tokens ahead in every round")
     out.print(show.LEGEND, style="dim")
     drafted = answer(parlay, out, draft=MODEL, window=WINDOW)
@@ -77,8 +79,8 @@ def tour(parlay: Parlay, out: Console) -> int:
 
 def answer(parlay: Parlay, out: Console, **options: Any) -> Answer:
     # A few unrelated words take the cache first, so that every way reads the whole prompt.
-    parlay.generate("Good morning.", max_tokens=1, raw=True, draft="none")
-    stream = parlay.stream(PROMPT, max_tokens=MAX_TOKENS, **options)
+    parlay.generate("Good morning.", temperature=0, max_tokens=1, raw=True, draft="none")
+    stream = parlay.stream(PROMPT, temperature=0, max_tokens=MAX_TOKENS, **options)
     show.stream(stream, out)
     out.print(show.summary(stream.answer))
     return stream.answer

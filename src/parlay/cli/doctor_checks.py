@@ -27,12 +27,13 @@ from parlay.pairing import tokenizer_file
 from parlay.pairing.alignment import check_pair
 from parlay.pairing.baseline import load_baseline
 from parlay.pairing.tokenizer import read_tokenizer
-from parlay.parlay import known_draft, named_draft, parse_draft
+from parlay.parlay import known_draft, named_draft
 from parlay.planning.devices import GIB, pools
 from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here, proposals_for
 from parlay.planning.needs import Load
 from parlay.planning.requests import read_logs
 from parlay.planning.workload import MIN_REQUESTS, profile
+from parlay.routing import parse_draft
 from parlay.server.lifecycle.engine_start import load_settings
 
 Status = Literal["ok", "warn", "fail"]

@@ -95,7 +95,9 @@ class AnswerOptions:
     raw: Annotated[bool, typer.Option(help="No chat template.")] = False
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None
     seed: Annotated[int, typer.Option(min=0)] = 0
-    temperature: Annotated[float, typer.Option(min=0)] = 0.0
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="Default: as the model's file recommends, or 0.8.")
+    ] = None
     top_k: Annotated[int, typer.Option(min=0)] = 0
     top_p: Annotated[float, typer.Option(min=0, max=1)] = 1.0
     min_p: Annotated[float, typer.Option(min=0, max=1)] = 0.0
@@ -119,6 +121,8 @@ class AnswerOptions:
     def keywords(self) -> dict[str, Any]:
         """As `Parlay.stream` takes them."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.temperature is None:
+            del given["temperature"]
         return given | {
             "stop": self.stop or (),
             "logit_bias": _parse_biases(self.logit_bias or []),

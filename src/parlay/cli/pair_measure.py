@@ -61,7 +61,9 @@ def measure(target: Path, drafter: Path, settings: Settings, progress: Progress)
             raise BadRequest("every prompt was too long for the context; raise --context-size")
         talk = _conversation(parlay, prompts[0])
         costs = measure_rounds(
-            lambda k: parlay.generate(talk, max_tokens=_TIMED_TOKENS, window=k).speculation,
+            lambda k: (
+                parlay.generate(talk, temperature=0, max_tokens=_TIMED_TOKENS, window=k).speculation
+            ),
             settings.window,
         )
     return _baseline(runs, costs, settings)

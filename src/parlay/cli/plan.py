@@ -24,7 +24,6 @@ from parlay.engine.exact.class_calibration import exactness_told
 from parlay.engine.start import FREE_PROPOSERS
 from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.llama.settings import ContextSettings, ModelSettings
-from parlay.parlay import parse_draft
 from parlay.planning import public
 from parlay.planning.devices import GIB, pretend, ram
 from parlay.planning.limits import (
@@ -41,6 +40,7 @@ from parlay.planning.plan import Plan
 from parlay.planning.proposals import Proposal
 from parlay.planning.snapshot_needs import with_snapshots
 from parlay.planning.wide_passes import with_wide_passes
+from parlay.routing import parse_draft
 
 EXAMPLE = """
 Example: parlay plan target.gguf --draft drafter.gguf --context-size 8192 --gpu-gb 24

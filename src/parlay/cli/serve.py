@@ -249,7 +249,7 @@ def _check_drafters(paths: Iterable[Path]) -> None:
 def _refuse_missing(deployment: Deployment) -> None:
     """A check fetches nothing."""
     from parlay.hub.resolving import missing_model
-    from parlay.parlay import parse_draft
+    from parlay.routing import parse_draft
 
     for name in (deployment.model.target, *parse_draft(deployment.model.drafter)):
         if name not in KEPT_NAMES and (missing := missing_model(name)) is not None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.draft import Draft
-from parlay.decoding.masks import Masked
+from parlay.decoding.masked import Masked
 from parlay.decoding.sampling import Sampling, draw, likeliest
 from parlay.decoding.verdict import Verdict
 from parlay.errors import NothingFollows
@@ -59,9 +59,10 @@ def verify(
 
 def _drawn(p: Rows, j: int, sampling: Sampling, before: Sequence[int], position: int) -> int:
     """The target's own draw at one row."""
-    if isinstance(p, Masked):
-        return p.drawn(j, before, position)
-    return draw(p[j], sampling, before, position)
+    if not isinstance(p, Masked):
+        return draw(p[j], sampling, before, position)
+    known = p.known(j)  # however it is drawn: a grammar tells
+    return p.drawn(j, before, position) if known is None else known
 
 
 def _after(history: Sequence[int], tokens: Sequence[int], sampling: Sampling) -> Sequence[int]:

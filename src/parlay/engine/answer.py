@@ -5,7 +5,7 @@ Plain data for people and JSON; knows nothing of how it came about.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,9 @@ class Answer:
     pieces: tuple[Piece, ...] = field(repr=False)
     n_first: int = 1  # tokens that came with the first one: their time is the prompt's
     exact_cost_percent: float | None = None  # of the speed, that staying in the class costs here
+    temperature: float = 0.0  # it was drawn with: what the model's file recommends, unless told
+    # As chat completions say it, thinking and calls apart: fit to be sent back with the next turn.
+    message: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, seq: Sequence, pieces: list[Piece], mode: Mode) -> Answer:
@@ -64,6 +67,7 @@ class Answer:
             pieces=tuple(pieces),
             n_first=seq.n_first,
             exact_cost_percent=seq.exact_cost_percent,
+            temperature=seq.request.sampling.temperature,
         )
 
     @property
@@ -86,6 +90,7 @@ class Answer:
             "exact_class": self.exact_class,
             "exact_reason": self.exact_reason,
             "exact_cost_percent": self.exact_cost_percent,
+            "temperature": self.temperature,
             "usage": {
                 "prompt_tokens": self.n_prompt,
                 "reused_tokens": self.n_reused,

@@ -42,8 +42,8 @@ class AnswerSettings:
 _OWN = [item.name for item in fields(AnswerSettings)]
 
 
-def options_of(given: Mapping[str, Any]) -> tuple[AnswerSettings, Sampling]:
-    """Keywords by where they belong."""
+def options_of(given: Mapping[str, Any]) -> tuple[AnswerSettings, dict[str, Any]]:
+    """Keywords by where they belong; what was said of samplers is as good as it will be taken."""
     for name in given:
         if name not in _OWN and name not in _DRAWN:
             nearest = difflib.get_close_matches(name, [*_OWN, *_DRAWN], n=1)
@@ -51,4 +51,5 @@ def options_of(given: Mapping[str, Any]) -> tuple[AnswerSettings, Sampling]:
             raise BadRequest(f"unknown option: {name}{hint}")
     own = {name: value for name, value in given.items() if name in _OWN}
     drawn = {name: value for name, value in given.items() if name in _DRAWN}
-    return AnswerSettings(**own), Sampling(**drawn)
+    Sampling(**drawn)
+    return AnswerSettings(**own), drawn

@@ -33,7 +33,7 @@ from parlay.ask import (
 )
 from parlay.backend import wire
 from parlay.front.engine_process import COMMAND, EngineProcess
-from parlay.web.failures import Failure
+from parlay.front.errors import Failure
 
 log = logging.getLogger("parlay.server")
 T = TypeVar("T")

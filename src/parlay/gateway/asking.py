@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from parlay.deployment import Deployment
 from parlay.errors import BadRequest
+from parlay.front import errors as failures
+from parlay.front.schema import SpeculationOptions
 from parlay.reading import answers
 from parlay.routing import Endpoint, RequestFacts, Rule, first_match
-from parlay.web import failures
-from parlay.web.schema import SpeculationOptions
 
 PATHS: dict[Endpoint, str] = {
     "chat": "/v1/chat/completions",
@@ -139,7 +139,7 @@ class Asking:
             # A name one engine knows another ignores: the one that all know always stands there.
             given = {name: _within(body[name], limit) for name in _LENGTHS if name in body}
             body |= {"max_tokens": min(given.values(), default=limit), **given}
-        if "default_temperature" in server.model_fields_set:
+        if server.default_temperature is not None:
             body.setdefault("temperature", server.default_temperature)
         return body
 
@@ -181,9 +181,8 @@ def _within(wanted: object, limit: int) -> int:
 
 
 def _popped(body: dict[str, Any]) -> object:
-    """The wish by either of its names; the engine would not know them."""
-    old = body.pop("speculative", None)  # until 0.3
-    return body.pop("speculation", old)
+    """The wish; the engine would not know it."""
+    return body.pop("speculation", None)
 
 
 def _wish(value: object) -> tuple[bool | None, str | None]:

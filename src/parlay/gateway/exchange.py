@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -16,6 +16,11 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from parlay.ask import Figures
+from parlay.chat.deltas import CallArguments, CallBegin, Delta, Text, Thought
+from parlay.front import errors as failures
+from parlay.front import streaming as sse
+from parlay.front.doors.door import Finished, Writer
 from parlay.front.remote.server import Server as Upstream
 from parlay.gateway import figures
 from parlay.gateway.asking import Asked
@@ -24,10 +29,7 @@ from parlay.gateway.relay import Attempt, RelayedPiece, UpstreamFailed
 from parlay.gateway.service import Gateway
 from parlay.reading import answers
 from parlay.reading.typed_answers import ENDS
-from parlay.web import admission, failures
-from parlay.web import streaming as sse
-from parlay.web.formats.translation import End, Writer
-from parlay.web.schema import speculation_fields
+from parlay.web import admission
 
 
 class Exchange:
@@ -161,21 +163,30 @@ class Exchange:
         self._end(200, numbers)
         if self._writer is not None and not self._attempt.native:
             return JSONResponse(self._translated(piece, numbers), headers=headers)
-        return JSONResponse(
-            {**self._named(piece.chunk), **speculation_fields(numbers)}, headers=headers
-        )
+        return JSONResponse({**self._named(piece.chunk), "speculation": numbers}, headers=headers)
 
     def _translated(self, piece: RelayedPiece, numbers: dict[str, Any]) -> dict[str, Any]:
         """A whole answer of chat's in another format."""
         assert self._writer is not None
-        self._writer.push({"delta": _indexed(_choice(piece.chunk).get("message"))})
-        return self._writer.whole(self._how_it_ended(piece.chunk, numbers))
+        self._writer.delta(0, _deltas(_indexed(_choice(piece.chunk).get("message"))))
+        end = self._how_it_ended(piece.chunk, numbers)
+        self._writer.end(0, end)
+        return self._writer.whole(end)
 
-    def _how_it_ended(self, usage: dict[str, Any], numbers: dict[str, Any]) -> End:
+    def _how_it_ended(self, usage: dict[str, Any], numbers: dict[str, Any]) -> Finished:
         reason = self._observed.said.finish_reason or "stop"
-        return End(reason, answers.mapping(usage.get("usage")), speculation_fields(numbers))
+        told = answers.mapping(usage.get("usage"))
+        cached = answers.mapping(told.get("prompt_tokens_details")).get("cached_tokens")
+        figures = Figures(
+            n_prompt=told.get("prompt_tokens") or 0,
+            n_cached=cached or 0,
+            n_generated=told.get("completion_tokens") or 0,
+        )
+        made = answers.mapping(told.get("completion_tokens_details"))
+        n_thought = made.get("reasoning_tokens") or 0
+        return Finished(reason, figures, {"speculation": numbers}, None, n_thought)
 
-    async def _frames(self) -> AsyncIterator[bytes]:
+    async def _frames(self) -> AsyncGenerator[bytes, None]:
         """The stream, a piece behind at its end: the last choice carries the numbers."""
         assert self._attempt is not None
         last: dict[str, Any] | None = None  # a choice's end, held back until its numbers are in
@@ -214,17 +225,17 @@ class Exchange:
         """Chunks in the format the client asked in."""
         if self._writer is None:
             return sse.frame(*chunks)
-        begun = "" if self._begun else self._writer.begin(0, 0)
+        begun = "" if self._begun else self._writer.begin(0)
         self._begun = True
-        parts = [self._writer.push(_choice(chunk)) for chunk in chunks]
+        parts = [self._writer.delta(0, _deltas(_choice(chunk).get("delta"))) for chunk in chunks]
         return (begun + "".join(parts)).encode()
 
     def _told(self, failure: failures.Failure) -> bytes:
         if self._writer is None:
-            return sse.frame(failure.body) + sse.DONE
-        return self._sent() + self._writer.failed(failure).encode()
+            return sse.frame(failure.body) + sse.DONE.encode()
+        return self._sent() + self._writer.error(failure).encode()
 
-    async def _native(self) -> AsyncIterator[bytes]:
+    async def _native(self) -> AsyncGenerator[bytes, None]:
         """The stream of an engine that has the client's own format: passed on as it comes."""
         assert self._attempt is not None
         try:
@@ -245,10 +256,10 @@ class Exchange:
         self._end(200, numbers)
         response = answers.mapping(chunk.get("response"))
         if response:
-            return _event({**chunk, "response": {**response, **speculation_fields(numbers)}})
-        return _event({**chunk, **speculation_fields(numbers)})
+            return _event({**chunk, "response": {**response, "speculation": numbers}})
+        return _event({**chunk, "speculation": numbers})
 
-    async def _pieces(self, attempt: Attempt) -> AsyncIterator[list[RelayedPiece]]:
+    async def _pieces(self, attempt: Attempt) -> AsyncGenerator[list[RelayedPiece]]:
         yield attempt.first_pieces
         with self._gateway.under_way.waiting():
             async for pieces in attempt.rest(self._deadline):
@@ -269,15 +280,15 @@ class Exchange:
         self._end(200, numbers)
         if self._writer is not None:
             end = self._how_it_ended(usage, numbers)
-            return self._sent(last) + self._writer.end(end).encode()
+            return self._sent(last) + (self._writer.end(0, end) + self._writer.close(end)).encode()
         if not self._asked.wants_usage:
             # Engines put their figures beside the usage; the client gets them all the same.
             last = {**_figures(usage), **self._without_usage(last)}
             usage = {}
-        chunks = [*before, {**last, **speculation_fields(numbers)}]
+        chunks = [*before, {**last, "speculation": numbers}]
         if usage:
-            chunks.append({**usage, **speculation_fields(numbers)})
-        return sse.frame(*chunks) + sse.DONE
+            chunks.append({**usage, "speculation": numbers})
+        return sse.frame(*chunks) + sse.DONE.encode()
 
     def _end_of_stream(self, reason: str) -> dict[str, Any]:
         """For a stream without an end of its own, mostly by the time limit."""
@@ -370,7 +381,7 @@ class LimitedStream(sse.EventStream):
 
     def __init__(
         self,
-        frames: AsyncIterator[bytes],
+        frames: AsyncGenerator[bytes, None],
         on_end: Callable[[], None],
         headers: Mapping[str, str],
         limit_s: float,
@@ -386,6 +397,23 @@ class LimitedStream(sse.EventStream):
 
 def _choice(chunk: dict[str, Any]) -> dict[str, Any]:
     return answers.first(chunk.get("choices"))
+
+
+def _deltas(given: object) -> list[Delta]:
+    """A delta of chat's in a door's words."""
+    delta, found = answers.mapping(given), list[Delta]()
+    if thought := answers.string(delta.get("reasoning_content")):
+        found.append(Thought(thought))
+    if text := answers.string(delta.get("content")):
+        found.append(Text(text))
+    for call in map(answers.mapping, answers.listed(delta.get("tool_calls"))):
+        function, index = answers.mapping(call.get("function")), call.get("index") or 0
+        if name := answers.string(function.get("name")):
+            known = answers.string(call.get("id"))
+            found.append(CallBegin(index, known or CallBegin.of(index, name).id, name))
+        if arguments := answers.string(function.get("arguments")):
+            found.append(CallArguments(index, arguments))
+    return found
 
 
 def _indexed(message: object) -> dict[str, Any]:

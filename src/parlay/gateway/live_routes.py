@@ -11,11 +11,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from parlay.front import streaming as sse
+from parlay.front.errors import Failure
 from parlay.gateway.live import TICK_S
 from parlay.gateway.routes import gateway_of
 from parlay.gateway.service import Gateway
-from parlay.web import streaming as sse
-from parlay.web.failures import Failure
 from parlay.web.viewers import Viewer, Viewers
 
 router = APIRouter(prefix="/live")

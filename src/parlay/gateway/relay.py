@@ -15,13 +15,13 @@ from typing import Any
 
 import httpx
 
+from parlay.front import errors as failures
 from parlay.front.remote.server import Server as Upstream
 from parlay.gateway.asking import Asked
 from parlay.reading import answers
 from parlay.reading.answers import AnswerEvent
 from parlay.reading.typed_answers import ENDS, is_typed
 from parlay.reading.typed_answers import event_of as typed_event
-from parlay.web import failures
 
 MAX_LINE = 4_000_000
 _FAREWELL_S = 0.5

@@ -14,18 +14,20 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ValidationError
 from starlette.responses import JSONResponse, Response
 
+from parlay.front import errors as failures
+from parlay.front.bodies import NOT_JSON
+from parlay.front.doors import messages as messages_body
+from parlay.front.doors import responses as responses_body
+from parlay.front.doors.door import Writer, new_id
+from parlay.front.doors.messages import MessagesRequest
+from parlay.front.doors.messages_writer import MessageWriter
+from parlay.front.doors.responses import ResponsesRequest, echo
+from parlay.front.doors.responses_writer import ResponseWriter
+from parlay.front.doors.translation import Translated
 from parlay.front.remote.server import Server as Upstream
 from parlay.gateway.exchange import Exchange
 from parlay.gateway.service import Gateway
 from parlay.routing import Endpoint
-from parlay.web import failures
-from parlay.web.bodies import NOT_JSON
-from parlay.web.formats import messages_body, responses_body
-from parlay.web.formats.messages_answer import MessageWriter
-from parlay.web.formats.messages_body import MessagesRequest
-from parlay.web.formats.responses_answer import ResponseWriter
-from parlay.web.formats.responses_body import ResponsesRequest
-from parlay.web.formats.translation import Translated, Writer
 
 Kind = TypeVar("Kind", bound=BaseModel)
 _ELSEWHERE = (
@@ -75,7 +77,7 @@ async def messages(request: Request) -> Response:
     """Anthropic's messages."""
     gateway, original = gateway_of(request), await _object(request)
     body = _valid(MessagesRequest, original)
-    writer = MessageWriter(body.model or gateway.model_name)
+    writer = MessageWriter(new_id("msg", "_"), body.model or gateway.model_name, 0)
     return await _through(request, "messages", original, messages_body.to_chat(body), writer)
 
 
@@ -85,7 +87,8 @@ async def responses(request: Request) -> Response:
     body = _valid(ResponsesRequest, original)
     translated = responses_body.to_chat(body)
     model = body.model or gateway.model_name
-    writer = ResponseWriter(body, model, custom_tools=translated.custom_tools)
+    base = {**echo(body), "id": new_id("resp", "_"), "model": model, "store": False}
+    writer = ResponseWriter(base, translated.custom_tools, lambda _writer: None)
     return await _through(request, "responses", original, translated, writer)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from parlay.deployment import Deployment
+from parlay.front import errors as failures
 from parlay.front.remote.pools import Pools
 from parlay.front.remote.server import Server as Upstream
 from parlay.front.remote.tally import Tally, together
@@ -23,7 +24,7 @@ from parlay.gateway.live import GatewayLive, LiveAnswer
 from parlay.gateway.metrics import GatewayCollector, GatewayView, RouteKey
 from parlay.gateway.relay import Attempt, UpstreamFailed
 from parlay.gateway.under_way import UnderWay
-from parlay.web import admission, failures
+from parlay.web import admission
 from parlay.web.alerts import Alerts
 from parlay.web.request_log import RequestLog, timestamp
 from parlay.web.request_metrics import RequestMetrics

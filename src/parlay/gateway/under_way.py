@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from parlay.web import failures
+from parlay.front import errors as failures
 
 
 class UnderWay:

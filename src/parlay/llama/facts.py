@@ -56,6 +56,7 @@ class Facts:
     n_experts_used: int
     sliding_window: int | None
     recurrent: Recurrent | None
+    temperature: float | None = None  # that the file recommends
     shares_keys: bool = False  # values are read out of the keys (MLA): both have one type
 
     @property
@@ -113,6 +114,7 @@ def _facts(header: Header, tensors: list[Tensor], file_bytes: int) -> Facts:
         n_experts_used=n_experts_used,
         sliding_window=header.count(f"{arch}.attention.sliding_window", 0) or None,
         recurrent=_recurrent(header, arch, n_embd, max(heads)),
+        temperature=header.decimal("general.sampling.temp"),
         shares_keys=arch == "deepseek4" or header.count(f"{arch}.attention.key_length_mla", 0) > 0,
     )
 

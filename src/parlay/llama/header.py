@@ -5,6 +5,7 @@ Does not know what a key means; a file that lies about its counts is refused, ne
 
 from __future__ import annotations
 
+import math
 import mmap
 import re
 import struct
@@ -91,6 +92,13 @@ class Header:
     def optional(self, key: str) -> int | None:
         """A count, if the key is there."""
         return self.count(key) if key in self.values else None
+
+    def decimal(self, key: str) -> float | None:
+        """A finite number that is not negative, if the key is there."""
+        value = self.values.get(key)
+        if isinstance(value, int | float) and 0 <= value < math.inf:
+            return float(value)
+        return None
 
 
 _SCALARS = {

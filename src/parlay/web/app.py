@@ -19,12 +19,13 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from parlay.deployment import Deployment
 from parlay.errors import ParlayError
-from parlay.web import failures, unknown
+from parlay.front import errors as failures
+from parlay.front import unknown
+from parlay.front.schema import ChatRequest, CompletionRequest
 from parlay.web.admission import Admission
 from parlay.web.browsers import browsers
 from parlay.web.reference import reference
 from parlay.web.request_log import endpoint_of
-from parlay.web.schema import ChatRequest, CompletionRequest
 from parlay.web.security import Gate, Keys
 from parlay.web.supervisor_link import SupervisorLink
 
@@ -50,8 +51,15 @@ class Behind(Protocol):
         """Count and log a request that got no answer."""
 
 
-def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIRouter]) -> FastAPI:
-    """The routes behind keys and limits; they find the service as `app.state.service`."""
+def make_app(
+    service: Behind,
+    version: str,
+    summary: str,
+    routers: Sequence[APIRouter],
+    read_once: frozenset[str] = frozenset(),
+) -> FastAPI:
+    """The routes behind keys and limits; they find the service as `app.state.service`. `read_once`:
+    paths whose routes say themselves what is no JSON."""
     app = FastAPI(title="Parlay", version=version, summary=summary, docs_url=None, redoc_url=None)
     app.state.service = service
 
@@ -78,6 +86,7 @@ def make_app(service: Behind, version: str, summary: str, routers: Sequence[APIR
         admission=service.admission,
         stall_s=lambda: service.deployment.server.stall_s,
         supervisor_link=service.supervisor_link,
+        read_once=read_once,
     )
     if origins:
         app.add_middleware(

@@ -1,29 +1,19 @@
-"""A request's body: read whole, within a size and a time, and sound JSON before anyone parses it.
+"""A request's body: read whole, within a size and a time.
 
-Python reads more than JSON: NaN, numbers without bounds, half characters. None of these comes past
-here. Knows bytes, not fields.
+Knows bytes, not fields.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import math
-import re
 from contextlib import suppress
-from typing import Any, NoReturn
 
 from starlette.types import Message, Receive
 
-from parlay.web.failures import Failure, of
+from parlay.front.bodies import sound
+from parlay.front.errors import Failure
 
-NOT_JSON = Failure(
-    400, "send one JSON object, with Content-Type: application/json", code="invalid_json"
-)
-_MOST_DIGITS = 1000  # of a whole number
 _READ_S = 60.0  # a body takes no longer, however slowly it is sent
-# What may stand for something that is no JSON; inside of texts it may be harmless.
-_SUSPICIOUS = re.compile(rb"NaN|Infinity|\\u[dD][89a-fA-F]|\d[eE]\+?\d{3}|\d{300}")
 
 
 class TooLarge(Exception):
@@ -79,40 +69,9 @@ def replay(body: bytes, receive: Receive) -> Receive:
 
 
 def problem(body: bytes) -> Failure | None:
-    """Why a body is no sound JSON; what is merely malformed its reader will say."""
+    """Why a body is no sound JSON."""
     try:
-        body.decode("utf-8")
-        if _SUSPICIOUS.search(body):
-            # Writing it again finds half characters, wherever they stand.
-            json.dumps(parse(body), ensure_ascii=False).encode()
-    except UnicodeError:
-        return Failure(400, "the body is not valid text; send it as UTF-8", code="invalid_json")
-    except json.JSONDecodeError:
-        return None
-    except RecursionError as error:
-        return of(error)
-    except ValueError as error:
-        return Failure(400, f"the body is not valid JSON: {str(error)[:100]}", code="invalid_json")
+        sound(body)
+    except Failure as failure:
+        return failure
     return None
-
-
-def parse(body: bytes) -> Any:
-    """JSON and nothing more."""
-    return json.loads(body, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number; send finite numbers")
-
-
-def _whole(text: str) -> int:
-    if len(text) > _MOST_DIGITS:  # Python's own message is about Python
-        raise ValueError(f"{text[:20]}... has {len(text)} digits; send smaller numbers")
-    return int(text)
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if math.isinf(value):
-        raise ValueError(f"{text[:20]} is too large; send finite numbers")
-    return value

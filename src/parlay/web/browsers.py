@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
-from parlay.web.failures import Failure
+from parlay.front.errors import Failure
 
 _LOCAL_NAMES = frozenset({"localhost", "ip6-localhost"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from parlay import __version__
-from parlay.web.failures import Failure
+from parlay.front.errors import Failure
 
 router = APIRouter(include_in_schema=False)
 

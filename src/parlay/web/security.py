@@ -15,11 +15,12 @@ from pathlib import Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parlay.deployment import Deployment, DeploymentError
+from parlay.front.bodies import NOT_JSON
+from parlay.front.errors import Failure
 from parlay.web import bodies
 from parlay.web.admission import Admission, settle
 from parlay.web.browsers import Browsers, is_loopback
 from parlay.web.connections import LINGER_S, Patience
-from parlay.web.failures import Failure
 from parlay.web.head_requests import as_get
 from parlay.web.supervisor_link import SupervisorLink
 
@@ -109,6 +110,7 @@ class Gate:
     admission: Admission
     stall_s: Callable[[], float]
     supervisor_link: SupervisorLink
+    read_once: frozenset[str] = frozenset()  # paths whose routes say themselves what is no JSON
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -142,7 +144,8 @@ class Gate:
         except bodies.Gone:
             await self._refuse(send, _TOO_SLOW, scope["path"])
         else:
-            problem = bodies.problem(body)
+            read_once = scope["path"] in self.read_once
+            problem = None if read_once else bodies.problem(body)
             if problem is not None:
                 await self._refuse(send, problem, scope["path"])
             else:
@@ -170,7 +173,7 @@ class Gate:
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > limit:
             return _too_large(limit)
-        return bodies.NOT_JSON if _has_body(headers) and not _is_json(headers) else None
+        return NOT_JSON if _has_body(headers) and not _is_json(headers) else None
 
     async def _refuse(
         self, send: Send, failure: Failure, path: str, receive: Receive | None = None

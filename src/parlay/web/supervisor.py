@@ -22,8 +22,8 @@ from types import FrameType
 from typing import Any
 
 from parlay.deployment import Deployment
+from parlay.front.errors import Failure
 from parlay.web import supervisor_link
-from parlay.web.failures import Failure
 from parlay.web.hosting import bind
 from parlay.web.request_log import RequestLog, endpoint_of, timestamp
 from parlay.web.security import checked_keys

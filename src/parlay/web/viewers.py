@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
-from parlay.web.failures import unavailable
+from parlay.front.errors import unavailable
 
 log = logging.getLogger("parlay.server")
 MAX_VIEWERS = 100
@@ -32,7 +32,7 @@ class Viewer:
         self._over = True
         self._news.set()
 
-    async def frames(self) -> AsyncIterator[bytes]:
+    async def frames(self) -> AsyncGenerator[bytes, None]:
         """What is new, whenever the viewer is ready for it."""
         while True:
             await self._news.wait()

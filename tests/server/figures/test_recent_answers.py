@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
+from parlay.backend.answering import Making
+from parlay.backend.plain_speed import PlainSpeed
 from parlay.decoding.counts import Counts
 from parlay.decoding.round import Fallback, Round, Timing
-from parlay.server.api.job import Job
-from parlay.server.figures.plain_speed import PlainSpeed
 from parlay.server.figures.recent_answers import (
     MAX_GROUPS,
     MAX_KEPT_ROUNDS,
@@ -63,9 +63,9 @@ class FakeJob:
         self.sequences = [FakeSequence(kept) for _ in range(n)]
 
 
-def a_job(n: int = 1, kept: int = 1024) -> tuple[FakeJob, Job]:
+def a_job(n: int = 1, kept: int = 1024) -> tuple[FakeJob, Making]:
     made = FakeJob(n, kept)
-    return made, cast(Job, made)
+    return made, cast(Making, made)
 
 
 BASELINE = PlainSpeed()

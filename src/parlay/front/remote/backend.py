@@ -29,6 +29,8 @@ from parlay.ask import (
 )
 from parlay.deployment import Deployment
 from parlay.errors import ParlayError
+from parlay.front import errors as failures
+from parlay.front.errors import Failure
 from parlay.front.remote import request as asking
 from parlay.front.remote.pools import Pools
 from parlay.front.remote.relay import Attempt, Chunk, ServerFailed
@@ -39,8 +41,6 @@ from parlay.front.remote.tally import Tally, together
 from parlay.front.remote.timing import RouteTiming
 from parlay.reading import answers
 from parlay.reading.answers import AnswerEvent
-from parlay.web import failures
-from parlay.web.failures import Failure
 
 _SO_FAR_S = 1.0
 _BROKEN = Failure(502, "the server stopped in the midst of its answer", "server_error", "upstream")

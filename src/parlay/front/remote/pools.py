@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from parlay.deployment import Deployment
+from parlay.front import errors as failures
 from parlay.front.remote.server import Server
-from parlay.web import failures
 
 _MAX_RETRY_S = 60
 

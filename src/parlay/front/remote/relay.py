@@ -14,10 +14,10 @@ from typing import Any
 
 import httpx
 
+from parlay.front import errors as failures
+from parlay.front.errors import Failure
 from parlay.front.remote.server import Server
 from parlay.reading import answers
-from parlay.web import failures
-from parlay.web.failures import Failure
 
 MAX_LINE = 4_000_000
 _FAREWELL_S = 0.5

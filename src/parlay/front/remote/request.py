@@ -12,9 +12,9 @@ from typing import Any
 from parlay.ask import Ask, Speculation
 from parlay.deployment import Deployment
 from parlay.errors import BadRequest
+from parlay.front.errors import Failure
 from parlay.reading import answers
 from parlay.routing import RequestFacts, Rule, first_match
-from parlay.web.failures import Failure
 
 _UNSAID = 4096  # tokens an answer may have where neither client nor deployment says
 _OWN = frozenset({"parlay", "llamacpp"})  # who they say they are (`owned_by`)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from parlay.front import streaming as sse
 from parlay.server.figures.economics import acceptance_of, costs_of, economics
 from parlay.server.figures.quick_ab import QuickBench
 from parlay.server.figures.snapshot import TICK_S, LiveSnapshots
 from parlay.server.lifecycle.service import Service
-from parlay.web import streaming as sse
 from parlay.web.viewers import Viewer, Viewers
 
 

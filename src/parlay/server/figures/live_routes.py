@@ -11,13 +11,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
-from parlay.server.api.openai_routes import service_of
+from parlay.front import streaming as sse
+from parlay.front.errors import Failure
 from parlay.server.figures.live_figures import LiveFigures
 from parlay.server.figures.local_models import local_models
 from parlay.server.figures.quick_ab import BenchOptions
 from parlay.server.figures.recent_answers import Answered, decisions
-from parlay.web import streaming as sse
-from parlay.web.failures import Failure
+from parlay.server.lifecycle.ops_routes import service_of
 from parlay.web.memory_pressure import process_bytes
 
 router = APIRouter(prefix="/live")

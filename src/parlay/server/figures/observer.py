@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from parlay.backend.plain_speed import PlainSpeed
 from parlay.decoding.counts import Counts
 from parlay.decoding.round import Round
-from parlay.server.figures.plain_speed import PlainSpeed
 
 RECENT_ROUNDS = 400
 

@@ -30,11 +30,11 @@ from parlay.bench.subject import Subject
 from parlay.bench.suite import load_suite
 from parlay.control.prices.breakeven import RoundCosts
 from parlay.errors import ParlayError
+from parlay.front.errors import Failure
 from parlay.server.figures.economics import costs_of
 from parlay.server.figures.served_arm import ServedArm, on_worker
 from parlay.server.lifecycle.service import Service
 from parlay.timing import window_passes as passes
-from parlay.web.failures import Failure
 
 log = logging.getLogger("parlay.server")
 State = Literal["idle", "running", "done", "failed", "cancelled"]

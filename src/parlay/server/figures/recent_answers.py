@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from parlay.backend.answering import Making
+from parlay.backend.plain_speed import PlainSpeed
 from parlay.control.trace import Decision
 from parlay.decoding.counts import Counts
 from parlay.decoding.round import Round
 from parlay.engine.sequence import Sequence as Answer
-from parlay.server.api.job import Job
-from parlay.server.figures.plain_speed import PlainSpeed
 
 RECENT_ROUNDS = 256  # of each group
 MAX_GROUPS = 32
@@ -85,7 +85,7 @@ class RecentAnswers:
         self.groups: OrderedDict[Key, AnswerGroup] = OrderedDict()
         self.n_answered = 0
         self._answered: OrderedDict[str, Answered] = OrderedDict()
-        self._open: dict[Job, _Open] = {}
+        self._open: dict[Making, _Open] = {}
         self._n_kept = 0
 
     @property
@@ -96,7 +96,7 @@ class RecentAnswers:
     def find(self, request_id: str) -> Answered | None:
         return self._answered.get(request_id)
 
-    def begin(self, job: Job, key: Key) -> None:
+    def begin(self, job: Making, key: Key) -> None:
         self._open[job] = _Open(key, [0] * len(job.sequences))
 
     def take_in(self) -> None:
@@ -104,7 +104,7 @@ class RecentAnswers:
         for job in list(self._open):
             self._take(job)
 
-    def finish(self, job: Job, request_id: str, record: dict[str, Any]) -> None:
+    def finish(self, job: Making, request_id: str, record: dict[str, Any]) -> None:
         """A request is over: take in what is left of it, and keep it to be looked at."""
         self._take(job)
         opened = self._open.pop(job, None)
@@ -116,7 +116,7 @@ class RecentAnswers:
         rounds = tuple(tuple(seq.rounds) for seq in job.sequences)
         self._keep(Answered(request_id, opened.key, record, rounds))
 
-    def _take(self, job: Job) -> None:
+    def _take(self, job: Making) -> None:
         opened = self._open.get(job)
         if opened is None:
             return

@@ -9,22 +9,22 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
-from dataclasses import replace
 from typing import TypeVar
 
+from parlay import ask as request
+from parlay.backend.answering import Making
 from parlay.bench.own import speculation_of
 from parlay.bench.record import ArmInfo
 from parlay.bench.subject import Ask, Reply, SubjectError, TimedOut
 from parlay.engine.engine import Engine
 from parlay.errors import ParlayError
+from parlay.front.answers import Outcome
+from parlay.front.errors import LEFT, Failure
+from parlay.front.schema import ChatRequest
 from parlay.llama import library
-from parlay.server.api.job import Job
-from parlay.server.api.planner import Plan
 from parlay.server.lifecycle.service import Service
-from parlay.web.failures import LEFT, Failure
-from parlay.web.schema import ChatRequest
 
 T = TypeVar("T")
 ROUTE = "bench"  # under which the requests are counted
@@ -37,7 +37,7 @@ class ServedArm:
         self._service = service
         self._loop = loop
         self._speculates = speculates
-        self._job: Job | None = None
+        self._making: Making | None = None
         self.n_asked = 0
         proposers = "+".join(service.engine.bets.named)
         self._info = ArmInfo(
@@ -70,8 +70,8 @@ class ServedArm:
 
     def stop(self) -> None:
         """End the answer that is being made; on the event loop."""
-        if self._job is not None:
-            self._job.cancel()
+        if self._making is not None:
+            self._making.cancel()
 
     async def _ask(self, ask: Ask) -> Reply:
         body = ChatRequest.model_validate(
@@ -85,17 +85,29 @@ class ServedArm:
                 "prompt_cache_key": f"bench-{secrets.token_hex(12)}",  # nobody's earlier answers
             }
         )
-        began = time.perf_counter()
-        plan = await asyncio.to_thread(self._service.planner.chat, body, {})
-        plan = replace(plan, policy=ROUTE)
-        self._job = job = self._service.begin(plan)
+        ask_ = request.Ask(door="chat", id=f"bench-{secrets.token_hex(12)}", **body.asked())
+        began, loop = time.perf_counter(), asyncio.get_running_loop()
+        came: asyncio.Queue[Sequence[request.Reply]] = asyncio.Queue()
+
+        def tell(replies: Sequence[request.Reply]) -> None:
+            loop.call_soon_threadsafe(came.put_nowait, replies)
+
+        service, text = self._service, ""
+        outcome = Outcome(ask_, stream=False)
+        making = await asyncio.to_thread(service.answering.begin, ask_, tell)
+        service.begun(making, ROUTE)
+        self._making = making
         self.n_asked += 1
-        seq, text = job.sequences[0], ""
+        seq, last = making.sequences[0], None
         try:
-            async for event in job.events():
-                text += "".join(piece.text for piece in event.pieces)
+            while not isinstance(last, (request.Done, request.Refused)):
+                for reply in await came.get():
+                    outcome.take(reply)
+                    if isinstance(reply, request.Pieces):
+                        text += "".join(reply.texts)
+                    last = reply
         finally:  # also where nobody waits for it any more
-            forgotten = self._count(job, plan)
+            forgotten = self._count(making, outcome)
         await asyncio.wrap_future(forgotten)
         wall_s = time.perf_counter() - began
         if seq.finish_reason not in ("stop", "length"):
@@ -114,12 +126,12 @@ class ServedArm:
             speculation=speculation_of(seq.counts),
         )
 
-    def _count(self, job: Job, plan: Plan) -> futures.Future[None]:
+    def _count(self, making: Making, outcome: Outcome) -> futures.Future[None]:
         """As any request; and the next arm must find neither its prompt read nor its answer."""
-        seq = job.sequences[0]
-        status = 200 if seq.finish_reason in ("stop", "length") else LEFT
-        reply_id = f"bench-{secrets.token_hex(12)}"
-        self._service.finished(job, plan, reply_id, {"status": status, "stream": False})
+        making.cancel()
+        seq = making.sequences[0]
+        outcome.status = 200 if seq.finish_reason in ("stop", "length") else LEFT
+        self._service.finished(outcome)
 
         def forget() -> None:
             slot = self._service.engine.slots.all[seq.seq_id]

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parlay.backend.plain_speed import PlainSpeed
 from parlay.decoding.round import Round
 from parlay.server.figures.footprint import Footprint
-from parlay.server.figures.plain_speed import PlainSpeed
 from parlay.server.figures.recent_answers import ALL, AnswerGroup, Key, figures
 from parlay.server.lifecycle.service import Service
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from parlay.server.api import format_routes, openai_routes
+from parlay.front import routes
 from parlay.server.figures import live_routes
 from parlay.server.figures.live_figures import LiveFigures
 from parlay.server.lifecycle import ops_routes
@@ -17,8 +17,7 @@ from parlay.web.app import make_app
 
 _SUMMARY = "Speculative decoding on llama.cpp that never loses the bet"
 _ROUTERS = (
-    openai_routes.router,
-    format_routes.router,
+    routes.router,
     ops_routes.router,
     live_routes.router,
     dashboard.router,
@@ -27,7 +26,7 @@ _ROUTERS = (
 
 def create_app(service: Service, version: str) -> FastAPI:
     """Everything under one roof."""
-    app = make_app(service, version, _SUMMARY, _ROUTERS)
+    app = make_app(service, version, _SUMMARY, _ROUTERS, frozenset(routes.READ_HERE))
     app.state.live = LiveFigures(service)
     app.add_api_route(
         service.deployment.monitoring.metrics_endpoint, ops_routes.speculative_metrics

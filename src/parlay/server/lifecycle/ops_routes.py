@@ -13,14 +13,17 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
-from parlay.llama.vocabulary import Vocabulary
-from parlay.server.api.openai_routes import service_of
+from parlay.front.schema import SlotRequest
 from parlay.server.lifecycle.service import Service
-from parlay.web.schema import DetokenizeRequest, SlotRequest, TokenizeRequest, speculation_fields
 from parlay.web.security import given_key
 
 router = APIRouter()
 SlotAction = Literal["save", "restore", "erase"]
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
 
 
 @router.get("/health", summary="Whether requests are taken")
@@ -116,7 +119,7 @@ async def slots(request: Request) -> list[dict[str, Any]]:
                 "n_cached": len(slot.tokens) if seq is None else seq.n_cached,
                 "n_prompt": 0 if seq is None else len(seq.request.prompt),
                 "n_generated": 0 if seq is None else seq.n_generated,
-                **speculation_fields(None if seq is None else seq.counts.as_dict()),
+                "speculation": None if seq is None else seq.counts.as_dict(),
             }
         )
     return found
@@ -156,24 +159,3 @@ async def forget(request: Request) -> Response:
     owner = service.keys.owner(key) if service.keys else None
     await asyncio.wrap_future(service.answer_memory.forget(owner))
     return Response(status_code=204)
-
-
-@router.post("/tokenize", summary="Text to tokens", response_model=None)
-async def tokenize(request: Request, body: TokenizeRequest) -> Response:
-    vocabulary = service_of(request).engine.model.vocabulary
-    return await asyncio.to_thread(_tokenized, vocabulary, body)
-
-
-@router.post("/detokenize", summary="Tokens to text")
-async def detokenize(request: Request, body: DetokenizeRequest) -> dict[str, str]:
-    vocabulary = service_of(request).engine.model.vocabulary
-    return {"content": await asyncio.to_thread(vocabulary.detokenize, body.tokens)}
-
-
-def _tokenized(vocabulary: Vocabulary, body: TokenizeRequest) -> Response:
-    """All of it off the event loop: a million tokens take seconds to write down."""
-    found = vocabulary.tokenize(body.content, bos=body.add_special, special=body.parse_special)
-    if not body.with_pieces:
-        return JSONResponse({"tokens": found})
-    pieces = {token: vocabulary.text_of(token) for token in set(found)}
-    return JSONResponse({"tokens": [{"id": t, "piece": pieces[t]} for t in found]})

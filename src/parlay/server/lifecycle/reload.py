@@ -13,7 +13,7 @@ from parlay.deployment import Deployment
 from parlay.engine.engine import Engine
 from parlay.engine.start import FREE_PROPOSERS
 from parlay.errors import ParlayError
-from parlay.parlay import parse_draft
+from parlay.routing import parse_draft
 from parlay.server.lifecycle.engine_start import drafter_paths, keep_fit
 from parlay.server.lifecycle.service import Service
 from parlay.web.hosting import kept_old

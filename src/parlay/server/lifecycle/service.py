@@ -9,23 +9,26 @@ import asyncio
 import math
 import os
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fastapi import Request
+
+from parlay.ask import Answerer, Ask, Remark
+from parlay.backend.answering import Answering, Making
+from parlay.backend.inprocess import InProcess
+from parlay.chat.prompter import Prompter, PromptSettings
 from parlay.control import guard
 from parlay.deployment import Deployment
 from parlay.engine.engine import Engine
 from parlay.engine.pricing import Pricing
-from parlay.engine.request import Request
-from parlay.engine.structured.grammar import Grammars
 from parlay.errors import BadRequest
-from parlay.server.api import answer_statistics as statistics
-from parlay.server.api.conversation import Conversation
-from parlay.server.api.job import Event, Job, Mailbox
-from parlay.server.api.planner import Plan, Planner
-from parlay.server.api.response_memory import ResponseMemory
+from parlay.front import errors as failures
+from parlay.front import limits
+from parlay.front.answers import Outcome
+from parlay.front.doors.door import Asked, Visit
+from parlay.front.stored_responses import StoredResponses
 from parlay.server.figures.metrics import Gauges, Metrics
 from parlay.server.figures.observer import Observer
 from parlay.server.figures.recent_answers import Key, RecentAnswers
@@ -35,11 +38,11 @@ from parlay.server.lifecycle.drafter_care import DrafterCare
 from parlay.server.lifecycle.engine_start import check_drafters, drafter_paths, guarded
 from parlay.server.lifecycle.slot_files import SlotFiles, make_slot_folder
 from parlay.server.lifecycle.warmup import WarmUp
-from parlay.web import admission, failures
+from parlay.web import admission
 from parlay.web.alerts import Alerts
 from parlay.web.memory_pressure import MemoryPressure, process_bytes
 from parlay.web.request_log import RequestLog, timestamp
-from parlay.web.security import checked_keys
+from parlay.web.security import checked_keys, given_key
 from parlay.web.supervisor_link import SupervisorLink
 
 _MAX_RETRY_S = 60
@@ -76,14 +79,28 @@ class Service:
             on_ready=self._pair,
         )
         self.cache = CacheCare(engine)
-        self._conversation = Conversation(engine.model)
-        self._grammars = Grammars(engine.model.vocabulary)
+        self.prompter = Prompter(
+            engine.model.vocabulary,
+            engine.model.chat_template(),
+            mode=engine.mode,
+            context_size=engine.target.context_size,
+            recommended=engine.model.facts.temperature,
+            pressed=lambda: self.memory.pressed,
+        )
+        self.answering = Answering(
+            engine,
+            self.prompter,
+            observer.baseline,
+            logs_texts=lambda: self.deployment.monitoring.log_prompts,
+        )
+        self.backend = InProcess(self.answering, lambda: self.model_names)
+        self.backend.on_begin = self.begun
         self.recent = RecentAnswers()
-        self.responses = ResponseMemory(0)
+        self.responses = StoredResponses(0)
         kept = deployment.runtime.remember_file
         self.answer_memory = AnswerMemory(engine, Path(kept).expanduser() if kept else None)
-        self._jobs: set[Job] = set()
-        self._mailbox: Mailbox[Event] | None = None  # made with the first request
+        self._makings: dict[str, Making] = {}  # until they are counted, by the answer's id
+        self._n_admitted = 0  # answers that were let in and have not ended
         self._usual_s = 1.0  # running mean of a request's time, for Retry-After
         self._log: RequestLog | None = None
         self.loop: asyncio.AbstractEventLoop | None = None  # set when it runs
@@ -109,14 +126,16 @@ class Service:
         self.alerts.webhook = deployment.monitoring.alert_webhook
         self.memory.limit_pct = deployment.monitoring.memory_pressure_pct
         self._control(deployment)
-        self.planner = Planner(
-            deployment,
-            self._conversation,
-            self._grammars,
-            mode=self.engine.mode,
-            context_size=self.engine.target.context_size,
-            adaptive=self.pricing is not None,
-            pressed=lambda: self.memory.pressed,
+        self.prompter.follow(
+            PromptSettings(
+                temperature=deployment.server.default_temperature,
+                max_prompt_tokens=deployment.server.max_prompt_tokens,
+                max_answer_tokens=deployment.server.max_answer_tokens,
+                context_full=deployment.runtime.context_full,
+                routes=deployment.routes,
+                adaptive=self.pricing is not None,
+                trusted=deployment.server.parse_special_in_messages,
+            )
         )
         old, self._log = self._log, log
         if old is not None:
@@ -162,42 +181,49 @@ class Service:
 
     # -- requests -------------------------------------------------------------
 
-    def begin(self, plan: Plan, model: str = "") -> Job:
-        """Let a request in, or say when to come back. `model`: the name it was asked for by."""
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        return self.deployment.model.alias or (self.model_name,)
+
+    def visit(self, request: Request) -> Visit:
+        return Visit(given_key(dict(request.scope["headers"])), self.responses)
+
+    def checked(self, asked: Asked, request: Request) -> tuple[Ask, tuple[Remark, ...]]:
+        owner = self.keys.owner(self.visit(request).key)
+        return limits.checked(asked, self.deployment, owner, dict(request.headers))
+
+    def choose(self, model: str) -> tuple[Answerer, str, tuple[Remark, ...]]:
+        names = self.model_names
+        return self.backend, model or names[0], limits.known_model(model, names)
+
+    def admit(self, n: int) -> None:
+        """Let a request in, or say when to come back."""
         if self.draining:
             raise failures.unavailable("the server is shutting down", "shutting_down")
-        owner = admission.settle()  # counted by its sequences from here on
-        self._admit(len(plan.requests))
-        plan = replace(plan, requests=tuple(self._owned(r, owner) for r in plan.requests))
-        if self._mailbox is None:
-            self._mailbox = Mailbox(asyncio.get_running_loop())
-        job = Job(self._mailbox, self.deployment.server.request_timeout_s)
-        job.start(self.engine, plan.requests)
-        self._jobs.add(job)
-        self.recent.begin(job, Key(plan.policy, self._known_name(model)))
-        return job
-
-    def owner_of(self, key: str) -> str:
-        """Whose cached prompts a request may use, by the key it showed."""
-        return "" if self.deployment.server.share_prompt_cache else self.keys.owner(key)
-
-    def _owned(self, request: Request, owner: str) -> Request:
-        """Whose it is: cached prompts may be shared, what was said to another never is."""
-        memory = f"{owner}/{request.memory}" if request.memory else owner
-        shared = self.deployment.server.share_prompt_cache
-        return replace(request, memory=memory, owner="" if shared else owner)
-
-    def _known_name(self, model: str) -> str:
-        """One of our names: what clients make up is no label."""
-        return model if model in self.deployment.model.alias else self.model_name
-
-    def _admit(self, n: int) -> None:
-        self._jobs = {job for job in self._jobs if job.n_open}
+        admission.settle()  # counted by its answers from here on
         room = self.engine.settings.context.n_sequences + self.deployment.server.queue_size
         if n > room:
             raise BadRequest(f"n is {n}; this server holds {room} answers at once")
         if self.n_open + n > room:
             raise self._busy()
+        self._n_admitted += n
+
+    def leave(self, n: int) -> None:
+        self._n_admitted -= n
+
+    def begun(self, making: Making, route: str | None = None) -> None:
+        """The engine has taken a request on."""
+        self._makings[making.ask.id] = making
+        name = self._known_name(making.ask.model)
+        self.recent.begin(making, Key(route or making.policy, name))
+
+    def owner_of(self, key: str) -> str:
+        """Whose cached prompts a request may use, by the key it showed."""
+        return "" if self.deployment.server.share_prompt_cache else self.keys.owner(key)
+
+    def _known_name(self, model: str) -> str:
+        """One of our names: what clients make up is no label."""
+        return model if model in self.deployment.model.alias else self.model_name
 
     def full(self) -> failures.Failure | None:
         """Before a body is read: whether its answer would have a place."""
@@ -211,8 +237,8 @@ class Service:
 
     @property
     def n_open(self) -> int:
-        """Sequences in slots and in the queue."""
-        return sum(job.n_open for job in self._jobs)
+        """Answers that are made, or wait to be."""
+        return self._n_admitted
 
     def die(self) -> None:
         """The engine's thread is gone: let the supervisor start another process, if there is one.
@@ -226,27 +252,32 @@ class Service:
     def cancel_all(self) -> None:
         """Nobody waits any longer: answers end where they are, and say why."""
         self.draining = self.gave_up = True
-        for job in self._jobs:
-            job.cancel()
+        self.backend.cancel_all()
 
     # -- what was answered ----------------------------------------------------
 
-    def finished(self, job: Job, plan: Plan, reply_id: str, about: dict[str, Any]) -> None:
+    def between(self, seconds: float) -> None:
+        self.metrics.between.observe(seconds)
+
+    def finished(self, outcome: Outcome) -> None:
         """Count and log one request, before its last byte is sent."""
-        seqs = job.sequences
-        if about["status"] != failures.LEFT:  # how long an answer takes, it does not tell
-            whole = max(statistics.e2e_s(seq) for seq in seqs)
-            self._usual_s += 0.1 * (whole - self._usual_s)
-            self.metrics.whole.observe(whole)
-        self.metrics.queued.observe(max(0.0, statistics.queue_s(seqs[0])))
-        if seqs[0].first_token is not None:
-            self.metrics.ttft.observe(statistics.ttft_s(seqs[0]))
-        self.metrics.requests.labels(plan.endpoint, about["status"]).inc()
-        record = self._record(job, plan, reply_id) | about
-        self.recent.finish(job, reply_id, record)
+        making = self._makings.pop(outcome.ask.id, None)
+        left = outcome.status == failures.LEFT
+        if making is not None and left:  # it has taken until now
+            outcome.figures = making.figures()
+        figures = outcome.figures
+        if not left:  # how long an answer takes, one that was left does not tell
+            self._usual_s += 0.1 * (figures.e2e_s - self._usual_s)
+            self.metrics.whole.observe(figures.e2e_s)
+        self.metrics.queued.observe(figures.queue_s)
+        if figures.ttft_s is not None:
+            self.metrics.ttft.observe(figures.ttft_s)
+        self.metrics.requests.labels(outcome.ask.door, outcome.status).inc()
+        record = _record(outcome)
+        if making is not None:
+            self.recent.finish(making, outcome.ask.id, record)
         if self._log is not None:
-            texts = self._texts(job) if self.deployment.monitoring.log_prompts else {}
-            self._log.write(record | texts)
+            self._log.write(record | _texts(outcome))
 
     def refused(self, endpoint: str, failure: failures.Failure) -> None:
         """Count and log a request that got no answer."""
@@ -254,30 +285,6 @@ class Service:
         if self._log is not None:
             record = {"endpoint": endpoint, "status": failure.status, "error": failure.code}
             self._log.write({"time": timestamp(), **record})
-
-    def _record(self, job: Job, plan: Plan, reply_id: str) -> dict[str, Any]:
-        seqs = job.sequences
-        numbers = statistics.speculation(seqs, plan.mode, plan.policy, self.observer.baseline)
-        timings = statistics.timings(seqs)
-        return {
-            "time": timestamp(),
-            "request_id": reply_id,
-            "endpoint": plan.endpoint,
-            "finish_reason": seqs[0].finish_reason or "cancelled",
-            "prompt_tokens": len(seqs[0].request.prompt),
-            "reused_tokens": seqs[0].n_reused,
-            "tokens_per_second": timings["predicted_per_second"],
-            **numbers,
-        }
-
-    def _texts(self, job: Job) -> dict[str, Any]:
-        vocabulary = self.engine.model.vocabulary
-        first = job.sequences[0].request.prompt
-        answers = [seq.tokens[len(seq.tokens) - seq.n_generated :] for seq in job.sequences]
-        return {
-            "prompt": vocabulary.detokenize(list(first)),
-            "answers": [vocabulary.detokenize(answer) for answer in answers],
-        }
 
     # -- numbers --------------------------------------------------------------
 
@@ -305,3 +312,27 @@ class Service:
         self.engine.close()
         if self._log is not None:
             self._log.close()
+
+
+def _record(outcome: Outcome) -> dict[str, Any]:
+    figures, accepted = outcome.figures, outcome.accepted
+    found = {
+        "time": timestamp(),
+        "request_id": outcome.ask.id,
+        "endpoint": outcome.ask.door,
+        "finish_reason": outcome.finish_reason or "cancelled",
+        "prompt_tokens": accepted.n_prompt[0] if accepted is not None else 0,
+        "reused_tokens": figures.n_cached,
+        "tokens_per_second": figures.timings.get("predicted_per_second", 0.0),
+        **figures.speculation,
+        "status": outcome.status,
+        "stream": outcome.stream,
+    }
+    return found if outcome.error is None else {**found, "error": outcome.error}
+
+
+def _texts(outcome: Outcome) -> dict[str, Any]:
+    """What was asked and answered, where that is logged."""
+    if not outcome.texts:
+        return {}
+    return {"prompt": outcome.texts[0], "answers": list(outcome.texts[1:])}

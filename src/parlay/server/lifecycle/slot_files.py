@@ -16,10 +16,10 @@ from parlay.deployment import DeploymentError
 from parlay.engine.caching.prompt_cache import Kept
 from parlay.engine.engine import Engine
 from parlay.errors import BadRequest
+from parlay.front.errors import Failure
 from parlay.llama import library
 from parlay.llama.sequence_file import SequenceFile
 from parlay.llama.undo import SavedSequence
-from parlay.web.failures import Failure
 
 T = TypeVar("T")
 _MOST_NAME = 128  # bytes

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
+from parlay.backend.plain_speed import PlainSpeed
 from parlay.engine.engine import Engine
 from parlay.engine.pricing import Pricing
 from parlay.errors import ParlayError
-from parlay.server.figures.plain_speed import PlainSpeed
 from parlay.timing.window_passes import time_plain
 
 log = logging.getLogger("parlay.server")
