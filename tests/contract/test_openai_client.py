@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
@@ -31,8 +32,9 @@ WEATHER: ChatCompletionToolParam = {
 
 
 @pytest.fixture(scope="module")
-def client(server: doors.Server) -> OpenAI:
-    return server.openai()
+def client(server: doors.Server) -> Iterator[OpenAI]:
+    with server.openai() as found:
+        yield found
 
 
 def test_a_chat_completion_tells_text_usage_and_speculation(client: OpenAI) -> None:
