@@ -12,10 +12,8 @@ from itertools import chain, repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.decoding.constraint import Forced
+from parlay.decoding.constraint import Forced, Mask
 from parlay.decoding.draft import Draft
-from parlay.decoding.mask import Mask
-from parlay.decoding.spacing import Spacing
 from parlay.decoding.span import Span, nothing
 from parlay.errors import DecodeError
 from parlay.proposers.proposer import Ask, Proposer, Worth
@@ -220,7 +218,5 @@ class LaxConstraint:
     def n_obeying(self, draft: Sequence[int]) -> int:
         return len(draft)
 
-    def forced(self, spacing: Spacing, draft: Sequence[int] = ()) -> Forced:
+    def forced(self, draft: Sequence[int] = ()) -> Forced:
         return Forced()
-
-    def prepare(self, spacing: Spacing) -> None: ...

@@ -33,13 +33,12 @@ from benchmarks.shared.record import keep
 from benchmarks.shared.wanted_edits import wanted
 from parlay import Parlay
 from parlay.bench.suite import Prompt, load_suite
-from parlay.control.controller import View
 from parlay.control.prices.cost import CostTable, load_costs, shipped_costs
 from parlay.control.prices.cutting import Cutting
 from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.control.profit import ProfitController
 from parlay.decoding.draft import Draft
-from parlay.decoding.mask import members
+from parlay.decoding.masks import members
 from parlay.decoding.round import Round
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span, common_prefix
@@ -203,12 +202,6 @@ class Searching(Bets):
             self.clock.spend(self.charges.search_s + (self.charges.forced_s if forced else 0.0))
         return found
 
-    def _ended(self, ask: Ask, draft: Draft, view: View) -> Draft:
-        found = super()._ended(ask, draft, view)
-        if len(found.tokens) > len(draft.tokens):
-            self.clock.spend(self.charges.forced_s)
-        return found
-
 
 @dataclass(slots=True)
 class Counted:
@@ -250,7 +243,7 @@ class Rig:
         self.controller = ProfitController(costs.copy())
         proposers: dict[str, Proposer] = {
             PREDICTION: PredictionProposer(),
-            SKELETON: SkeletonProposer(vocabulary.piece),
+            SKELETON: SkeletonProposer(),
             "suffix": Lookup(),
         }
         self._drafter = None

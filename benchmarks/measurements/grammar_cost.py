@@ -28,7 +28,7 @@ from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.record import keep
 from parlay.bench.suite import load_suite
 from parlay.decoding.constraint import Constraint
-from parlay.decoding.masked import Masked, prepare
+from parlay.decoding.masks import Masked, prepare
 from parlay.decoding.sampling import Sampling, draw
 from parlay.decoding.span import common_prefix
 from parlay.engine.structured.grammar import Grammars
@@ -96,17 +96,16 @@ def measure(
     ahead: bool = False,
 ) -> list[dict[str, Any]]:
     """Microseconds a round, mean, p50 and p95: each part, and the whole; for each of `ANSWERS`."""
-    grammars, proposer = Grammars(vocabulary), SkeletonProposer(vocabulary.piece)
+    grammars, proposer = Grammars(vocabulary), SkeletonProposer()
     rng = np.random.default_rng(0)
     p = rng.standard_normal((window + 1, vocabulary.size), np.float32)
     found = []
     for i, name in enumerate(ANSWERS):
         times: Times = []
         for schema in schemas:
-            answer = vocabulary.continuation(json.dumps(example(schema, i), indent=1))
+            answer = vocabulary.continuation(json.dumps(example(schema, i), separators=(",", ":")))
             constraint = grammars.constraint(grammars.json_schema(schema))
             times += _rounds(constraint, proposer, answer, p, kind, ahead)
-            proposer.finish(0, answer)
         about = {"n_vocab": vocabulary.size, "kind": kind, "ahead": ahead, "answer": name}
         found.append({**about, "rounds": len(times), "us": _summary(times)})
     return found
@@ -148,8 +147,7 @@ def _rounds(
         read = thread_time()
         held = Masked(rows, constraint, draft, sampling)
         for j in range(len(taken)):
-            if held.known(j) is None:
-                held.drawn(j, (), done + j)
+            held.drawn(j, (), done + j)
         masked = thread_time()
         constraint.accept(taken)
         ended = thread_time()

@@ -15,7 +15,7 @@ from parlay.chat.deltas import Said
 from parlay.chat.forms import FORMATS
 from parlay.chat.guiding import Guiding, Wish
 from parlay.chat.style import Style
-from parlay.decoding.mask import members
+from parlay.decoding.masks import members
 from parlay.engine.structured.grammar import Grammars
 from parlay.engine.structured.guide import Guide, Rules
 from parlay.errors import BadRequest

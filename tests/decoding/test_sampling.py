@@ -220,7 +220,7 @@ def test_greedy_with_biases_takes_the_first_of_the_largest_sums(
 def test_greedy_copies_no_row_for_a_bias_that_could_not_change_the_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delattr(sampling_module, "_adjusted")
+    monkeypatch.delattr(sampling_module, "adjusted")
     row = np.array([3, 2, 1, 0], np.float32)
     assert draw(row, Sampling(logit_bias={1: -100.0, 2: -math.inf}), (), 0) == 0
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from parlay.decoding import sampling as sampling_module
-from parlay.decoding.sampling import Sampling, draw, draw_permitted
-from parlay.decoding.shortlist import permitted, shortlist
+from parlay.decoding.masks import draw_permitted, permitted
+from parlay.decoding.sampling import Sampling, draw, shortlist
 
 N = 600
 SAMPLINGS = {

@@ -10,13 +10,12 @@ from llguidance import LLMatcher, LLTokenizer, grammar_from
 from numpy.typing import NDArray
 
 from parlay.control.controller import Choice, FixedWindow, View
-from parlay.decoding.alphabet import Alphabet
-from parlay.decoding.grammar_constraint import GrammarConstraint
-from parlay.decoding.mask import Mask, packed
+from parlay.decoding.constraint import Mask
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
 from parlay.engine.request import Request
+from parlay.engine.structured.constraint import Alphabet, GrammarConstraint
 from parlay.errors import BadRequest, DecodeError, ParlayError
 from tests.engine.rig import LOGITS, N_VOCAB, Rig, plain
 from tests.scripted import LaxConstraint, ScriptedProposer
@@ -40,7 +39,7 @@ class Script(LaxConstraint):
         self._left -= len(tokens)
 
     def allowed(self, draft: Sequence[int]) -> Mask:
-        return packed(np.full(N_VOCAB, len(draft) < self._left))
+        return np.packbits(np.full(N_VOCAB, len(draft) < self._left), bitorder="little")
 
 
 def boom(*_: object) -> None:

@@ -605,7 +605,7 @@ class Forcing(LaxConstraint):
     def __init__(self, tokens: Seq[int]) -> None:
         self._left = list(tokens)
 
-    def forced(self, spacing: object, draft: Seq[int] = ()) -> Forced:
+    def forced(self, draft: Seq[int] = ()) -> Forced:
         left = tuple(self._left[:2])
         return Forced(left, (1.0,) * len(left))
 
@@ -617,7 +617,7 @@ def test_what_a_grammar_forces_and_what_follows_it_are_drafted_together() -> Non
     request = Request(PROMPT * 4, max_tokens=24)
     said = Rig(proposers={}).run(request)[0].tokens[len(request.prompt) :]
     proposers: dict[str, Proposer] = {
-        "skeleton": SkeletonProposer(lambda _token: b"x"),
+        "skeleton": SkeletonProposer(),
         "suffix": Lookup(min_match=1),
     }
     rig = Rig(proposers=proposers, free=frozenset(proposers), controller=Longest(8))
@@ -874,21 +874,6 @@ def test_where_nobody_drafts_rounds_of_the_same_answers_are_weighed_once() -> No
     [seq] = rig.run(Request((1, 2, 3), max_tokens=9))
     assert controller.n_views == [1, 1]  # a last token has no draft, and is weighed apart
     assert {r.fallback for r in seq.rounds} == {Fallback.REQUEST}
-
-
-@pytest.mark.parametrize(("piece", "noticed"), [(b"x", True), (b'"', False)])
-def test_where_a_grammar_may_force_something_a_round_that_rests_is_woken(
-    piece: bytes, noticed: bool
-) -> None:
-    pieces = iter([piece])  # the first token alone: it opens a string, or does not
-    proposers: dict[str, Proposer] = {
-        "skeleton": SkeletonProposer(lambda _token: next(pieces, b"x"))
-    }
-    controller = Learning([], resting=True)
-    rig = Rig(proposers=proposers, free=frozenset(proposers), controller=controller)
-    rig.add(Request(PROMPT, max_tokens=6), Forcing(()))
-    rig.finish()
-    assert (controller.n_noticed > 0) == noticed
 
 
 def test_a_pass_that_only_takes_a_draft_back_is_no_time_to_glance(

@@ -14,7 +14,7 @@ from typing import Any
 from parlay.ask import CallForm, ToolFunction
 from parlay.chat.forms import PYTHON_TAG
 from parlay.chat.schemas import argument_of, moved, takes_text
-from parlay.engine.structured.grammar import bounded
+from parlay.engine.structured.grammar import compact
 
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _WHOLE = "/$defs/arguments"  # where the schema of all arguments stands in that of one
@@ -160,7 +160,7 @@ class CallGrammar:
         return " | ".join(self._rule("call", make(function)) for function in self.functions)
 
     def _json(self, schema: dict[str, Any]) -> str:
-        return self._rule("json", f"%json {json.dumps(bounded(schema))}")
+        return self._rule("json", f"%json {json.dumps(compact(schema))}")
 
     def _until(self, mark: str) -> str:
         """Any text up to a mark, the mark included; one that is a token ends it by itself."""

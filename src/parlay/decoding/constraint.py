@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from parlay.decoding.mask import Mask
-from parlay.decoding.spacing import Spacing
+import numpy as np
+from numpy.typing import NDArray
+
+# Which tokens of a vocabulary may come, eight to a byte, the first in the lowest bit.
+Mask = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What must come next, as far as white space goes by habit."""
+    """What must come next."""
 
     tokens: tuple[int, ...] = ()
     sure: tuple[float, ...] = ()  # of each; 1: nothing else may come after those before it
@@ -26,16 +29,13 @@ NOTHING_FORCED = Forced()
 
 
 class Constraint(Protocol):
-    """The state of one sequence's grammar."""
+    """The state of one sequence's grammar. Only `accept` moves it."""
 
     def must(self, draft: Sequence[int]) -> int | None:
-        """The only token that may follow a draft that holds, if there is one; the state stays."""
+        """The only token that may follow a draft that holds, if there is one."""
 
     def permits(self, draft: Sequence[int], token: int) -> bool:
-        """Whether a token may follow a draft that holds; the state stays as it was."""
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        """These tokens were committed."""
+        """Whether a token may follow a draft that holds."""
 
     def allowed(self, draft: Sequence[int]) -> Mask | None:
         """Which tokens may follow a draft; None where the draft itself may not come."""
@@ -43,11 +43,11 @@ class Constraint(Protocol):
     def n_obeying(self, draft: Sequence[int]) -> int:
         """How many leading tokens of a draft may come."""
 
-    def forced(self, spacing: Spacing, draft: Sequence[int] = ()) -> Forced:
-        """The tokens that must follow a draft that holds, white space by habit."""
+    def forced(self, draft: Sequence[int] = ()) -> Forced:
+        """The tokens that must follow a draft that holds, up to the next choice."""
 
-    def prepare(self, spacing: Spacing) -> None:
-        """Compute now what will be forced once the string ends that the text is in."""
+    def accept(self, tokens: Sequence[int]) -> None:
+        """These tokens were committed."""
 
     @property
     def complete(self) -> bool:

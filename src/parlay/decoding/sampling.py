@@ -10,6 +10,7 @@ each keeps at least one token.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -19,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.noise import exceeds, gumbel
-from parlay.decoding.shortlist import Logits, Permits, likeliest_permitted, permitted, shortlist
 from parlay.errors import BadRequest, DecodeError, NothingFollows, ParlayError
 from parlay.option_types import check_options
 
 Row = NDArray[np.float32]
+Logits = NDArray[np.floating[Any]]
 
 _RANGES = {
     "temperature": (0.0, 100.0),
@@ -40,6 +41,8 @@ _RANGES = {
 _COLD = 1e-9
 _MANY = 1024  # candidates: of fewer, all have their noise computed
 _FAR = 8.0  # below the best score: to win from there takes noise that one token in a thousand has
+_NEAR = 8.0  # below the best logit: who is further is seldom kept by a filter
+_SLACK = 1e-5  # of masses: single precision, summed in pairs, is ten times as exact
 
 
 def _derived() -> bool:
@@ -116,26 +119,10 @@ def draw(row: Row, sampling: Sampling, history: Sequence[int], position: int) ->
     if sampling.lowered and (token := likeliest(row)) not in sampling.logit_bias:
         return token  # without a copy of the row, which takes ten times as long
     if sampling.unfiltered:
-        return likeliest(_adjusted(row, sampling, history))
+        return likeliest(adjusted(row, sampling, history))
     ids, scores = candidates(row, sampling, history)
     if sampling.greedy:
         return int(ids[int(scores.argmax())])
-    return _gumbel_draw(ids, scores, sampling.seed, position)
-
-
-def draw_permitted(
-    row: Row, sampling: Sampling, history: Sequence[int], position: int, permits: Permits
-) -> int | None:
-    """What `draw` would give of the row without those that may not come, if few questions tell."""
-    if sampling.typical_p < 1.0:
-        return None
-    logits = _adjusted(row, sampling, history)
-    if sampling.greedy:
-        return likeliest_permitted(logits, permits)
-    few = permitted(logits, sampling.top_k, sampling.top_p, sampling.min_p, permits)
-    if few is None:
-        return None
-    ids, scores = _heated(few, logits[few].astype(np.float64), sampling)
     return _gumbel_draw(ids, scores, sampling.seed, position)
 
 
@@ -175,7 +162,7 @@ def _within_reach(
     return np.flatnonzero(near | exceeds(seed, position, ids, best - edge))
 
 
-def _adjusted(row: Row, sampling: Sampling, history: Sequence[int]) -> Logits:
+def adjusted(row: Row, sampling: Sampling, history: Sequence[int]) -> Logits:
     """A copy of the row with bias and penalties applied, or the row where there are none."""
     if not sampling.logit_bias and not sampling.penalised:
         return row
@@ -205,7 +192,7 @@ def candidates(
     row: Row, sampling: Sampling, history: Sequence[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The tokens that survive every filter, and their logits over the temperature."""
-    logits = _adjusted(row, sampling, history)
+    logits = adjusted(row, sampling, history)
     if sampling.typical_p == 1.0:
         few = shortlist(logits, sampling.top_k, sampling.top_p)
         if few is not None:
@@ -219,6 +206,47 @@ def candidates(
     if sampling.top_p < 1.0:
         ids, scores = _top_p(ids, scores, sampling.top_p)
     return _heated(ids, scores, sampling)
+
+
+def shortlist(logits: Logits, top_k: int, top_p: float) -> NDArray[np.int64] | None:
+    """What top_k and top_p leave, in order of their numbers, found best first. None: it takes the
+    whole row to tell."""
+    best = float(logits.max())
+    if (top_p == 1.0 and not top_k) or not math.isfinite(best):
+        return None
+    tokens = np.flatnonzero(logits >= best - _NEAR)
+    tokens = tokens[np.argsort(-logits[tokens], kind="stable")]
+    if top_k > len(tokens):
+        return None
+    if top_k:
+        tokens = tokens[:top_k]
+    if top_p == 1.0:
+        return np.sort(tokens)
+    edges = np.cumsum(np.exp(logits[tokens].astype(np.float64) - best))
+    whole = float(edges[-1]) if top_k else mass(logits, best)
+    n = n_within([0.0, *edges.tolist()], whole, whole, top_p)
+    return None if n is None else np.sort(tokens[: max(1, n)])
+
+
+def n_within(edges: list[float], least: float, most: float, p: float) -> int | None:
+    """How many tokens have less than a share p of the whole before them, given the mass before
+    each and after the last, and of the whole. None: that or rounding could change it."""
+    sure = bisect_left(edges, p * least * (1 - 2 * _SLACK))
+    perhaps = bisect_left(edges, p * most * (1 + _SLACK))
+    return sure if sure == perhaps < len(edges) else None
+
+
+def mass(logits: Logits, best: float) -> float:
+    """Of all tokens together, at most, where the best has 1."""
+    weights = logits - logits.dtype.type(best)
+    np.exp(weights, out=weights)
+    return float(weights.sum()) * (1 + _SLACK)
+
+
+def drawn_of(few: NDArray[np.int64], logits: Logits, sampling: Sampling, position: int) -> int:
+    """The token drawn of what filters have left of a row, but for min_p."""
+    ids, scores = _heated(few, logits[few].astype(np.float64), sampling)
+    return _gumbel_draw(ids, scores, sampling.seed, position)
 
 
 def _heated(

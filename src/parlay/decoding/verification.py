@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.draft import Draft
-from parlay.decoding.masked import Masked
+from parlay.decoding.masks import Masked
 from parlay.decoding.sampling import Sampling, draw, likeliest
 from parlay.decoding.verdict import Verdict
 from parlay.errors import NothingFollows
@@ -59,10 +59,9 @@ def verify(
 
 def _drawn(p: Rows, j: int, sampling: Sampling, before: Sequence[int], position: int) -> int:
     """The target's own draw at one row."""
-    if not isinstance(p, Masked):
-        return draw(p[j], sampling, before, position)
-    known = p.known(j)  # however it is drawn: a grammar tells
-    return p.drawn(j, before, position) if known is None else known
+    if isinstance(p, Masked):
+        return p.drawn(j, before, position)
+    return draw(p[j], sampling, before, position)
 
 
 def _after(history: Sequence[int], tokens: Sequence[int], sampling: Sampling) -> Sequence[int]:

@@ -25,7 +25,7 @@ from parlay.proposers.glances import WINDOW, Glances, longest
 from parlay.proposers.joining import behind, joined, obeying
 from parlay.proposers.prediction import PREDICTION
 from parlay.proposers.proposer import Ask, Proposer, Worth
-from parlay.proposers.skeleton import SKELETON, SkeletonProposer
+from parlay.proposers.skeleton import SKELETON
 
 Watch = Callable[[Seq[Sequence]], None]  # told of the sequences of a pass before it is made
 ReadListener = Callable[[Seq[Round]], None]  # told of first tokens that came with a prompt
@@ -227,8 +227,7 @@ class Bets:
         That is seen from the last token; a long string is rested in, and its end noticed."""
         if seq.constraint is None or seq.request.plain or not seq.n_generated:
             return False
-        skeleton = self.proposers.get(SKELETON)
-        return isinstance(skeleton, SkeletonProposer) and skeleton.at_mark(free_ask(seq, 0))
+        return SKELETON in self.proposers and seq.constraint.must(()) is not None
 
     def glance(self, sequences: Seq[Sequence]) -> None:
         """A device computes, and nothing was searched for: see whether texts repeat themselves
@@ -419,19 +418,9 @@ class Bets:
             ]
             worth = _worth([choices[i] for i in at], asks, ahead)
             found = self._propose(name, asks, worth)
-            for i, forced, ask, draft in zip(at, ahead, asks, found, strict=True):
-                whole = draft if draft is FAILED else self._ended(ask, draft, views[i])
-                drafts[i] = whole if draft is FAILED else joined(forced, whole)
+            for i, forced, draft in zip(at, ahead, found, strict=True):
+                drafts[i] = draft if draft is FAILED else joined(forced, draft)
         return drafts
-
-    def _ended(self, ask: Ask, draft: Draft, view: View) -> Draft:
-        """A model's draft, and what the grammar forces behind it."""
-        n, rated = len(draft.tokens), len(draft.confidence)
-        if ask.constraint is None or SKELETON not in view.proposers or not 0 < n == rated:
-            return draft
-        if n >= ask.window:
-            return draft
-        return joined(draft, self._propose(SKELETON, (behind(ask, draft),))[0])
 
     def _forced(self, name: str, view: View, choice: Choice) -> Draft:
         if not self._continues(name):

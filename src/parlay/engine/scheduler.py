@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.logprobs import TokenLogprob, token_logprob
-from parlay.decoding.masked import Masked, prepare
+from parlay.decoding.masks import Masked, prepare
 from parlay.decoding.round import Timing
 from parlay.decoding.span import Span, Target, nothing
 from parlay.decoding.verdict import Verdict

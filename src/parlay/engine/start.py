@@ -80,7 +80,7 @@ class Loader:
         """Those that draft from what comes with a request; first, for they know most."""
         return {
             PREDICTION: PredictionProposer(),
-            SKELETON: SkeletonProposer(self._model.vocabulary.piece),
+            SKELETON: SkeletonProposer(),
         }
 
     def draft_model(self, path: Path, closing: Closing, name: str = MODEL) -> Proposer:

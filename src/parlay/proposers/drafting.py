@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.draft import Draft
-from parlay.decoding.masked import masked
+from parlay.decoding.masks import masked
 from parlay.decoding.sampling import Row, draw, likeliest
 from parlay.proposers.proposer import Ask, Worth
 
@@ -62,8 +62,13 @@ class Drafting:
         return None if allowed is None or not allowed.any() else masked(row, allowed)
 
     def draft(self, name: str) -> Draft:
-        """What came of it."""
-        return Draft(tuple(self.tokens), name, tuple(self.confidence))
+        """What came of it, and what a grammar forces behind it: that needs no model."""
+        ask, tokens, sure = self.ask, tuple(self.tokens), tuple(self.confidence)
+        if ask.constraint is not None and 0 < len(tokens) < ask.window:
+            ahead = ask.tokens[len(ask.tokens) - ask.n_ahead :]
+            forced = ask.constraint.forced([*ahead, *tokens])
+            tokens, sure = tokens + forced.tokens, sure + forced.sure if self.rated else ()
+        return Draft(tokens, name, sure).first(ask.window)
 
 
 def extended(going: Sequence[Drafting], rows: Sequence[Row], worth: Worth | None) -> list[Drafting]:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from parlay.decoding.constraint import Constraint
-from parlay.decoding.mask import members
-from parlay.decoding.spacing import Spacing
+from parlay.decoding.masks import members
 from parlay.engine.structured import grammar, grammar_check
 from parlay.engine.structured.grammar import Grammars
 from parlay.errors import BadRequest
@@ -101,9 +100,9 @@ def test_where_nothing_may_follow_the_answer_ends_and_no_draft_is_at_fault(model
     grammars = Grammars(model.vocabulary)
     constraint = grammars.constraint(grammars.gbnf('root ::= "on" x\nx ::= x'))
     on = model.vocabulary.tokenize("on", bos=False)[0]
-    assert constraint.forced(Spacing()).tokens == (on,)
+    assert constraint.forced().tokens == (on,)
     constraint.accept([on])
-    assert not constraint.forced(Spacing()).tokens
+    assert not constraint.forced().tokens
     with pytest.raises(BadRequest, match=r"nothing may follow$"):
         constraint.allowed([])
 
@@ -168,7 +167,7 @@ def test_a_large_schema_may_have_many_ways_to_go_on(model: Model) -> None:
     names = {f"property_{i}": {"type": "string"} for i in range(200)}
     grammars = Grammars(model.vocabulary)
     constraint = grammars.constraint(grammars.json_schema({"type": "object", "properties": names}))
-    for letter in '{"property_7": "on", "property_9':
+    for letter in '{"property_7":"on","property_9':
         constraint.accept(model.vocabulary.tokenize(letter, bos=False, special=False))
 
 

@@ -11,8 +11,7 @@ import threading
 from importlib.util import find_spec
 from typing import Any
 
-from parlay.decoding.alphabet import Alphabet
-from parlay.decoding.grammar_constraint import GrammarConstraint
+from parlay.engine.structured.constraint import Alphabet, GrammarConstraint
 from parlay.engine.structured.grammar_check import limits_of, one_line, read_apart, read_here
 from parlay.errors import BadRequest
 from parlay.llama.vocabulary import Vocabulary
@@ -22,7 +21,8 @@ _SMALL = 1 << 13  # characters: from three times as many on, some have ended the
 _N_TEXTS = 4096  # what grammars force, tokenised: names of schemas come again and again
 _N_BEGUN = 32  # grammars whose beginning is kept, with all that its copies have found out since
 _N_COPIES = 64  # of one beginning: what they find out adds up, and may not for ever
-WHITESPACE = r"(\n {0,20}| ?)"  # a line with its indent, or one space
+# Nothing between values but what must be there: all of it is forced, and so drafted.
+_COMPACT = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
 
 
 class Grammars:
@@ -36,8 +36,8 @@ class Grammars:
         self.available = find_spec("llguidance") is not None
 
     def json_schema(self, schema: dict[str, Any]) -> str:
-        """Any JSON that the schema allows. Small models love to indent for ever: not here."""
-        return _compiled("json_schema", json.dumps(bounded(schema)))
+        """Any JSON that the schema allows, on one line without spaces."""
+        return _compiled("json_schema", json.dumps(compact(schema)))
 
     def json_object(self) -> str:
         return self.json_schema({"type": "object"})
@@ -50,7 +50,7 @@ class Grammars:
 
     def constraint(self, grammar: str) -> GrammarConstraint:
         """The state at the beginning of an answer; one for each sequence."""
-        return GrammarConstraint(self.matcher(grammar), self.alphabet, grammar=hash(grammar))
+        return GrammarConstraint(self.matcher(grammar), self.alphabet)
 
     def matcher(self, grammar: str) -> Any:
         """A grammar's state before the first token. It is a copy: what one answer finds out about
@@ -78,8 +78,8 @@ class Grammars:
         """The vocabulary as grammars see it."""
         vocabulary = self._vocabulary
         pieces = [vocabulary.piece(token) for token in range(vocabulary.size)]
-        spell = self._tokenizer.greedy_tokenize
-        return Alphabet(pieces, vocabulary.continuation, vocabulary.ends, spell)
+        tokenize = functools.lru_cache(_N_TEXTS)(vocabulary.continuation)
+        return Alphabet(pieces, tokenize, vocabulary.ends)
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
@@ -89,9 +89,9 @@ class Grammars:
         return LLTokenizer(_Tokens(self._vocabulary), n_vocab=self._vocabulary.size)
 
 
-def bounded(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with a little room for white space."""
-    return {**schema, "x-guidance": {"whitespace_pattern": WHITESPACE}}
+def compact(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of JSON without white space between its marks."""
+    return {**schema, "x-guidance": _COMPACT}
 
 
 class _Tokens:

@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import Any
 
-from parlay.decoding.grammar_constraint import DEAD_END
+from parlay.engine.structured.constraint import DEAD_END
 from parlay.errors import BadRequest
 
 LIMIT_S = 10.0

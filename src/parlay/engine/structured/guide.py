@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from parlay.decoding.constraint import Forced
-from parlay.decoding.grammar_constraint import GrammarConstraint
-from parlay.decoding.mask import Mask, everything, only
+from parlay.decoding.constraint import NOTHING_FORCED, Forced, Mask
+from parlay.decoding.masks import everything, only
 from parlay.decoding.reasoning import Marks
-from parlay.decoding.spacing import Spacing
+from parlay.engine.structured.constraint import GrammarConstraint
 from parlay.engine.structured.grammar import Grammars
 from parlay.errors import BadRequest
 from parlay.llama.vocabulary import Vocabulary
@@ -103,15 +102,10 @@ class Guide:
             n += 1
         return n
 
-    def forced(self, spacing: Spacing, draft: Sequence[int] = ()) -> Forced:
+    def forced(self, draft: Sequence[int] = ()) -> Forced:
         """The tokens that must follow a draft, where a grammar holds."""
         state = self._after(tuple(draft))
-        return state.constraint.forced(spacing) if isinstance(state, Held) else Forced()
-
-    def prepare(self, spacing: Spacing) -> None:
-        """Compute now what will be forced once the string ends that the text is in."""
-        if isinstance(self._state, Held):
-            self._state.constraint.prepare(spacing)
+        return state.constraint.forced() if isinstance(state, Held) else NOTHING_FORCED
 
     @property
     def complete(self) -> bool:

@@ -1,6 +1,6 @@
 """What the server remembers of earlier answers: told in numbers, forgotten on request, kept.
 
-Knows the engine's suffix and skeleton proposers and a path; never shows a text.
+Knows the engine's suffix proposer and a path; never shows a text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from parlay.deployment import DeploymentError
 from parlay.engine.engine import Engine
 from parlay.proposers.lookup import Lookup
 from parlay.proposers.memory import Memory, Remembered
-from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 
 log = logging.getLogger("parlay.server")
 _MARK = b'{"parlay_memory"'  # how every file of ours begins
@@ -56,12 +55,9 @@ class AnswerMemory:
         return None if memory is None else memory.told
 
     def forget(self, owner: str | None) -> Future[None]:
-        """One owner's texts and habits, or everybody's; from the file, too. Done once they are."""
+        """One owner's texts, or everybody's; from the file, too. Done once they are."""
 
         def forget() -> None:
-            skeleton = self._engine.bets.proposers.get(SKELETON)
-            if isinstance(skeleton, SkeletonProposer):
-                skeleton.forget_owner(owner)
             if self._memory is not None:
                 self._memory.forget(owner)
                 self._save()
