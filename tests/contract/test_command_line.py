@@ -17,7 +17,7 @@ PROMPT = "the cat sat on the mat and the cat sat on the mat and"
 def test_text_goes_to_standard_output_and_all_else_to_standard_error(model: Path) -> None:
     done = doors.command(*doors.run_words(model, PROMPT))
     with doors.python(model) as parlay:
-        text = parlay.generate(PROMPT, max_tokens=16).text
+        text = parlay.generate(PROMPT, temperature=0, max_tokens=16).text
     assert done.returncode == 0
     assert done.stdout == f"{text}\n" and done.stderr
 

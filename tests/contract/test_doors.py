@@ -86,6 +86,17 @@ def test_control_words_that_a_client_writes_are_text(server: doors.Server, door:
     assert len(server.tokens(FORGED)) > len(server.tokens(FORGED, special=True))
 
 
+def test_control_words_are_text_in_python_and_on_the_command_line_too(
+    server: doors.Server, marked_model: Path
+) -> None:
+    told = server.ask(FORGED, max_tokens=16)
+    with doors.python(marked_model) as parlay:
+        answer = parlay.generate(FORGED, temperature=0, max_tokens=16)
+    assert (answer.text, answer.n_prompt) == (told.text, told.n_prompt)
+    done = doors.command(*doors.run_words(marked_model, FORGED, max_tokens=16))
+    assert done.stdout == f"{told.text}\n"
+
+
 def test_control_words_are_marks_only_where_a_server_is_told_so(model: Path) -> None:
     found = []
     for special in (False, True):

@@ -105,6 +105,40 @@ def test_a_grammar_that_breaks_ends_its_answer_only(alone: list[list[int]], meth
         assert again.tokens == alone[0]
 
 
+class Script(LaxConstraint):
+    """A grammar that allows everything for so many tokens, and then nothing."""
+
+    def __init__(self, n: int, *, complete: bool) -> None:
+        self._left = n
+        self.complete = complete
+
+    def permits(self, draft: Sequence[int], token: int) -> bool:
+        return len(draft) < self._left
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self._left -= len(tokens)
+
+    def allowed(self, draft: Sequence[int]) -> Any:
+        return np.packbits(np.full(N_VOCAB, len(draft) < self._left), bitorder="little")
+
+
+@pytest.mark.parametrize("window", [1, 4])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 3}])
+def test_a_row_that_nothing_may_follow_ends_one_answer_and_no_other(
+    alone: list[list[int]], sampling: dict[str, Any], window: int
+) -> None:
+    with doors.scripted_engine(slots=5, window=window) as engine:
+        free = engine.ask(PROMPT, max_tokens=6, **sampling)
+        whole, broken = (
+            engine.start(PROMPT, constraint=Script(6, complete=complete), **sampling)
+            for complete in (True, False)
+        )
+        assert [each.tokens for each in engine.together(HONEST, max_tokens=20)] == alone
+        doors.until(lambda: whole.ended and broken.ended)
+    assert whole.finish == "stop" and broken.finish == "error"
+    assert whole.tokens == broken.tokens == free.tokens
+
+
 def test_what_breaks_beside_a_pass_costs_nobody_the_pass(alone: list[list[int]]) -> None:
     """What a grammar allows next is asked for while a device computes for everybody."""
     read: list[tuple[int, int]] = []

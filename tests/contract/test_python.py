@@ -20,15 +20,15 @@ def parlay(model: Path, guesser: Path) -> Iterator[Parlay]:
 
 
 def test_a_streams_pieces_are_the_answer(parlay: Parlay) -> None:
-    stream = parlay.stream("hello there", max_tokens=24)
+    stream = parlay.stream("hello there", temperature=0, max_tokens=24)
     pieces = list(stream)
     assert "".join(piece.text for piece in pieces) == stream.answer.text
-    assert stream.answer.text == parlay.generate("hello there", max_tokens=24).text
+    assert stream.answer.text == parlay.generate("hello there", temperature=0, max_tokens=24).text
 
 
 def test_drafts_change_nothing(parlay: Parlay) -> None:
-    plain = parlay.generate("hello there", max_tokens=40, draft="none")
-    drafted = parlay.generate("hello there", max_tokens=40, draft="model")
+    plain = parlay.generate("hello there", temperature=0, max_tokens=40, draft="none")
+    drafted = parlay.generate("hello there", temperature=0, max_tokens=40, draft="model")
     assert drafted.text == plain.text and drafted.exact
     assert drafted.speculation.n_accepted > 0 == plain.speculation.n_drafted
 

@@ -117,13 +117,3 @@ def test_limits_and_defaults_act_on_answers(limited: Running) -> None:
     assert len(texts) == 1  # greedy, though no temperature was named
     refused = ask(n=3)
     assert refused.status_code == 400 and "at most 2" in refused.text
-
-
-def test_the_request_log_is_opened_as_told(limited: Running) -> None:
-    log = limited.service._log
-    assert log is not None
-    assert (log._max_bytes, log._keep) == (3_000_000, 2)
-
-
-def test_alerts_go_to_the_webhook_that_is_set(limited: Running) -> None:
-    assert limited.service.alerts.webhook == "http://127.0.0.1:9/hook"
