@@ -1,7 +1,7 @@
 """Records what each proposer would have drafted at every position of the default model's answers.
 
 Knows models and proposers, no controller. Takes some minutes of CPU; writes one file per category
-to src/parlay/replay/data/traces, the recordings that `parlay replay` and the tests run over.
+to tools/replay/data/traces, the recordings that `python -m tools.replay` plays.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.proposers.drafting import confidence
 from parlay.proposers.lookup import Lookup
 from parlay.proposers.proposer import Ask, Proposer
-from parlay.replay.recording import RecordedOffer, Recording, save_recordings
 from tests.requantise import requantise
+from tools.replay.recording import RecordedOffer, Recording, save_recordings
 
 SUITE = "core-60"
 DEPTH = 16
@@ -35,7 +35,7 @@ DEPTH = 16
 DRAFTERS = {"model": "requantised to q4_0", "pruned": "without layers 14 and 20"}
 PRUNED_LAYERS = (14, 20)
 CHUNK = 64
-FOLDER = Path(__file__).parent.parent / "src/parlay/replay/data/traces"
+FOLDER = Path(__file__).parent.parent / "tools/replay/data/traces"
 
 
 def main() -> None:

@@ -1,9 +1,8 @@
-"""Views, rounds and recordings made by hand, for tests of the control package."""
+"""Views and rounds made by hand, for tests of the control package."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 from parlay.control.controller import View
 from parlay.control.prices.cost import CostTable
@@ -11,7 +10,6 @@ from parlay.control.prices.curve import Curve
 from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Fallback, Round, Timing
-from parlay.replay.recording import RecordedOffer, Recording
 
 
 def table(
@@ -86,24 +84,3 @@ def finished(
         fallback=fallback,
         agreed=agreed or {},
     )
-
-
-def dead(recording: Recording, *proposers: str, confidence: float | None = None) -> Recording:
-    """The same, but nothing that these proposers draft is ever right; they may be sure of it."""
-    offers = dict(recording.offers)
-    for proposer in proposers:
-        offers[proposer] = tuple(
-            RecordedOffer(0, o.confidence if confidence is None else (confidence,) * 16)
-            for o in recording.offers[proposer]
-        )
-    return replace(recording, offers=offers)
-
-
-def joined(recordings: Sequence[Recording]) -> Recording:
-    """One answer whose text changes its kind on the way."""
-    offers = {
-        proposer: tuple(offer for r in recordings for offer in r.offers[proposer])
-        for proposer in recordings[0].offers
-    }
-    name = "+".join(r.id for r in recordings)
-    return Recording(name, "joined", recordings[0].n_prompt, "length", offers)

@@ -26,7 +26,6 @@ from parlay.cli import (
     plan,
     profile,
     pull,
-    replay,
     serve,
     top,
     train,
@@ -56,7 +55,6 @@ for verb in (
     profile,
     doctor,
     deploy,
-    replay,
 ):
     verb.register(app)
 

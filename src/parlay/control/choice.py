@@ -40,8 +40,7 @@ never changed from outside. Queries change nothing: only `choose` and `observe` 
 
 Of a `decoding.round.Round` a controller reads: seq_id, answer, proposer, n_drafted, n_accepted,
 n_generated, n_dropped, confidence, n_rows, n_sequences, n_pass_rows, n_padding, n_context, timing,
-fallback, agreed, reads_prompt (the pass read somebody's prompt too), shape_is_new (since the last
-pass that decoded something else was computed, a prompt or a copy).
+fallback, agreed, reads_prompt (the pass read somebody's prompt too).
 """
 
 from __future__ import annotations
@@ -92,6 +91,7 @@ class View:
     floor: int = 1  # rows that the pass has for each answer at least
     equal: bool = False  # all answers have equally many rows
     pads: bool = True  # a lone answer's pass may be padded to any shape
+    shape_is_new: bool = False  # since the last pass that decoded something else was computed
 
 
 @dataclass(frozen=True, slots=True)

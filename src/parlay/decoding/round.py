@@ -82,4 +82,3 @@ class Round:
     beside: bool = False  # whether a drafter was at work while its own pass ran
     reads_prompt: bool = False  # the pass read somebody's prompt too: its time is that prompt's
     answer: int = 0  # tells its answer from others that had the slot
-    shape_is_new: bool = False  # something else was computed since the last pass that decoded

@@ -1,7 +1,7 @@
 """A recording: for every position of an answer, what each proposer would have drafted there.
 
 Knows neither tokens nor costs: only how long each draft is, how much of it the target accepts, and
-how sure the proposer was. `parlay replay` runs controllers over it.
+how sure the proposer was. `python -m tools.replay` plays controllers over it.
 
 JSON lines, gzip if the name ends in .gz: a header {"parlay_recording": 1, ...}, then one answer per
 line. A draft is [n_accepted, [confidence in thousandths, ...]], one number per drafted token.
@@ -14,7 +14,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -91,15 +90,15 @@ def save_recordings(path: Path, facts: Mapping[str, Any], recordings: Iterable[R
 
 
 def shipped_recordings() -> list[Path]:
-    """The files that come with the package, one per category."""
-    folder = Path(str(resources.files("parlay.replay"))) / "data" / "traces"
+    """The files kept beside this file, one per category."""
+    folder = Path(__file__).parent / "data" / "traces"
     return sorted(folder.glob("*.jsonl.gz"))
 
 
 @cache
 def burst(text: str) -> list[Recording]:
     """Sixteen answers that are asked for at once (chat, edit or extract), of 400 tokens each."""
-    folder = Path(str(resources.files("parlay.replay"))) / "data" / "bursts"
+    folder = Path(__file__).parent / "data" / "bursts"
     return load_recordings(folder / f"{text}.jsonl.gz")
 
 

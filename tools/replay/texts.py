@@ -13,8 +13,8 @@ from dataclasses import replace
 from parlay.proposers.lookup import Lookup
 from parlay.proposers.prediction import PREDICTION, PredictionProposer
 from parlay.proposers.proposer import Ask, Proposer
-from parlay.replay.recording import RecordedOffer, Recording
-from parlay.replay.replay import MAX_WINDOW
+from tools.replay.recording import RecordedOffer, Recording
+from tools.replay.world import MAX_WINDOW
 
 _N_VOCAB = 30_000
 
