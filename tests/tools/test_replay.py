@@ -63,5 +63,5 @@ def test_searching_takes_time_only_where_somebody_is_searched_for() -> None:
 def test_a_text_that_repeats_itself_is_several_times_as_fast() -> None:
     costs = next(table for table in shipped_tables() if table.name == "gpu-27b-q5_0")
     text = repeating(160, 12)
-    made = World(costs, ("ngram", "suffix")).burst(BudgetController(costs.copy()), [text])
+    made = World(costs, ("suffix",)).burst(BudgetController(costs.copy()), [text])
     assert plain_s(text, costs) / made.seconds > 2.5
