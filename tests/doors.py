@@ -726,7 +726,7 @@ def scripted_engine(**options: Any) -> Iterator[ScriptedEngine]:
     `patience_s`: how long closing waits for a pass."""
     patience = {"patience_s": options.pop("patience_s")} if "patience_s" in options else {}
     rig = Rig(**options)
-    worker = Worker(lambda: rig.scheduler, **patience)
+    worker = Worker(lambda: rig.loop, **patience)
     worker.wait_until_open()
     try:
         yield ScriptedEngine(rig, worker)

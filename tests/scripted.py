@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from parlay.decoding.constraint import Forced, Mask
 from parlay.decoding.draft import Draft
-from parlay.decoding.span import Span, nothing
+from parlay.decoding.span import Span
 from parlay.errors import DecodeError
 from parlay.proposers.proposer import Ask, Proposer, Worth
 
@@ -62,7 +62,6 @@ class ScriptedModel:
         self.shapes: list[tuple[int, ...]] = []  # rows per sequence of every pass
         self.fail_next = 0  # so many passes will fail
         self.closed = False
-        self.meanwhile: Callable[[], None] = nothing
         self._started: list[NDArray[np.float32]] = []
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:

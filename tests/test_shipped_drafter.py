@@ -31,7 +31,7 @@ def test_each_is_small_and_has_a_card(name: str) -> None:
 def test_auto_loads_the_draft_model_and_half_of_its_first_tokens_are_right(smollm2: Path) -> None:
     tried = accepted = 0
     with Parlay(smollm2, context_size=1024) as parlay:
-        assert parlay.engine.bets.named == ["model", "suffix"]
+        assert parlay.engine.drafts.named == ["model", "suffix"]
         for prompt in prompts(2):
             drafted = parlay.generate(prompt, temperature=0, max_tokens=48, draft="model", window=4)
             assert (

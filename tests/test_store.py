@@ -13,6 +13,7 @@ from parlay import store
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.curve import Curve
 from parlay.control.profit import ProfitController
+from parlay.engine.by_profit import ByProfit
 from parlay.engine.startup.learned import joined, keep_learned, learned_controller
 from parlay.pairing.manifest import user_manifest
 from tests.serving import PATIENCE_S
@@ -50,7 +51,7 @@ def test_a_damaged_record_is_set_aside_with_one_line(
 @pytest.mark.parametrize("text", ['{"survival": 3}', '{"survival": {"model/greedy/answering": 1}}'])
 def test_learned_nonsense_is_forgotten(text: str) -> None:
     damage("learned", "k", text)
-    assert isinstance(learned_controller(COSTS, "k"), ProfitController)
+    assert isinstance(learned_controller(COSTS, "k").inner, ProfitController)
 
 
 def _learned(tried: int) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def test_the_last_to_write_takes_nothing_from_who_saw_more() -> None:
         "c": [2],
     }
     assert found["record"] == {"mine": 1}
-    keep_learned("k", ProfitController(COSTS))
+    keep_learned("k", ByProfit(ProfitController(COSTS)))
     assert store.load("learned", "k") is not None
 
 

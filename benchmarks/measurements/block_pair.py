@@ -34,7 +34,6 @@ from parlay import Parlay
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Round
 from parlay.engine.answer import Answer
-from parlay.engine.drafter_pause import DrafterPause
 from parlay.llama.facts import Facts, read_facts
 from parlay.proposers.follower import Follower
 from parlay.proposers.proposer import Ask, Proposer, Worth
@@ -221,11 +220,11 @@ def decode_plainly(parlay: Parlay, n_tokens: int, n_prompts: int) -> list[Answer
 def measure(parlay: Parlay, share: float, window: int | None, plain: Sequence[Answer]) -> Row:
     """Plain decoding is timed again beside it: a machine's speed drifts."""
     engine, plainly = parlay.engine, Hearing()
-    inner, heard = engine.bets.proposers["model"], Hearing()
+    inner, heard = engine.drafts.proposers["model"], Hearing()
     assert isinstance(inner, Follower)
     scripted = Recorded(inner, share, engine.target.n_vocab)
-    engine.bets.proposers["model"] = scripted
-    engine.bets.listeners.append(heard)
+    engine.drafts.proposers["model"] = scripted
+    engine.listeners.append(heard)
     answers = []
     try:
         for prompt, recorded in zip(PROMPTS, plain, strict=False):
@@ -241,11 +240,11 @@ def measure(parlay: Parlay, share: float, window: int | None, plain: Sequence[An
                 )
             )
     finally:
-        engine.bets.proposers["model"] = inner
-        engine.bets.listeners.remove(heard)
-    engine.bets.listeners.append(plainly)
+        engine.drafts.proposers["model"] = inner
+        engine.listeners.remove(heard)
+    engine.listeners.append(plainly)
     again = decode_plainly(parlay, len(plain[0].tokens), len(plain))
-    engine.bets.listeners.remove(plainly)
+    engine.listeners.remove(plainly)
     row = _row(parlay, share, window, again, answers, heard.rounds)
     made = [told(r) for r in heard.rounds] if window is None else []
     return replace(row, states=_states(plainly.rounds[: len(again[0].tokens)]), rounds=made)
@@ -344,8 +343,7 @@ def main() -> None:
 
 def _never_pause(parlay: Parlay) -> None:
     """A drafter that seldom pays would be given up, and is to be measured all the same."""
-    listeners = parlay.engine.bets.listeners
-    listeners[:] = [one for one in listeners if not isinstance(one, DrafterPause)]
+    parlay.engine.drafts.pause = None
 
 
 def _write(args: argparse.Namespace, rows: Sequence[Row], parlay: Parlay) -> None:

@@ -69,7 +69,7 @@ def measure(
         os.environ["PARLAY_CACHE"] = cache
         with Parlay(model, draft="suffix", mode=mode) as parlay:
             seen = Seen()
-            parlay.engine.call(lambda: parlay.engine.bets.listeners.append(seen))
+            parlay.engine.call(lambda: parlay.engine.listeners.append(seen))
             parlay.generate(
                 "Hi.", temperature=0, max_tokens=4, raw=True, draft="none"
             )  # kernels are loaded

@@ -253,7 +253,7 @@ def _told_shortly(r: Round) -> list[Any]:
 
 def _proposers(parlay: Parlay, arm: str, prompt: Prompt) -> str:
     free = SKELETON if prompt.json_schema is not None else PREDICTION
-    loaded = parlay.engine.bets.named
+    loaded = parlay.engine.drafts.named
     if arm == "plain":
         return "none"
     if arm in ("free", "wrong"):

@@ -212,7 +212,7 @@ def rounds(model: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
             pass_s = engine.call(partial(_pass_s, engine, window + 1)).result()
             for right in RIGHT:
                 source = RecordedProposer(recorded, right, n_vocab=n_vocab)
-                engine.bets.proposers["recorded"] = source
+                engine.drafts.proposers["recorded"] = source
                 made: list[Round] = []
                 for prompt in texts:
                     seq = ask(engine, prompt, args.tokens, proposers=("recorded",), window=window)

@@ -113,7 +113,7 @@ def told(r: Round) -> list[Any]:
 
 def contexts(parlay: Parlay) -> list[Any]:
     """Every llama.cpp context of this engine: the target's and, if there is one, the drafter's."""
-    model = behind(parlay.engine.bets.proposers.get("model"))
+    model = behind(parlay.engine.drafts.proposers.get("model"))
     return [parlay.engine.target, *([model.passes] if isinstance(model, DraftModel) else [])]
 
 

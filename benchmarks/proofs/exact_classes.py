@@ -195,9 +195,9 @@ class Texts:
         self._read(round_)
         results.deadline = until
         with opened(self._args, self._args.draft, self._args.slots, **self._options) as parlay:
-            pair = parlay.engine.chosen.pair
-            arms = arms_of([max(each.widths) - 1 for each in pair], self._args)
-            results.save(arms=list(arms), classes=[each.to_dict() for each in pair])
+            found = parlay.engine.chosen.found
+            arms = arms_of([max(found.widths) - 1], self._args)
+            results.save(arms=list(arms), classes=[found.to_dict()])
             n = len(self._args.texts)
             for chain in chains(n, list(arms), self._args.slots, round_):
                 if not results.late:

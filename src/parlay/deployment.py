@@ -163,7 +163,7 @@ class RuntimeSection(Section):
     @classmethod
     def _is_a_class(cls, value: str | None) -> str | None:
         if value is not None and not _EXACT_CLASS.fullmatch(value.replace(" ", "")):
-            raise ValueError("must be numbers of rows such as 1, 3-4 or 3-4+9-16")
+            raise ValueError("must be numbers of rows such as 1 or 3-4")
         return value
 
     @field_validator("tensor_split", mode="before")

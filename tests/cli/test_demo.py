@@ -23,7 +23,7 @@ def test_the_tour_shows_the_drafters_acceptance_and_ends_well(
         code = demo.tour(parlay, out)
         told = out.file.getvalue()  # type: ignore[attr-defined]
         assert code == 0, told
-        assert parlay.engine.bets.named == ["model", "suffix"]
+        assert parlay.engine.drafts.named == ["model", "suffix"]
     assert "the three texts are identical" in told
     first = re.search(r"(\d+)% of its first tokens were right", told)
     assert first is not None and 0 < int(first[1]) <= 100

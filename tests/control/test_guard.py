@@ -1,21 +1,46 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pytest
 
-from parlay.control.controller import FixedWindow
+from parlay.control.choice import Choice, FixedWindow, View
 from parlay.control.guard import Guarded, LimitAlert, Limits
+from parlay.decoding.draft import Draft
 from parlay.decoding.round import Fallback
 from parlay.errors import BadRequest
-from tests.control.synthetic import draft, finished, view
+from tests.control.synthetic import draft, finished
 
 OFFER = {"ngram": draft("ngram", *(0.9,) * 8)}
+
+
+def view(offers: Mapping[str, Draft], **more: Any) -> View:
+    """An answer with these offers."""
+    return View(
+        **{
+            "seq_id": 0,
+            "answer": 1,
+            "n_context": 64,
+            "n_generated": 8,
+            "n_remaining": 256,
+            "max_window": 16,
+            "proposers": tuple(offers),
+            "offers": offers,
+            **more,
+        }
+    )
+
+
+def chosen(guarded: Guarded, views: Sequence[View]) -> Sequence[Choice]:
+    return guarded.choose(views).each
 
 
 def play(guarded: Guarded, n: int, n_accepted: int) -> list[int]:
     """So many rounds, each accepting so many tokens of whatever is drafted; the windows."""
     windows = []
     for _ in range(n):
-        (choice,) = guarded.choose([view(OFFER)])
+        (choice,) = chosen(guarded, [view(OFFER)])
         k = choice.window
         accepted = min(k, n_accepted)
         guarded.observe(
@@ -36,7 +61,7 @@ def test_low_token_acceptance_falls_back_for_a_while_and_recovers() -> None:
     guarded = Guarded(FixedWindow(4), limits, alerts.append)
     assert play(guarded, 16, 1) == [4] * 16
     assert guarded.cooling
-    (choice,) = guarded.choose([view(OFFER)])
+    (choice,) = chosen(guarded, [view(OFFER)])
     assert choice.fallback is Fallback.LOW_ACCEPTANCE
     assert play(guarded, 20, 1) == [0] * 20
     assert play(guarded, 15, 1) == [4] * 15
@@ -55,7 +80,7 @@ def test_a_requests_own_reason_is_kept_while_cooling() -> None:
     limits = Limits(min_token_acceptance=0.5, n_enough=4, n_rounds=4)
     guarded = Guarded(FixedWindow(4), limits)
     play(guarded, 4, 0)
-    (choice,) = guarded.choose([view(OFFER, fallback=Fallback.REASONING)])
+    (choice,) = chosen(guarded, [view(OFFER, fallback=Fallback.REASONING)])
     assert choice.fallback is Fallback.REASONING
 
 
@@ -67,10 +92,10 @@ def test_many_fallbacks_alert_and_halve_the_window_until_they_are_few() -> None:
         reason = Fallback.NO_DRAFT if i % 5 == 0 else None
         guarded.observe([finished("ngram", 8, 8, fallback=reason)])
     assert [(a.kind, a.value) for a in alerts] == [("fallback_share", 20.0)]
-    assert guarded.choose([view(OFFER)])[0].window == 8  # of 16 at most, now of 8
-    assert guarded.choose([view(OFFER, max_window=8)])[0].window == 4
+    assert chosen(guarded, [view(OFFER)])[0].window == 8  # of 16 at most, now of 8
+    assert chosen(guarded, [view(OFFER, max_window=8)])[0].window == 4
     play(guarded, 20, 8)
-    assert guarded.choose([view(OFFER, max_window=8)])[0].window == 8
+    assert chosen(guarded, [view(OFFER, max_window=8)])[0].window == 8
 
 
 def test_the_window_is_never_halved_to_nothing_and_comes_back() -> None:
@@ -78,14 +103,14 @@ def test_the_window_is_never_halved_to_nothing_and_comes_back() -> None:
     for _ in range(400):
         guarded.choose([view({"ngram": draft("ngram")})])
         guarded.observe([finished(fallback=Fallback.NO_DRAFT)])
-    assert guarded.choose([view(OFFER)])[0].window == 1
+    assert chosen(guarded, [view(OFFER)])[0].window == 1
     assert play(guarded, 100, 4)[-1] == 4
 
 
 def test_a_controller_stays_within_the_widest_window_and_a_request_may_leave_it() -> None:
     guarded = Guarded(FixedWindow(8), Limits(max_window=3))
-    assert guarded.choose([view(OFFER)])[0].window == 3
-    assert guarded.choose([view(OFFER, window=6)])[0].window == 6
+    assert chosen(guarded, [view(OFFER)])[0].window == 3
+    assert chosen(guarded, [view(OFFER, window=6)])[0].window == 6
 
 
 @pytest.mark.parametrize("reason", [Fallback.REQUEST, Fallback.UNPROFITABLE])
@@ -96,7 +121,7 @@ def test_who_wants_a_plain_round_has_not_fallen_back(reason: Fallback) -> None:
         guarded.choose([view(OFFER, window=0)])
         guarded.observe([finished(fallback=reason)])
     assert alerts == []
-    assert guarded.choose([view(OFFER, max_window=8)])[0].window == 8
+    assert chosen(guarded, [view(OFFER, max_window=8)])[0].window == 8
 
 
 @pytest.mark.parametrize(

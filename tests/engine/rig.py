@@ -9,17 +9,18 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.control.controller import Controller, FixedWindow
+from parlay.control.choice import Controller, FixedWindow
+from parlay.control.prices.cost import CostTable
 from parlay.control.prices.cutting import Cutting
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.span import Span, nothing
-from parlay.engine.bets import Bets
+from parlay.engine.drafts import Drafts
 from parlay.engine.exact.composition import Composition
 from parlay.engine.exact.exactness import ExactClass
 from parlay.engine.exact.joints import Joints
-from parlay.engine.padding import Padding
+from parlay.engine.loop import Loop, Ready, nothing_to_do
+from parlay.engine.plan import Planner
 from parlay.engine.request import Mode, Request
-from parlay.engine.scheduler import Scheduler
 from parlay.engine.sequence import Piece, Sequence, Sink
 from parlay.engine.slots import Slots
 from parlay.proposers.proposer import Proposer
@@ -64,7 +65,7 @@ class Letters:
 
 
 class Rig:
-    """Target, proposers and scheduler, with every piece kept."""
+    """Target, proposers and loop, with every piece kept."""
 
     def __init__(
         self,
@@ -84,10 +85,13 @@ class Rig:
         controller: Controller | None = None,
         free: frozenset[str] = frozenset(),
         most_rows: int = 0,
-        wide: ExactClass | None = None,
         target: ScriptedModel | None = None,
         joints: Joints | None = None,
         n_joined: int = 0,
+        cutting: Cutting | None = None,
+        prices: CostTable | None = None,
+        n_batch: int = 64,
+        ready: Ready = nothing_to_do,
         after_pass: Callable[[], None] = nothing,
     ) -> None:
         self.target = target or ScriptedModel(LOGITS, N_VOCAB, context_size)
@@ -95,22 +99,31 @@ class Rig:
         if proposers is None:
             proposers = {"scripted": ScriptedProposer(LOGITS, script)}
         self.controller = controller or FixedWindow(window)
-        self.bets = Bets(self.controller, proposers, free, context_size, 16, most_rows)
+        for name in free:
+            proposers[name].free = True
+        self.drafts = Drafts(self.controller, proposers, context_size, 16, most_rows)
         joints = joints or Joints(chunk, self.target.context_size if exact.prompts else 0)
         places = Slots(self.target, slots, joints=joints)
-        self.scheduler = Scheduler(
+        planner = Planner(
             self.target,
             places,
-            self.bets,
-            Composition(exact, context_size, wide=wide),
-            Padding(self.target, places, Cutting(unified)),
+            Composition(exact, context_size),
+            cutting or Cutting(unified),
             mode=mode,
-            ends=ends,
             chunk=chunk,
             n_joined=n_joined,
-            n_batch=64,
+            n_batch=n_batch,
             n_call=n_call,
             widest_chunk=widest_chunk,
+            prices=lambda: prices,
+        )
+        self.loop = Loop(
+            self.target,
+            places,
+            self.drafts,
+            planner,
+            ends=ends,
+            ready=ready,
             after_pass=after_pass,
         )
         self.slots = places
@@ -131,7 +144,7 @@ class Rig:
     def add(self, request: Request, constraint: Constraint | None = None) -> Sequence:
         seq = self.sequence(replace(request, constraint=constraint), self._take)
         self.pieces[seq] = []
-        self.scheduler.add(seq)
+        self.loop.add(seq)
         return seq
 
     def sequence(self, request: Request, sink: Sink) -> Sequence:
@@ -149,8 +162,8 @@ class Rig:
 
     def finish(self) -> None:
         """Step until nobody is left."""
-        while not self.scheduler.idle:
-            self.scheduler.step()
+        while not self.loop.idle:
+            self.loop.step()
 
     def text(self, seq: Sequence) -> str:
         return "".join(piece.text for piece in self.pieces[seq])

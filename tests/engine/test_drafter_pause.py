@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from parlay import Parlay
-from parlay.control.controller import Choice, FixedWindow, NeverRests, View, plain
-from parlay.decoding.draft import Draft, Look
+from parlay.control.choice import FixedWindow
 from parlay.decoding.round import Fallback, Round, Timing
-from parlay.decoding.span import Span, common_prefix
+from parlay.decoding.span import Span
 from parlay.engine.drafter_pause import DrafterPause, bits_stay
 from parlay.proposers.follower import Follower
-from parlay.proposers.proposer import Ask, Worth
 from tests import tiny_drafters, tiny_models
 
 
@@ -28,8 +26,8 @@ def parlay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parlay]:
 
 
 def resting(parlay: Parlay) -> DrafterPause:
-    engine = parlay.engine
-    (found,) = (one for one in engine.bets.listeners if isinstance(one, DrafterPause))
+    found = parlay.engine.drafts.pause
+    assert isinstance(found, DrafterPause)
     return found
 
 
@@ -66,7 +64,7 @@ def test_a_drafter_that_does_not_pay_rests_and_comes_back_with_other_answers(
     for _ in range(400):
         watch.observe([a_round(fallback=Fallback.UNPROFITABLE)])
     assert watch.paused
-    assert engine.bets.absent == {"model": Fallback.UNPROFITABLE}
+    assert engine.drafts.absent == {"model": Fallback.UNPROFITABLE}
     plain = parlay.generate("abc def", temperature=0, max_tokens=40, raw=True)
     assert plain.text == before.text
     assert plain.speculation.n_drafted == 0
@@ -75,7 +73,7 @@ def test_a_drafter_that_does_not_pay_rests_and_comes_back_with_other_answers(
         watch.observe([a_round(position=0, fallback=Fallback.UNPROFITABLE)])
     again = parlay.generate("another text", temperature=0, max_tokens=40, raw=True)
     assert again.speculation.n_drafted > 0
-    assert engine.bets.absent == {}
+    assert engine.drafts.absent == {}
 
 
 def test_states_stay_inside_for_requests_that_may_not_draft_by_them(parlay: Parlay) -> None:
@@ -109,12 +107,12 @@ def test_what_is_decided_while_a_device_computes_holds_from_the_next_pass_on(
     assert target._capture is not None
     target.pause_capture(not pauses)
     with monkeypatch.context() as patch:
-        patch.setattr(target, "steady", True)
-        patch.setattr(target, "meanwhile", lambda: target.pause_capture(pauses))
         patch.setattr(target._capture, "_listener", lambda spans, _: heard.append(spans[0].start))
         target.clear(0)
-        target.decode([Span(0, 0, [1, 2, 3], 1)])
-        target.decode([Span(0, 3, [4], 1)])
+        for span in (Span(0, 0, [1, 2, 3], 1), Span(0, 3, [4], 1)):
+            target.start([span])
+            target.pause_capture(pauses)
+            target.fetch([span])
     target.pause_capture(False)
     target.clear(0)
     assert heard == ([0] if pauses else [3])
@@ -124,12 +122,12 @@ def test_a_drafter_that_rests_reads_states_beside_the_targets_passes(
     parlay: Parlay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = parlay.engine
-    drafter = engine.bets.proposers["model"]
+    drafter = engine.drafts.proposers["model"]
     assert isinstance(drafter, Follower)
     told = parlay.generate("abc def", temperature=0, max_tokens=60, raw=True, draft="none")
     with monkeypatch.context() as patch:
         patch.setattr(engine.target, "steady", True)
-        patch.setattr(engine.bets, "controller", FixedWindow(0))
+        patch.setattr(engine.drafts, "controller", FixedWindow(0))
         rested = parlay.generate("abc def", temperature=0, max_tokens=60, raw=True, draft="model")
     (slot,) = drafter._slots.values()
     assert rested.text == told.text
@@ -175,52 +173,6 @@ def test_a_drafter_is_dropped_while_it_rests(tmp_path: Path) -> None:
         assert watch.paused
         engine.drop_drafters(Fallback.MEMORY)
         parlay.generate("abc", temperature=0, max_tokens=4, raw=True)
-        assert engine.bets.absent == {"model": Fallback.MEMORY}
+        assert engine.drafts.absent == {"model": Fallback.MEMORY}
         assert engine.target.captured == ()
         assert isinstance(watch._drafter, Follower)
-
-
-class LooksOnly(NeverRests):
-    """Asks for a look whenever the last one is known, and bets on nothing."""
-
-    def __init__(self) -> None:
-        self.seen: list[Look] = []
-        self._pending = False
-
-    def choose(self, views: Sequence[View]) -> list[Choice]:
-        (view,) = views
-        if view.looks is not None:
-            self.seen += view.looks
-            self._pending = False
-        if self._pending or view.max_window < 3:
-            return [plain(Fallback.UNPROFITABLE)]
-        self._pending = True
-        return [Choice("model", 3, Fallback.UNPROFITABLE, lambda _: True, look=True)]
-
-    def observe(self, rounds: Sequence[Round]) -> None:
-        """It learns nothing."""
-
-
-def test_a_block_that_is_only_looked_at_is_compared_with_the_text_that_comes(
-    parlay: Parlay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bets, looking = parlay.engine.bets, LooksOnly()
-    drafter, drafts = bets.proposers["model"], list[tuple[int, ...]]()
-    made_by = drafter.draft
-
-    def draft(asks: Sequence[Ask], worth: Worth | None = None) -> list[Draft]:
-        found = made_by(asks, worth)
-        drafts.extend((*ask.tokens, *d.tokens) for ask, d in zip(asks, found, strict=True))
-        return found
-
-    monkeypatch.setattr(drafter, "draft", draft)
-    plainly = parlay.generate("abc def", temperature=0, max_tokens=40, raw=True, window=0)
-    monkeypatch.setattr(bets, "controller", looking)
-    answer = parlay.generate("abc def", temperature=0, max_tokens=40, raw=True)
-    assert answer.text == plainly.text
-    assert answer.speculation.n_drafted == 0
-    text = (*drafts[0][: answer.n_prompt], *answer.tokens)
-    expected = [common_prefix(draft, text) - (len(draft) - 3) for draft in drafts]
-    assert len(looking.seen) >= 10
-    assert [look.n_right for look in looking.seen] == expected[: len(looking.seen)]
-    assert all(look.proposer == "model" and len(look.confidence) == 3 for look in looking.seen)

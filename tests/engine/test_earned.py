@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from parlay import store
-from parlay.decoding.sampling import Sampling
 from parlay.engine.engine import Engine
 from parlay.engine.exact.class_probe import probe
 from parlay.engine.exact.exactness import ExactClass, Inexact
@@ -96,26 +95,6 @@ def test_asked_again_with_drafts_an_answer_has_the_bits_of_a_cold_one(
             for _ in ("cold", "warm", "warm again"):
                 assert bits(engine, asked(length)) == cold[length]
     assert engine.exact.bands >= {0, 1, 3}  # longer texts were tried when they came up
-
-
-def test_texts_that_change_their_class_where_they_repeat_themselves_have_the_bits_of_plain_ones(
-    target: Path, classes: tuple[ExactClass, ...]
-) -> None:
-    wide = next((found for found in classes[1:] if max(found.widths) >= 8), None)
-    if wide is None:
-        pytest.skip("this processor has one class only")
-    pair = {**EXACT, "exact_class": f"1+{wide.name}"}
-    few = Sampling(logit_bias=dict.fromkeys((5, 6, 7), 100.0))  # so that it comes to that
-    request = Request(prompt(40), max_tokens=60, logprobs=2, sampling=few)
-    with Engine(settings(target, **pair)) as engine:
-        assert "+" in engine.exact_name
-        found = bits(engine, request)
-    with Engine(settings(target, "suffix", **pair)) as engine:
-        (seq,) = run(engine, request)  # a warm one follows, after other windows
-        assert {r.n_pass_rows in wide.widths for r in seq.rounds} == {True, False}
-        assert seq.exact_class == engine.exact_name
-        assert bits(engine, request) == found
-        assert bits(engine, replace(request, window=3)) == found
 
 
 def test_what_another_prompt_left_in_the_cache_changes_nothing(
@@ -293,9 +272,9 @@ def test_a_text_that_was_read_again_after_a_failed_pass_is_not_exact(
         rig = Rig(window=3)
         seq = rig.add(request)
         for _ in range(2):
-            rig.scheduler.step()
+            rig.loop.step()
         if not cut:
-            monkeypatch.setattr(rig.scheduler._slots, "keep", partial(_read_again, rig))
+            monkeypatch.setattr(rig.loop._slots, "keep", partial(_read_again, rig))
         rig.target.fail_next = 1
         rig.finish()
         assert (seq.error, seq.inexact) == (None, reason)
@@ -317,7 +296,7 @@ def test_with_one_cache_for_all_nothing_is_exact(target: Path) -> None:
 
 def test_while_reading_states_changes_sums_nothing_is_exact() -> None:
     rig = Rig()
-    rig.scheduler.spoiled = Inexact.STATES
+    rig.loop.spoiled = Inexact.STATES
     assert spoiled(rig, Request((1, 2, 3), max_tokens=4)) is Inexact.STATES
 
 
@@ -406,7 +385,7 @@ def test_chunks_read_in_company_are_not_reused_and_those_read_alone_are() -> Non
         rig = Rig(exact=exact_class(1), mode=mode, slots=3, chunk=8, unified=shared)
         rig.add(Request((1, 2), max_tokens=60))
         for _ in range(2):  # somebody decodes, so that prompts are read in chunks
-            rig.scheduler.step()
+            rig.loop.step()
         rig.run(Request(TEXT, max_tokens=2), Request(TEXT, max_tokens=2))
         (again,) = rig.run(Request(TEXT, max_tokens=2, mode="exact"))
         assert (again.n_reused, again.exact) == (n_reused, True)
@@ -447,10 +426,10 @@ def test_an_answer_that_is_told_while_the_next_pass_runs_knows_what_its_last_one
     rig.target.steady = True
     seq = rig.add(Request(TEXT, max_tokens=3))
     while seq.n_generated < 2:
-        rig.scheduler.step()
+        rig.loop.step()
     assert seq.exact
-    rig.scheduler.spoiled = Inexact.STATES
-    rig.scheduler.step()
+    rig.loop.spoiled = Inexact.STATES
+    rig.loop.step()
     assert seq.retired and seq.inexact is Inexact.STATES
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from parlay.ask import Accepted
 from parlay.chat.parser import RawText
@@ -149,7 +148,7 @@ def test_wide_passes_change_neither_what_is_kept_under_a_key_nor_drafters_nor_ex
         monkeypatch.setattr("parlay.engine.engine.choose_rows", lambda *_, n=n_rows: n)
         with Engine(given) as engine:
             assert engine.cutting.n_most == engine.target.settings.rows_at_once == n_rows
-            drafter = engine.bets.proposers["model"]
+            drafter = engine.drafts.proposers["model"]
             assert isinstance(drafter, DraftModel) and isinstance(drafter.passes, Context)
             assert drafter.passes.settings.n_batch == 128
             answers = run(engine, *prompts)
@@ -161,14 +160,14 @@ def test_wide_passes_change_neither_what_is_kept_under_a_key_nor_drafters_nor_ex
 def watch(engine: Engine) -> list[tuple[int, ...]]:
     """The shapes of all coming passes over the target, prompts left out."""
     shapes: list[tuple[int, ...]] = []
-    real = engine.target.decode
+    real = engine.target.start
 
-    def decode(spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+    def start(spans: Sequence[Span]) -> None:
         if all(span.n_logits == len(span.tokens) for span in spans):
             shapes.append(tuple(len(span.tokens) for span in spans))
-        return real(spans)
+        real(spans)
 
-    engine.target.decode = decode  # type: ignore[method-assign]
+    engine.target.start = start  # type: ignore[method-assign]
     return shapes
 
 

@@ -53,8 +53,8 @@ def test_drafts_of_any_kind_and_window_leave_the_text_of_plain_decoding(
     with Engine(made) as engine:
         assert engine.target.rollback is KINDS.get(name, Rollback.PARTIAL)
         n_vocab = engine.target.n_vocab
-        engine.bets.proposers["recorded"] = RecordedProposer(expected, 0.7, n_vocab=n_vocab)
-        models = [proposer for proposer in engine.bets.proposers if proposer.startswith("model")]
+        engine.drafts.proposers["recorded"] = RecordedProposer(expected, 0.7, n_vocab=n_vocab)
+        models = [proposer for proposer in engine.drafts.proposers if proposer.startswith("model")]
         assert len(models) == len(drafters)
         for proposer in ("suffix", "recorded", *models):
             for window in WINDOWS:

@@ -7,25 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from parlay.control.controller import Choice, FixedWindow, View
+from parlay.control.choice import Choices, FixedWindow, View
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.curve import Curve
 from parlay.control.prices.cutting import Cutting
-from parlay.decoding.span import Span
-from parlay.engine.padding import Padding
 from parlay.engine.request import Request
-from parlay.engine.slots import Slots
-from tests.engine.rig import LOGITS, N_VOCAB, Rig, plain
-from tests.scripted import ScriptedModel
+from tests.engine.rig import Rig, plain
 
 
 class Alternating(FixedWindow):
     """A window for every second sequence: ragged passes."""
 
-    def choose(self, views: Sequence[View]) -> list[Choice]:
-        chosen = super().choose(views)
-        refused = FixedWindow(0).choose(views)
-        return [chosen[i] if view.seq_id % 2 else refused[i] for i, view in enumerate(views)]
+    def choose(self, views: Sequence[View]) -> Choices:
+        chosen = super().choose(views).each
+        refused = FixedWindow(0).choose(views).each
+        return Choices([chosen[i] if v.seq_id % 2 else refused[i] for i, v in enumerate(views)])
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -45,7 +41,7 @@ def test_a_gap_that_an_ended_answer_left_is_filled_and_its_cache_is_kept() -> No
     short = rig.add(Request((3, 4), max_tokens=3))
     long_b = rig.add(Request((5, 6), max_tokens=20))
     while not short.done:
-        rig.scheduler.step()
+        rig.loop.step()
     kept = list(rig.target.cache[short.seq_id])
     rig.target.shapes.clear()
     rig.finish()
@@ -62,11 +58,25 @@ def test_a_failed_pass_leaves_idle_sequences_as_they_were() -> None:
     short = rig.add(Request((3, 4), max_tokens=2))
     rig.add(Request((5, 6), max_tokens=9))
     while not short.done:
-        rig.scheduler.step()
+        rig.loop.step()
     kept = list(rig.target.cache[short.seq_id])
     rig.target.fail_next = 1
     rig.finish()
     assert rig.target.cache[short.seq_id] == kept
+
+
+def planned(lengths: Sequence[int], costs: CostTable, cutting: Cutting, size: int) -> list[int]:
+    """The rows of one pass over prompts so long, where their reading has these prices."""
+    rig = Rig(
+        slots=len(lengths),
+        mode="faithful",
+        cutting=cutting,
+        context_size=size,
+        prices=costs,
+        n_batch=2048,
+    )
+    rig.run(*[Request(tuple([i + 1] * n), max_tokens=1) for i, n in enumerate(lengths)])
+    return list(rig.target.shapes[0])
 
 
 @pytest.mark.parametrize(("row_s", "n_rows"), [(1e-5, 18), (1.0, 15)])
@@ -75,28 +85,21 @@ def test_prompts_are_padded_where_the_reading_of_rows_is_cheaper_than_another_pa
 ) -> None:
     prompt = Curve({1: 1e-3, 512: 1e-3 + 511 * row_s}, {})
     costs = CostTable({(256, 1): Curve({1: 1e-3, 2: 2e-3}, {})}, prompt=prompt)
-    target = ScriptedModel(LOGITS, N_VOCAB, 128)
-    padding = Padding(target, Slots(target, 3), Cutting(), lambda: costs)
-    spans = padding.pad([Span(i, 0, [1] * n, 1) for i, n in enumerate((4, 6, 5))])
-    assert sum(len(span.tokens) for span in spans) == n_rows
+    assert sum(planned((4, 6, 5), costs, Cutting(), 128)) == n_rows
 
 
 def test_prompts_that_fill_more_rows_than_were_measured_are_not_padded_for_nothing() -> None:
-    costs = CostTable(
-        {(256, 1): Curve({1: 1e-3, 2: 2e-3}, {})}, prompt=Curve({1: 5e-3, 512: 5e-2}, {})
-    )
-    target = ScriptedModel(LOGITS, N_VOCAB, 1024)
-    padding = Padding(target, Slots(target, 4), Cutting(n_most=2048), lambda: costs)
-    spans = padding.pad([Span(i, 0, [1] * n, 1) for i, n in enumerate((100, 100, 100, 500))])
-    assert [len(span.tokens) for span in spans] == [100, 100, 100, 500]
+    prompt = Curve({1: 5e-3, 512: 5e-2}, {})
+    costs = CostTable({(256, 1): Curve({1: 1e-3, 2: 2e-3}, {})}, prompt=prompt)
+    lengths = (100, 100, 100, 500)
+    assert planned(lengths, costs, Cutting(n_most=2048), 1024) == list(lengths)
 
 
 class Wide(FixedWindow):
     """Wants eight rows for what needs fewer."""
 
-    def choose(self, views: Sequence[View]) -> list[Choice]:
-        widths = (0, *[8] * 8)
-        return [replace(choice, widths=widths) for choice in super().choose(views)]
+    def choose(self, views: Sequence[View]) -> Choices:
+        return replace(super().choose(views), width=lambda rows: 8)
 
 
 @pytest.mark.parametrize("window", [0, 3])

@@ -2,30 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from parlay.engine.prompts import PROMPTS_A_ROUND, Prompts
+from parlay.control.prices.cutting import Cutting
+from parlay.engine.exact.composition import Composition
+from parlay.engine.plan import PROMPTS_A_ROUND, Planner
+from parlay.engine.slots import Slots
+from tests.engine.rig import ALL_EXACT, LOGITS, N_VOCAB
+from tests.scripted import ScriptedModel
 
-CPU = Prompts(chunk=128, n_batch=512, n_call=512, on_gpu=False)
-GPU = Prompts(chunk=512, n_batch=512, n_call=2048, on_gpu=True)
-WIDE = Prompts(chunk=512, n_batch=1024, n_call=2048, on_gpu=True)
+Reading = Callable[[int], Planner]  # by the tokens of a prompt that are known to be read quickly
+
+
+def reading(*, chunk: int, n_batch: int, n_call: int, on_gpu: bool) -> Reading:
+    def made(widest: int) -> Planner:
+        target = ScriptedModel(LOGITS, N_VOCAB)
+        target.steady = on_gpu
+        slots = Slots(target, 1)
+        slots.copying.saw_reading(1000, 1e-6)
+        return Planner(
+            target,
+            slots,
+            Composition(ALL_EXACT, 128),
+            Cutting(),
+            mode="exact",
+            chunk=chunk,
+            n_batch=n_batch,
+            n_call=n_call,
+            widest_chunk=widest,
+        )
+
+    return made
+
+
+CPU = reading(chunk=128, n_batch=512, n_call=512, on_gpu=False)
+GPU = reading(chunk=512, n_batch=512, n_call=2048, on_gpu=True)
+WIDE = reading(chunk=512, n_batch=1024, n_call=2048, on_gpu=True)
 
 
 def passes(
-    prompts: Prompts, left: list[int], n_decoding: int, *, exact: bool = False, n_beside: int = 0
+    prompts: Reading, left: list[int], n_decoding: int, *, exact: bool = False, n_beside: int = 0
 ) -> Any:
     """By the tokens that are left of each."""
-    reading: Any = [SimpleNamespace(n_pending=n) for n in left]
-    found = prompts.passes(reading, n_decoding, exact=exact, n_beside=n_beside)
-    return [[seq.n_pending for seq in each] for each in found]
+    asked = SimpleNamespace(mode="exact" if exact else "faithful")
+    answers: Any = [SimpleNamespace(n_pending=n, request=asked) for n in left]
+    answers += [
+        SimpleNamespace(n_pending=1, request=asked, seq_id=i, n_cached=9) for i in range(n_decoding)
+    ]
+    found = prompts(n_beside).groups(answers)
+    return [each for p in found if (each := [s.n_pending for s in p if s.n_pending > 1])]
 
 
 @pytest.mark.parametrize("prompts", [CPU, GPU, WIDE])
 @pytest.mark.parametrize("exact", [True, False])
-def test_nobody_reads_nothing(prompts: Prompts, exact: bool) -> None:
+def test_nobody_reads_nothing(prompts: Reading, exact: bool) -> None:
     assert passes(prompts, [], 3, exact=exact) == []
 
 
@@ -71,7 +105,7 @@ def test_wider_parts_of_a_long_prompt_are_no_more_tokens_between_two_rounds() ->
 
 
 @pytest.mark.parametrize("prompts", [CPU, GPU, WIDE])
-def test_exact_prompts_are_read_alone_and_in_chunks(prompts: Prompts) -> None:
+def test_exact_prompts_are_read_alone_and_in_chunks(prompts: Reading) -> None:
     assert passes(prompts, [100] * 6, 0, exact=True) == [[100]] * PROMPTS_A_ROUND
     assert passes(prompts, [600] * 2, 2, exact=True) == [[600]]
     assert passes(prompts, [600] * 2, 0, exact=True) == [[600]] * 2
@@ -81,7 +115,7 @@ def test_exact_prompts_are_read_alone_and_in_chunks(prompts: Prompts) -> None:
 @pytest.mark.parametrize("n_decoding", [0, 1, 5, 40])
 @pytest.mark.parametrize("exact", [True, False])
 def test_the_oldest_always_goes_on_within_four_passes(
-    prompts: Prompts, n_decoding: int, exact: bool
+    prompts: Reading, n_decoding: int, exact: bool
 ) -> None:
     for left in ([2000, 50, 500], [50, 2000], [500] * 9, [2000] * 9, [20] * 99):
         found = passes(prompts, left, n_decoding, exact=exact)

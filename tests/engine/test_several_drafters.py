@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parlay import Parlay
-from parlay.control.controller import FixedWindow
+from parlay.control.choice import FixedWindow
 from parlay.engine.engine import Engine
 from parlay.engine.settings import EngineSettings
 from parlay.engine.start import model_names
@@ -39,7 +39,7 @@ def test_draft_models_are_called_by_number() -> None:
 def test_each_drafts_when_asked_and_the_text_stays(files: dict[str, Path]) -> None:
     draft = f"suffix,{files['one']},{files['two']}"
     with Parlay(files["target"], draft=draft, window=3, **HOW) as parlay:
-        assert parlay.engine.bets.named == ["model", "model2", "suffix"]
+        assert parlay.engine.drafts.named == ["model", "model2", "suffix"]
         texts = {}
         for name in ("none", "model", "model2"):
             answer = parlay.generate("abc def", temperature=0, max_tokens=24, raw=True, draft=name)
@@ -71,7 +71,7 @@ def test_they_come_and_go_together_beside_a_running_target(files: dict[str, Path
         assert parlay.generate(
             "abc", temperature=0, max_tokens=8, raw=True, draft="model2"
         ).speculation.n_drafted
-        assert parlay.engine.bets.named == ["model", "model2", "suffix"]
+        assert parlay.engine.drafts.named == ["model", "model2", "suffix"]
         parlay.engine.load_drafters([files["two"]])
         parlay.generate("abc", temperature=0, max_tokens=8, raw=True)
-        assert parlay.engine.bets.named == ["model", "suffix"]
+        assert parlay.engine.drafts.named == ["model", "suffix"]

@@ -133,7 +133,7 @@ def test_llama_cpps_own_server_drafts_and_accepts_the_same(parlay: Parlay, pair:
 def test_the_kind_is_read_from_the_file_and_the_text_stays_plain(
     parlay: Parlay, pair: Pair
 ) -> None:
-    assert isinstance(parlay.engine.bets.proposers["model"], pair.proposer)
+    assert isinstance(parlay.engine.drafts.proposers["model"], pair.proposer)
     for prompt in PROMPTS:
         drafted = parlay.generate(prompt, temperature=0, max_tokens=N_TOKENS, raw=True)
         assert (
@@ -209,7 +209,7 @@ def test_a_drafter_that_the_target_refuses_leaves_nobody_to_bet_on_and_answers_g
             patch.setattr(engine.target, "capture", refuse)
             with pytest.raises(LoadError, match="that the target has not"):
                 engine.load_drafters([second])
-        assert engine.bets.named == ["suffix"]
+        assert engine.drafts.named == ["suffix"]
         assert engine.target.captured == ()
         assert parlay.generate(PROMPTS[0], temperature=0, max_tokens=20, raw=True).text == plain
         engine.load_drafters([second])

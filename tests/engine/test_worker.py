@@ -56,7 +56,7 @@ class Desk:
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
-        self.worker = Worker(lambda: rig.scheduler)
+        self.worker = Worker(lambda: rig.loop)
         self.worker.wait_until_open()
 
     def ask(self, request: Request, client: Client | None = None) -> tuple[Answering, Client]:
@@ -91,7 +91,7 @@ def test_answers_to_several_threads_are_plain_decodings() -> None:
         for thread in threads:
             thread.join(SOON)
     assert results == {i: plain(Request((*PROMPT, i), max_tokens=12 + i)) for i in range(6)}
-    assert d.rig.scheduler.idle
+    assert d.rig.loop.idle
 
 
 def test_cancelling_from_another_thread_ends_the_answer_within_a_round_and_frees_its_slot() -> None:
@@ -141,7 +141,7 @@ def test_closing_ends_every_unfinished_answer_with_an_error() -> None:
         assert client.ended.wait(SOON)
         assert seq.finish_reason == "error"
         assert isinstance(seq.error, Closed)
-    assert d.rig.scheduler.idle
+    assert d.rig.loop.idle
     assert not d.worker._thread.is_alive()
 
 
@@ -256,7 +256,7 @@ def test_a_fault_in_the_middle_leaves_no_wrong_cache_for_the_next_turn(
             real(seq_id, length)
 
         monkeypatch.setattr(d.rig.target, "truncate", truncate)
-        d.rig.bets.proposers["scripted"] = ScriptedProposer(LOGITS, [True, False] * 50)
+        d.rig.drafts.proposers["scripted"] = ScriptedProposer(LOGITS, [True, False] * 50)
         seq, client = d.ask(Request(PROMPT, max_tokens=20))
         assert client.ended.wait(SOON)
         assert seq.finish_reason == "error"
@@ -284,7 +284,7 @@ def test_a_proposer_that_breaks_costs_nobody_an_answer(
         clients = [d.ask(request)[1] for request in requests]
         assert all(client.ended.wait(SOON) for client in clients)
     assert [client.text for client in clients] == [plain(request) for request in requests]
-    assert d.rig.scheduler.idle
+    assert d.rig.loop.idle
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -351,7 +351,7 @@ def test_a_proposer_that_is_asked_sees_one_thread_only() -> None:
 
 def test_a_quiet_moment_is_used_to_tidy_up_and_the_next_request_is_answered() -> None:
     rig, tidied = Rig(), threading.Event()
-    rig.scheduler.tidy = lambda called: tidied.set()  # type: ignore[method-assign]
+    rig.loop.tidy = lambda called: tidied.set()  # type: ignore[method-assign]
     with desk(rig) as opened:
         assert tidied.wait(SOON)
         _, client = opened.ask(Request(PROMPT, max_tokens=4))
@@ -365,7 +365,7 @@ def test_while_there_is_nothing_to_do_it_looks_around_now_and_then(
     for name in ("_QUIET_S", "_REST_S"):
         monkeypatch.setattr(worker_module, name, 0.001)
     looked = threading.Semaphore(0)
-    worker = Worker(lambda: Rig().scheduler, looked.release)
+    worker = Worker(lambda: Rig().loop, looked.release)
     try:
         worker.wait_until_open()
         assert all(looked.acquire(timeout=SOON) for _ in range(3))

@@ -189,16 +189,6 @@ def test_a_pass_that_is_only_started_is_done_once_it_settles(open_context: Open)
     assert np.allclose(feed(context, 0, TEXTS[0][8:9])[-1], cold(context, TEXTS[0][:9]), atol=NEAR)
 
 
-def test_others_work_while_a_device_computes_and_a_cpu_is_left_alone(open_context: Open) -> None:
-    context = open_context("llama")
-    n_called: list[int] = []
-    context.meanwhile = lambda: n_called.append(1)
-    for steady, n in ((False, 0), (True, 1)):
-        context.steady = steady
-        context.decode([Span(0, context.length(0), [1, 2], 1)])
-        assert len(n_called) == n
-
-
 def test_logits_are_a_view_of_llama_cpps_own_memory(open_context: Open) -> None:
     context = open_context()
     first, second = context.decode([Span(0, 0, TEXTS[0], 3), Span(1, 0, TEXTS[1], 2)])

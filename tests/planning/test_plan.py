@@ -193,7 +193,7 @@ def test_contexts_are_planned_as_the_engine_makes_them(
         tiny_llama, draft=str(tiny_drafter), window=4, context_size=512, slots=2, threads=1
     ) as parlay:
         made = parlay.engine.target.settings
-        drafter = parlay.engine.bets.proposers["model"]
+        drafter = parlay.engine.drafts.proposers["model"]
         assert isinstance(drafter, DraftModel)
         assert isinstance(drafter._model, Context)
         assert (made.n_outputs, made.n_batch) == (planned.n_outputs, planned.n_batch)

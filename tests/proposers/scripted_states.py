@@ -30,11 +30,22 @@ class CapturedTarget(ScriptedModel):
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         rows = super().decode(spans)
-        if self.steady:
-            self.meanwhile()
+        self._tell(spans)
+        return rows
+
+    def start(self, spans: Sequence[Span]) -> None:
+        self._started = super().decode(spans)
+        if not any(span.n_logits for span in spans):
+            self._tell(spans)
+
+    def fetch(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        rows = super().fetch(spans)
+        self._tell(spans)
+        return rows
+
+    def _tell(self, spans: Sequence[Span]) -> None:
         if self.listener is not None:
             self.listener(spans, [states_of(span.tokens) for span in spans])
-        return rows
 
 
 class _Drafter:

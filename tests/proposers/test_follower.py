@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlay.control.controller import Choice, FixedWindow, View
+from parlay.control.choice import Choices, FixedWindow, View
 from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
@@ -89,11 +89,10 @@ def make(request: pytest.FixtureRequest) -> Make:
 def following(make: Make, *, steady: bool = False, **options: object) -> Following:
     """`steady`: a device computes passes, and something can be done meanwhile."""
     drafter, proposer = make()
-    rig = Rig(proposers={"model": proposer}, **options)  # type: ignore[arg-type]
-    target = CapturedTarget(LOGITS, N_VOCAB, rig.target.context_size)
-    target.listener, target.steady = proposer.follow, steady
-    target.meanwhile = rig.target.meanwhile
-    rig.target = rig.scheduler.target = rig.scheduler._slots._target = target
+    target = CapturedTarget(LOGITS, N_VOCAB, int(str(options.get("context_size", 128))))
+    target.listener = proposer.follow
+    # As many rows at once as ever, but more than one pass of them: a device.
+    rig = Rig(proposers={"model": proposer}, target=target, n_call=64 * steady, **options)  # type: ignore[arg-type]
     return Following(rig, drafter, proposer)
 
 
@@ -215,7 +214,7 @@ class Seeing(FixedWindow):
         super().__init__(0)
         self.unread: list[int] = []
 
-    def choose(self, views: Sequence[View]) -> list[Choice]:
+    def choose(self, views: Sequence[View]) -> Choices:
         self.unread += [view.unread["model"] for view in views]
         return super().choose(views)
 
@@ -256,7 +255,7 @@ def test_a_cancelled_answer_does_not_disturb_the_next_one(make: Make) -> None:
     found = following(make, window=4)
     seq = found.rig.add(Request(PROMPT, max_tokens=60))
     for _ in range(5):
-        found.rig.scheduler.step()
+        found.rig.loop.step()
     seq.cancelled = True
     (after,) = found.rig.run(Request((*PROMPT[:3], 11, 12), max_tokens=20))
     assert after.counts.n_accepted == after.counts.n_drafted > 0

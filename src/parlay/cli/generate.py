@@ -53,9 +53,7 @@ class LoadOptions(PlacingOptions):
     mode: Annotated[
         Mode | None, typer.Option(help="Default: exact where that costs less than 5 %.")
     ] = None
-    exact_class: Annotated[
-        str | None, typer.Option(help="Class of passes, such as 3-4, or a pair: 3-4+9-16.")
-    ] = None
+    exact_class: Annotated[str | None, typer.Option(help="Class of passes, such as 3-4.")] = None
     threads: Threads = 0
     follow_load: Annotated[
         bool, typer.Option(help="On a CPU: fewer threads where other work takes the cores.")

@@ -177,7 +177,7 @@ class FixedWindow:
         self.window = window
 
     def choose(self, views: Sequence[View]) -> Choices:
-        return Choices([imposed(view) or self._choose(view) for view in views])
+        return Choices([self._choose(view) for view in views])
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """It learns nothing."""
@@ -186,6 +186,6 @@ class FixedWindow:
         return {}
 
     def _choose(self, view: View) -> Choice:
-        if not self.window:
+        if not self.window and view.window is None and view.fallback is None:
             return plain(Fallback.REQUEST, search=False)
-        return first_draft(view, self.window)
+        return imposed(view) or first_draft(view, self.window)

@@ -8,12 +8,11 @@ operator's to set.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from parlay.control.controller import Choice, Controller, View, plain
-from parlay.control.prices.cost import CostTable
-from parlay.decoding.draft import Draft, Look, Shown
+from parlay.control.choice import Choices, Controller, View, plain
 from parlay.decoding.round import Fallback, Round
 from parlay.errors import BadRequest
 
@@ -76,33 +75,14 @@ class Guarded:
         """Whether acceptance was too low and everything decodes plainly for now."""
         return self._n_cooling > 0
 
-    def due(self, n_texts: int) -> int:
-        return 0 if self.cooling else self.controller.due(n_texts)
-
-    def rests(self) -> bool:
-        return not self.cooling and self.controller.rests()
-
-    def notice(self) -> None:
-        self.controller.notice()
-
-    def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
-        return self.controller.hear(seq_id, looks, n_generated)
-
-    def consider(
-        self, seq_id: int, offers: Mapping[str, Draft], shown: Sequence[Shown], n_generated: int
-    ) -> None:
-        self.controller.consider(seq_id, offers, shown, n_generated)
-
-    def again(self, view: View) -> Choice | None:
-        return None if self.cooling else self.controller.again(self._narrow(view))
-
-    def choose(self, views: Sequence[View]) -> list[Choice]:
+    def choose(self, views: Sequence[View]) -> Choices:
         if self.cooling:
-            return [plain(view.fallback or Fallback.LOW_ACCEPTANCE) for view in views]
+            why = Fallback.LOW_ACCEPTANCE
+            return Choices([plain(view.fallback or why, search=False) for view in views])
         return self.controller.choose([self._narrow(view) for view in views])
 
-    def prices(self) -> CostTable | None:
-        return self.controller.prices()
+    def kept(self) -> dict[str, Any]:
+        return self.controller.kept()
 
     def observe(self, rounds: Sequence[Round]) -> None:
         self.controller.observe(rounds)

@@ -5,7 +5,7 @@ Knows neither drafts nor llama.cpp; `Passes` is what a target or a drafter must 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -139,8 +139,6 @@ def nothing() -> None:
 
 class Target(LoadedPasses, Protocol):
     """The model whose text is made. What its passes read of prompts need not be waited for."""
-
-    meanwhile: Callable[[], None]  # called while a device computes a pass, before it is waited for
 
     def settle(self) -> None:
         """Wait until nothing runs."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.span import Span
-from parlay.engine.bets import Bets
+from parlay.engine.drafts import Drafts
 from parlay.engine.sequence import Sequence as Answering
 from parlay.llama.context import Context
 from parlay.proposers.follower import Follower
@@ -41,8 +41,8 @@ _N_PREFIX = 24
 class DrafterPause:
     """One drafter that follows the target, at work or paused."""
 
-    def __init__(self, bets: Bets, target: Context, drafter: Follower) -> None:
-        self._bets = bets
+    def __init__(self, drafts: Drafts, target: Context, drafter: Follower) -> None:
+        self._drafts = drafts
         self._target = target
         self._drafter = drafter
         self._chosen: deque[bool] = deque(maxlen=_N_ROUNDS)
@@ -96,9 +96,9 @@ class DrafterPause:
 
     def _pause(self, n_chosen: int) -> None:
         name = self._drafter.name
-        if self._bets.proposers.pop(name, None) is None:
+        if self._drafts.proposers.pop(name, None) is None:
             return
-        self._bets.absent[name] = Fallback.UNPROFITABLE
+        self._drafts.absent[name] = Fallback.UNPROFITABLE
         self._target.pause_capture(True)
         self.paused, self._n_answers = True, 0
         n_rounds = len(self._chosen)
@@ -115,8 +115,8 @@ class DrafterPause:
         self._wait = min(2 * self._wait, _MAX_ANSWERS)
         self._drafter.start_over()
         self._target.pause_capture(False)
-        self._bets.absent.pop(name, None)
-        self._bets.proposers[name] = self._drafter
+        self._drafts.absent.pop(name, None)
+        self._drafts.proposers[name] = self._drafter
 
 
 def bits_stay(target: Context) -> bool:

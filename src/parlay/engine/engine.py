@@ -14,20 +14,18 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from parlay import store
-from parlay.control.controller import Controller, FixedWindow
-from parlay.control.crew import Crew, crews
-from parlay.control.crew_choice import CrewChoice
+from parlay.control.choice import Controller, FixedWindow
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.cutting import Cutting
 from parlay.control.trace import Sink as TraceSink
 from parlay.control.trace import Trace
 from parlay.decoding.round import Fallback
 from parlay.decoding.span import nothing
-from parlay.engine.bets import Bets
 from parlay.engine.caching.copying import Copying
 from parlay.engine.caching.prompt_cache import PromptCache
-from parlay.engine.crews import Crews
+from parlay.engine.cores import Cores, Others
 from parlay.engine.drafter_pause import DrafterPause, bits_stay
+from parlay.engine.drafts import Drafts
 from parlay.engine.exact.class_calibration import MAX_EXACT_ROWS, ClassCalibration
 from parlay.engine.exact.composition import Composition
 from parlay.engine.exact.exactness import SINGLE, ExactClass, Inexact
@@ -35,11 +33,9 @@ from parlay.engine.exact.joined_probe import N_JOINED
 from parlay.engine.exact.joints import Joints
 from parlay.engine.exact.thread_bits import ThreadBits
 from parlay.engine.exact.turn_marks import marks_of
-from parlay.engine.neighbours import Neighbours
-from parlay.engine.padding import Padding
-from parlay.engine.prompts import PROMPTS_A_ROUND
+from parlay.engine.loop import Listener, Loop, ReadListener
+from parlay.engine.plan import PROMPTS_A_ROUND, Planner
 from parlay.engine.request import Mode, Request
-from parlay.engine.scheduler import Scheduler
 from parlay.engine.sequence import Sequence, Sink
 from parlay.engine.settings import EngineSettings
 from parlay.engine.slots import Slots
@@ -66,7 +62,6 @@ from parlay.errors import BadRequest, Closed, PromptTooLong
 from parlay.llama.context import Context
 from parlay.llama.kernels import PROMPT_ROWS
 from parlay.llama.model import Model
-from parlay.llama.threads import can_sleep
 from parlay.llama.undo import Rollback
 from parlay.llama.vocabulary import Detokenizer
 from parlay.planning.limits import check_fits
@@ -107,7 +102,7 @@ class Engine:
         self._loading = threading.Lock()  # held by whoever loads a drafter, on any thread
         self._worker: Worker | None = None
         self._learned: Callable[[], None] | None = None
-        self._drafter_pause: DrafterPause | None = None
+        self.prices: CostTable | None = None  # what the controller chooses by; None: no prices
         try:
             self._worker = Worker(lambda: self._open(settings, controller), self._rest)
             self._worker.wait_until_open()
@@ -116,7 +111,7 @@ class Engine:
             raise
 
     def _rest(self) -> None:
-        self.crews.rest()
+        self.cores.look()
 
     @property
     def _is_wanted(self) -> bool:
@@ -129,9 +124,8 @@ class Engine:
             raise Closed("the engine was closed before it was open")
         self._told(share, what)
 
-    def _open(self, settings: EngineSettings, controller: Controller | None) -> Scheduler:
+    def _open(self, settings: EngineSettings, controller: Controller | None) -> Loop:
         """Load, calibrate, and put together who works in a round; runs on the worker's thread."""
-        self._neighbours = Neighbours()  # who is seen while weights are read is known by then
         if settings.vram_budget_gb is not None:
             self._check_budget(settings.vram_budget_gb)
         self._load_target()
@@ -139,13 +133,12 @@ class Engine:
         drafters = _models(proposers)
         self._calibrate(drafters)
         made = controller or self._controller(self.watched, drafters)
-        self.bets = self._make_bets(made, proposers)
-        self._scheduler = self._make_scheduler()
-        self.bets.listeners.append(self.crews)
-        self._scheduler.spoiled = self._spoiled()
+        self.drafts = self._make_drafts(made, proposers)
+        self._loop = self._make_loop()
+        self._loop.spoiled = self._spoiled()
         self._pause_unless_paid(drafters)
         self._progress(1.0, "ready")
-        return self._scheduler
+        return self._loop
 
     def _load_target(self) -> None:
         settings = self.settings
@@ -192,14 +185,14 @@ class Engine:
         default = _GPU_CHUNK if self.model.on_gpu else _CHUNK
         return self.settings.prompt_chunk or min(default, n_batch)
 
-    def _make_bets(self, controller: Controller, proposers: Mapping[str, Proposer]) -> Bets:
+    def _make_drafts(self, controller: Controller, proposers: Mapping[str, Proposer]) -> Drafts:
         size = self.target.context_size
-        bets = Bets(controller, proposers, FREE, size, self.widest, self.most_rows)
+        drafts = Drafts(controller, proposers, size, self.widest, self.most_rows)
         if self.settings.drafter_later:
-            bets.absent |= dict.fromkeys(self._awaited, Fallback.DRAFTER_LOADING)
-        return bets
+            drafts.absent |= dict.fromkeys(self._awaited, Fallback.DRAFTER_LOADING)
+        return drafts
 
-    def _make_scheduler(self) -> Scheduler:
+    def _make_loop(self) -> Loop:
         chunk, context = self._chunk, self.settings.context
         cache = PromptCache(self._cache_bytes())
         joints = self._joints()
@@ -211,24 +204,29 @@ class Engine:
             self.chosen.rate,
             self._scout,
             self.chosen.cost_percent,
-            self.chosen.wide,
         )
-        self.crews = self._keep(self._make_crews())
-        return Scheduler(
+        self.cores = self._keep(self._make_cores())
+        planner = Planner(
             self.target,
             self.slots,
-            self.bets,
             composition,
-            Padding(self.target, self.slots, self.cutting, lambda: self.prices),
+            self.cutting,
             mode=self.mode,
-            ends=self.model.vocabulary.ends,
             chunk=chunk,
             n_batch=self._n_rows,
             n_call=self.target.settings.n_batch,
             # Whoever sets a bound on what others wait for is kept to.
             widest_chunk=0 if self.settings.prompt_chunk else self._n_rows * self.target.steady,
             n_joined=N_JOINED * chunk if self.chosen.found.joined else 0,
-            before_pass=self.crews.ready,
+            prices=lambda: self.prices,
+        )
+        return Loop(
+            self.target,
+            self.slots,
+            self.drafts,
+            planner,
+            ends=self.model.vocabulary.ends,
+            ready=self.cores.ready,
             after_pass=self._after_pass,
         )
 
@@ -246,30 +244,16 @@ class Engine:
         deep = -(-_DEEP // self._chunk) * self._chunk
         return Joints(self._chunk, deep, marks_of(self.model) if cuts else None, kernels)
 
-    def _make_crews(self) -> Crews:
-        """What follows other work on these cores; where one thread is the rule, nothing can."""
+    def _make_cores(self) -> Cores:
+        """What follows other work on these cores."""
         target, rule = self.target, self.threads
-        follows = self.settings.follow_load and rule > 1
-        choice = CrewChoice([Crew(rule)])
-        if follows:
-            choice = CrewChoice(crews(rule, can_sleep=can_sleep()), self._neighbours)
         cuts = target.rollback is Rollback.PARTIAL
         bits = ThreadBits(target, target.threads, rule, cuts=cuts)
-        made = Crews(target.threads, choice, bits, lambda: self.prices)
-        if follows:
-            self._keep_crews(made)
-        return made
-
-    def _keep_crews(self, made: Crews) -> None:
-        """What was found of crews, from one run to the next."""
-        key = self.pair_key(())
-        if not self.settings.measure_again:
-            store.read("threads", key, made.recall)
-        self._closing.append(lambda: store.save("threads", key, made.to_dict()))
+        return Cores(target.threads, rule, bits, Others() if self.settings.follow_load else None)
 
     def _scout(self, found: ExactClass, placed: Seq[tuple[int, int]]) -> ExactClass:
         """What a class holds for is found with the threads it was probed with."""
-        with self.crews.comparing():
+        with self.cores.comparing():
             return self._classes.scout(found, placed)
 
     def _cache_bytes(self) -> int:
@@ -293,17 +277,17 @@ class Engine:
     @property
     def exact(self) -> ExactClass:
         """The class that exact passes stay in."""
-        return self._scheduler.composition.found
+        return self._loop.planner.composition.found
 
     @property
     def exact_name(self) -> str:
-        """Of that class, and of the one for texts that repeat themselves, if it is another."""
-        return self._scheduler.composition.name
+        """Of that class."""
+        return self._loop.planner.composition.name
 
     @property
     def spoiled(self) -> Inexact | None:
         """Why no answer is exact now, whatever its mode."""
-        return self._scheduler.spoiled
+        return self._loop.spoiled
 
     def _default_mode(self) -> Mode:
         """Exact wherever that costs little."""
@@ -326,8 +310,8 @@ class Engine:
         self._check_ids(request)
         if request.proposers is not None:
             for name in request.proposers:
-                if name not in self.bets.proposers and name not in self.bets.absent:
-                    known = ", ".join(self.bets.proposers) or "none"
+                if name not in self.drafts.proposers and name not in self.drafts.absent:
+                    known = ", ".join(self.drafts.proposers) or "none"
                     raise BadRequest(f"no proposer {name!r} is loaded; loaded: {known}")
         vocabulary = self.model.vocabulary
         text = Detokenizer(vocabulary, request.shown)
@@ -350,11 +334,11 @@ class Engine:
     @property
     def active(self) -> tuple[Sequence, ...]:
         """The sequences that have a slot now."""
-        return self._scheduler.active
+        return self._loop.active
 
     @property
     def n_waiting(self) -> int:
-        return self._scheduler.n_waiting
+        return self._loop.n_waiting
 
     @property
     def alive(self) -> bool:
@@ -416,19 +400,19 @@ class Engine:
                 self._pause_unless_paid({})
                 self._forget_drafters()
                 self.target.release()
-                self._scheduler.spoiled = self._spoiled()
+                self._loop.spoiled = self._spoiled()
                 raise
             self._drafter_closing = closing
 
-        for name in made.keys() - self.bets.proposers.keys():
+        for name in made.keys() - self.drafts.proposers.keys():
             # A request that names it may come before the worker.
-            self.bets.absent.setdefault(name, Fallback.DRAFTER_LOADING)
+            self.drafts.absent.setdefault(name, Fallback.DRAFTER_LOADING)
         self.call(take_over).result()  # whoever loads them hears if the target refuses one
 
     def _take_on(self, made: Mapping[str, Proposer]) -> None:
         self._attach(made)
-        self._scheduler.spoiled = self._spoiled()
-        self.bets.proposers |= made
+        self._loop.spoiled = self._spoiled()
+        self.drafts.proposers |= made
         self._pause_unless_paid(made)
         if self.prices is not None:
             price_drafters(self.prices, made)
@@ -439,7 +423,7 @@ class Engine:
         def drop() -> None:
             was_paused = self._pause_unless_paid({})
             dropped = self._forget_drafters()
-            self.bets.absent |= dict.fromkeys(dropped or self._awaited or [MODEL], reason)
+            self.drafts.absent |= dict.fromkeys(dropped or self._awaited or [MODEL], reason)
             if dropped or was_paused:
                 self._free_drafters()
 
@@ -447,12 +431,12 @@ class Engine:
 
     def _forget_drafters(self) -> list[str]:
         """Take all draft models off the table; those that were on it."""
-        names = list(_models(self.bets.proposers))
+        names = list(_models(self.drafts.proposers))
         for name in names:
-            del self.bets.proposers[name]
-        for name in tuple(self.bets.absent):  # whoever loads one may add to it now
+            del self.drafts.proposers[name]
+        for name in tuple(self.drafts.absent):  # whoever loads one may add to it now
             if name not in FREE:
-                del self.bets.absent[name]
+                del self.drafts.absent[name]
         return names
 
     @property
@@ -463,7 +447,7 @@ class Engine:
     def _free_drafters(self) -> None:
         if self._drafter_closing:
             self.target.release()
-            self._scheduler.spoiled = self._spoiled()
+            self._loop.spoiled = self._spoiled()
         close_all(self._drafter_closing)
 
     def _attach(self, drafters: Mapping[str, Proposer]) -> None:
@@ -482,8 +466,8 @@ class Engine:
             return None
         if (spare := self.slots.spare()) is None:
             return Inexact.STATES
-        with self.crews.comparing():
-            same = all(self._classes.unchanged(each, spare) for each in self.chosen.pair)
+        with self.cores.comparing():
+            same = self._classes.unchanged(self.chosen.found, spare)
         return None if same else Inexact.STATES
 
     def _pause_unless_paid(self, drafters: Mapping[str, Proposer]) -> bool:
@@ -491,15 +475,10 @@ class Engine:
 
         In exact mode only where that changes no bit, which cannot be probed while answers run.
         """
-        before, self._drafter_pause = self._drafter_pause, None
-        if before is not None:
-            self.bets.listeners.remove(before)
-            self.bets.watches.remove(before.before_pass)
+        before, self.drafts.pause = self.drafts.pause, None
         for drafter in drafters.values():
             if isinstance(drafter, Follower) and (self.mode == "faithful" or self._bits_stay()):
-                self._drafter_pause = DrafterPause(self.bets, self.target, drafter)
-                self.bets.listeners.append(self._drafter_pause)
-                self.bets.watches.append(self._drafter_pause.before_pass)
+                self.drafts.pause = DrafterPause(self.drafts, self.target, drafter)
         return before is not None and before.paused
 
     def _bits_stay(self) -> bool:
@@ -508,7 +487,7 @@ class Engine:
             return False
         self.slots.keep(0, 0)
         self.slots.release(0, ())
-        self.crews.by_rule()
+        self.cores.by_rule()
         return bits_stay(self.target)
 
     def __enter__(self) -> Engine:
@@ -523,15 +502,25 @@ class Engine:
 
     # -- control --------------------------------------------------------------
 
+    def control(self, controller: Controller, prices: CostTable | None = None) -> None:
+        """Another controller, from the next round on; `prices`: those that it chooses by. On the
+        engine's thread."""
+        self.drafts.controller, self.prices = controller, prices
+
     @property
-    def prices(self) -> CostTable | None:
-        """What the controller chooses by; None where a fixed window was given."""
-        return self.bets.controller.prices()
+    def listeners(self) -> list[Listener]:
+        """Who hears of every round; changed on the engine's thread."""
+        return self._loop.listeners
+
+    @property
+    def readers(self) -> list[ReadListener]:
+        """Who hears of first tokens that prompts' own passes gave."""
+        return self._loop.readers
 
     def trace(self, sink: TraceSink) -> None:
         """Give every decision from now on to `sink`, a line of JSON per round."""
         seconds = None if self.prices is None else self.prices.plain_s
-        self.bets.listeners.append(Trace(seconds, sink))
+        self.listeners.append(Trace(seconds, sink))
 
     def _controller(self, target: Stopwatch, drafters: Mapping[str, Proposer]) -> Controller:
         """A fixed window where one was given, else the controller that prices rounds."""
@@ -542,6 +531,7 @@ class Engine:
         costs = self._calibration.costs(key, target, drafters)
         made = learned_controller(costs, key, self.cutting, glances=target.steady)
         self._learned = lambda: keep_learned(key, made)
+        self.prices = made.costs
         return made
 
     @property

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from parlay.errors import ParlayError
 
@@ -25,6 +27,14 @@ class Faults:
         n = self._n[what]
         if n & (n - 1) == 0:
             log.error("%s (%d so far): %s", what, n, error, exc_info=error)
+
+    @contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """Whatever fails in here is logged, and nothing else fails for it."""
+        try:
+            yield
+        except Exception as error:
+            self.tell(what, error)
 
 
 def as_parlay(error: Exception) -> ParlayError:

@@ -1,26 +1,22 @@
 """The ground a profit controller stands on in a server: prices, measured while nobody waits.
 
 Knows the engine and what earlier runs kept; knows nothing of HTTP. The target answers before it is
-measured: until then every row is taken to cost as much as a pass, and a few rounds are tried to
-learn better, since a server that is never idle would never bet.
+measured: until then every row is taken to cost as much as a pass, and nothing is drafted.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from parlay import store
-from parlay.control.controller import Choice, View
+from parlay.control.choice import Choices, View
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.curve import Curve
-from parlay.control.profit import ProfitController
-from parlay.control.trials import Trials
-from parlay.decoding.draft import Draft, Look, Shown
 from parlay.decoding.round import Round
 from parlay.engine.engine import Engine
 from parlay.engine.startup.learned import keep_learned, learned_controller
@@ -32,7 +28,7 @@ _ORIGIN = "measured by the server while it was idle"
 
 
 class Pricing:
-    """A profit controller whose prices may come later, and whose pair may change."""
+    """The controller of a server: its prices may come later, and its pair may change."""
 
     def __init__(self, engine: Engine, drafters: Sequence[Path]) -> None:
         self._engine = engine
@@ -41,52 +37,20 @@ class Pricing:
         self.measured = costs is not None  # and believed; else `steps` are still to be made
         if costs is None and engine.watched.samples[1, 1, False]:  # the probe's passes
             costs = measuring.table(engine.watched)
-        self._trials = Trials(engine.target.steady) if costs is None else None
-        self.controller = ProfitController(
-            costs or _unmeasured(), cutting=engine.cutting, glances=engine.target.steady
-        )
+        self.prices = costs or _unmeasured()
         self._pair_key = ""
         self.pair(drafters)
 
-    # -- a controller; on the worker's thread ---------------------------------
+    # -- a controller; on the engine's thread ---------------------------------
 
-    def due(self, n_texts: int) -> int:
-        return self.controller.due(n_texts) if self._trials is None else n_texts
-
-    def rests(self) -> bool:
-        return self._trials is None and self.controller.rests()
-
-    def notice(self) -> None:
-        self.controller.notice()
-
-    def hear(self, seq_id: int, looks: Sequence[Look], n_generated: int) -> Choice | None:
-        return self.controller.hear(seq_id, looks, n_generated)
-
-    def consider(
-        self, seq_id: int, offers: Mapping[str, Draft], shown: Sequence[Shown], n_generated: int
-    ) -> None:
-        self.controller.consider(seq_id, offers, shown, n_generated)
-
-    def again(self, view: View) -> Choice | None:
-        return None if self._trials is not None else self.controller.again(view)
-
-    def choose(self, views: Sequence[View]) -> list[Choice]:
-        trial = None if self._trials is None else self._trials.next(views)
-        if trial is None:
-            return self.controller.choose(views)
-        at, tried = trial.at, list(views)
-        tried[at] = replace(views[at], window=trial.window, proposers=(trial.proposer,))
-        choices = self.controller.choose(tried)
-        choices[at] = replace(choices[at], reason="trial")
-        return choices
-
-    def prices(self) -> CostTable | None:
-        return self.controller.prices()
+    def choose(self, views: Sequence[View]) -> Choices:
+        return self.controller.choose(views)
 
     def observe(self, rounds: Sequence[Round]) -> None:
         self.controller.observe(rounds)
-        if self._trials is not None and self._trials.observe(rounds):
-            self._take_over(self._trials.table())
+
+    def kept(self) -> dict[str, Any]:
+        return self.controller.kept()
 
     # -- what is kept ---------------------------------------------------------
 
@@ -96,10 +60,15 @@ class Pricing:
         if key != self._pair_key:
             self.save()
             self._pair_key = key
-            engine, costs = self._engine, self.controller.costs
-            self.controller = learned_controller(
-                costs, key, engine.cutting, glances=engine.target.steady
-            )
+            self._control()
+
+    def _control(self) -> None:
+        """By the prices as they are, and what was learned of the pair."""
+        engine = self._engine
+        glances = engine.target.steady
+        self.controller = learned_controller(
+            self.prices, self._pair_key, engine.cutting, glances=glances
+        )
 
     def save(self) -> None:
         """Keep what was learned, so that the next start begins with it."""
@@ -119,14 +88,13 @@ class Pricing:
 
     def _time(self, run: Step) -> None:
         """With the threads that prices are kept for."""
-        self._engine.crews.by_rule()
+        self._engine.cores.by_rule()
         run()
 
     def _settle(self) -> None:
         """Take over what was measured."""
         found = measuring.table(self._engine.watched, origin=_ORIGIN)
         self._take_over(found)
-        self._trials = None
         self.measured = found.stable
         self._engine.watched.forget()  # should it be measured again, then afresh
         if found.stable:
@@ -135,10 +103,13 @@ class Pricing:
             log.info("the machine is busy: what passes cost here will be measured again")
 
     def _take_over(self, found: CostTable) -> None:
-        """Other prices for the target; what was learned and the drafter's price stay."""
-        before = self.controller.costs
-        found.drafter, found.drafters = before.drafter, before.drafters
-        self.controller.reprice(found)
+        """Other prices for the target; what was learned and the drafters' prices stay."""
+        found.drafter, found.drafters = self.prices.drafter, self.prices.drafters
+        self.save()
+        self.prices = found
+        self._control()
+        if self._engine.prices is not None:  # this controls it
+            self._engine.prices = found
 
 
 def _known(key: str) -> CostTable | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
+from parlay.control.choice import Held
 from parlay.decoding.counts import Counts
 from parlay.decoding.logprobs import TokenLogprob
 from parlay.decoding.reasoning import Reasoning
@@ -21,7 +22,6 @@ from parlay.decoding.round import Round
 from parlay.decoding.stop import StopStrings
 from parlay.decoding.verdict import Origin, Verdict
 from parlay.engine.exact.exactness import Inexact
-from parlay.engine.exact.repeats import Repeats
 from parlay.engine.request import Request
 from parlay.errors import ParlayError
 
@@ -94,6 +94,8 @@ class Sequence:
         self.seq_id = -1  # the slot, once it has one
         self.counts = Counts()
         self.rounds: deque[Round] = deque(maxlen=KEPT_ROUNDS)
+        self.held: Held | None = None  # what came of its last round, until that is observed
+        self.search = True  # whether proposers without a model are asked for its next round
         self.outside_s = 0.0  # spent by proposers on this text, in no round yet
         self.n_firm = 0  # of the cached tokens, those whose cache depends on the text alone
         self.inexact: Inexact | None = None
@@ -117,7 +119,6 @@ class Sequence:
         # Whether its text decides when it ends or what it is; else it is read when it is told.
         self._reads = bool(request.stop) or self._reasoning is not None
         self._untold: list[_Taken] = []
-        self._repeats = Repeats()
 
     @property
     def n_pending(self) -> int:
@@ -128,15 +129,6 @@ class Sequence:
     def exact(self) -> bool:
         """Whether it depends on model, build, device, settings, prompt and seed alone."""
         return self.inexact is None
-
-    @property
-    def repeating(self) -> bool:
-        """Whether its text repeats itself now."""
-        return self._repeats.now(self.tokens, len(self.request.prompt))
-
-    def n_alike(self, draft: Seq[int]) -> int:
-        """How many tokens of a draft would leave that as it is."""
-        return self._repeats.n_alike(self.tokens, len(self.request.prompt), draft)
 
     def spoil(self, reason: Inexact) -> None:
         """It is not exact any more; the first reason stays."""

@@ -28,7 +28,7 @@ class EngineSettings:
     # passes are not measured at start-up but when they first come up.
     wide_window: int = WIDE_WINDOW
     mode: Mode | None = None  # None: exact where that costs little
-    exact_class: str | None = None  # by name or width, or a pair (3-4+9-16); None: the cheapest
+    exact_class: str | None = None  # by name or width; None: the cheapest
     exact_cost_pct: float = 5.0  # of the speed, up to which exact is the default
     model: ModelSettings = field(default_factory=ModelSettings)
     context: ContextSettings = field(default_factory=ContextSettings)

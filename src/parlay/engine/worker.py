@@ -1,6 +1,6 @@
 """The one thread that owns the models; everyone else talks to it through a queue.
 
-Knows the scheduler, not what its sequences say.
+Knows the loop, not what its sequences say.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from parlay.engine.faults import as_parlay
-from parlay.engine.scheduler import Scheduler
+from parlay.engine.loop import Loop
 from parlay.engine.sequence import Sequence
 from parlay.errors import Closed, ParlayError
 
@@ -31,7 +31,7 @@ def _nothing() -> None:
 
 
 class Worker:
-    """Steps the scheduler while there is work, sleeps while there is none.
+    """Steps the loop while there is work, sleeps while there is none.
 
     It also opens the models: OpenMP keeps a pool of threads for every thread that ever computed,
     and with more pools than cores all of them stop spinning and every pass gets slower (by a fifth
@@ -40,7 +40,7 @@ class Worker:
 
     def __init__(
         self,
-        open_scheduler: Callable[[], Scheduler],
+        open_loop: Callable[[], Loop],
         at_rest: Callable[[], None] = _nothing,
         patience_s: float = _PATIENCE_S,
     ) -> None:
@@ -51,9 +51,9 @@ class Worker:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._admission = threading.Lock()  # nothing slips in behind the last look at the inbox
-        self._opened: Future[Scheduler] = Future()
+        self._opened: Future[Loop] = Future()
         self._thread = threading.Thread(
-            target=self._run, args=(open_scheduler,), name=WORKER, daemon=True
+            target=self._run, args=(open_loop,), name=WORKER, daemon=True
         )
         self._thread.start()
 
@@ -62,11 +62,11 @@ class Worker:
         thread got does not wake this one."""
         while not self._opened.done():
             wait([self._opened], _LOOK_UP_S)
-        self._scheduler = self._opened.result()
+        self._loop = self._opened.result()
 
     def submit(self, seq: Sequence) -> None:
         """Hand a sequence over; its sink will be called on the worker's thread."""
-        self.call(lambda: self._scheduler.add(seq))
+        self.call(lambda: self._loop.add(seq))
 
     def call(self, work: Callable[[], T]) -> Future[T]:
         """Run something on the worker's thread, between two rounds; what came of it, or its error.
@@ -111,21 +111,21 @@ class Worker:
             log.error("a pass has not ended in %g s; it is left behind", self._patience_s)
         return not self._thread.is_alive()
 
-    def _run(self, open_scheduler: Callable[[], Scheduler]) -> None:
+    def _run(self, open_loop: Callable[[], Loop]) -> None:
         try:
-            self._scheduler = open_scheduler()
+            self._loop = open_loop()
         except BaseException as error:  # whoever opens the engine gets it, whatever it is
             self._opened.set_exception(error)
             return
-        self._opened.set_result(self._scheduler)
+        self._opened.set_result(self._loop)
         while not self._closed.is_set():
-            self._take_in(block=self._scheduler.idle)
-            if not self._closed.is_set() and not self._scheduler.idle:
+            self._take_in(block=self._loop.idle)
+            if not self._closed.is_set() and not self._loop.idle:
                 self._step()
         self._take_in(block=False)  # what came in last must end too
         closed = Closed("the engine was closed before the answer was complete")
-        while not self._scheduler.idle:
-            self._do(lambda: self._scheduler.fail_all(closed))
+        while not self._loop.idle:
+            self._do(lambda: self._loop.fail_all(closed))
 
     def _take_in(self, *, block: bool) -> None:
         """Run what others asked for; wait for it when there is nothing else to do."""
@@ -149,9 +149,10 @@ class Worker:
                 todo, wait_s = self._at_rest, _REST_S
 
     def _tidy(self) -> None:
-        self._scheduler.tidy(lambda: not self._inbox.empty())
+        self._loop.tidy(lambda: not self._inbox.empty())
 
     def _do(self, item: Callable[[], None]) -> None:
+        self._loop.disturb()
         try:
             item()
         except Exception:  # one caller's mistake must not stop everyone's answers
@@ -159,8 +160,8 @@ class Worker:
 
     def _step(self) -> None:
         try:
-            self._scheduler.step()
+            self._loop.step()
         except Exception as error:  # whatever broke, no client may wait for ever
             log.exception("a round failed")
             failed = as_parlay(error)
-            self._do(lambda: self._scheduler.fail_all(failed))
+            self._do(lambda: self._loop.fail_all(failed))

@@ -15,7 +15,7 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
-from parlay.decoding.span import Span, nothing
+from parlay.decoding.span import Span
 from parlay.decoding.states import Listener
 from parlay.errors import BadRequest, DecodeError, LoadError
 from parlay.llama import adapters, fence, library
@@ -41,7 +41,6 @@ class Context:
         self.settings = settings
         self.n_vocab = model.vocabulary.size
         self.busy_s = 0.0
-        self.meanwhile: Callable[[], None] = nothing
         self.steady = model.on_gpu
         chooses = _chooses_kernels(model, settings)
         self.cache_types = settings.cache_types(
@@ -91,14 +90,17 @@ class Context:
 
     def start(self, spans: Sequence[Span]) -> None:
         """One pass. A GPU still works on it when this comes back."""
-        self._launch(spans)
-        self._tell(spans)
+        if not self._launch(spans):
+            self._tell(spans)  # nobody fetches what gives no logits
 
     def fetch(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         """The rows of the pass that was started last. Waits for a GPU to finish."""
         started = time.perf_counter()
-        rows = self._logits(sum([span.n_logits for span in spans]))
+        n_outputs = sum([span.n_logits for span in spans])
+        rows = self._logits(n_outputs)
         self.busy_s += time.perf_counter() - started
+        if n_outputs:
+            self._tell(spans)
         return _apart(rows, spans)
 
     def settle(self) -> None:
@@ -111,8 +113,6 @@ class Context:
         """One pass over all spans. Returns every row of logits in one view, in order of spans."""
         n_outputs = self._launch(spans)
         started = time.perf_counter()
-        if self.steady:
-            self.meanwhile()  # a GPU computes, so that this takes no time of its own
         rows = self._logits(n_outputs)
         self.busy_s += time.perf_counter() - started
         self._tell(spans)

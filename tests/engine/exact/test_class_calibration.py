@@ -11,8 +11,6 @@ from parlay.control.prices.cost import CostTable
 from parlay.control.prices.curve import Curve
 from parlay.engine.engine import Engine
 from parlay.engine.exact.class_calibration import exact_rows_told, exactness_told
-from parlay.engine.exact.class_probe import Probe
-from parlay.engine.exact.exactness import ExactClass
 from tests.engine.test_engine import settings
 from tests.requantise import requantise
 
@@ -83,19 +81,6 @@ def test_a_default_does_not_waver_with_prices_near_its_limit(
             modes.append(engine.mode)
     assert modes == ["exact", "exact", "faithful", "faithful", "exact"]
     assert prices.n_asked == 1
-
-
-@pytest.mark.parametrize("by_page", [False, True])
-def test_text_that_repeats_itself_gets_a_class_of_its_own_on_a_gpu_too(
-    by_page: bool, target: Path, prices: Prices, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    widths = ({1}, {3, 4}, set(range(9, 17)))
-    classes = [ExactClass(frozenset(each), paged=by_page, by_page=by_page) for each in widths]
-    probed = Probe(tuple(classes), complete=True)
-    monkeypatch.setattr("parlay.engine.exact.class_calibration.probe", lambda *_, **__: probed)
-    prices.curve = Curve({1: 1.0, 3: 1.02, 4: 1.03, 9: 1.2, 16: 1.3}, {})
-    with Engine(settings(target, "suffix", mode="exact")) as engine:
-        assert engine.exact_name == "3-4+9-16"
 
 
 def test_what_a_start_found_is_told_to_those_who_plan(target: Path, prices: Prices) -> None:

@@ -56,23 +56,6 @@ def test_a_class_that_others_can_share_is_worth_more_on_a_full_machine() -> None
     assert found is shared
 
 
-STEEP = exact_class(*range(9, 17))
-
-
-def test_texts_that_repeat_themselves_get_a_class_of_long_drafts_where_rows_are_cheap() -> None:
-    classes = [*CLASSES, STEEP]
-    assert Valuation(h200, MODEL).wide(exact_class(3, 4), classes, 1) is STEEP
-    assert Valuation(cpu, MODEL).wide(exact_class(1), classes, 1) is None
-    assert Valuation(h200, MODEL).wide(STEEP, classes, 1) is None
-
-
-def test_they_get_none_where_a_full_machine_that_shares_passes_is_faster() -> None:
-    shared = exact_class(2, together=[(n, 1) for n in range(2, 17)])
-    value = Valuation(h200, FREE)
-    assert value.wide(shared, [shared, STEEP], 4) is STEEP
-    assert value.wide(shared, [shared, STEEP], 16) is None
-
-
 @given(noise=st.floats(-0.01, 0.01), asked=st.booleans())
 def test_a_gain_that_noise_could_make_does_not_leave_the_simpler_class(
     noise: float, asked: bool

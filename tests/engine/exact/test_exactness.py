@@ -13,10 +13,8 @@ from parlay.engine.exact.exactness import (
     SINGLE,
     ExactClass,
     band,
-    joined_name,
     n_pages,
     pinned,
-    pinned_pair,
 )
 from parlay.errors import BadRequest
 from tests.engine.rig import exact_class, whole_class
@@ -30,15 +28,6 @@ WIDTHS = st.frozensets(st.integers(1, 40), min_size=1)
 )
 def test_a_class_is_named_after_its_widths(widths: set[int], name: str) -> None:
     assert ExactClass(frozenset(widths)).name == name
-
-
-def test_a_pair_of_classes_is_told_and_pinned_by_both_names() -> None:
-    classes = [ExactClass(frozenset(widths)) for widths in ({1}, {3, 4}, {9, 10})]
-    assert joined_name(*pinned_pair(classes, "3-4+9")) == "3-4+9-10"
-    assert pinned_pair(classes, "3-4") == (classes[1], None)
-    assert pinned_pair(classes, "3+4") == (classes[1], None)
-    with pytest.raises(BadRequest, match="no exact class '7' here; there are: 1, 3-4, 9-10"):
-        pinned_pair(classes, "3-4+7")
 
 
 @given(widths=WIDTHS)

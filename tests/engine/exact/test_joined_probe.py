@@ -74,10 +74,10 @@ def test_an_engine_reads_two_chunks_at_once_and_answers_as_one_that_reads_each(
     texts = []
     for joined in (True, False):
         with Parlay(tiny_wide, draft="suffix", mode="exact", context_size=1536) as parlay:
-            scheduler, target = parlay.engine._scheduler, parlay.engine.target
+            planner, target = parlay.engine._loop.planner, parlay.engine.target
             if not parlay.engine.chosen.found.joined:
                 pytest.skip("chunks differ on this processor")
-            scheduler._n_joined *= joined
+            planner._n_joined *= joined
             widths: list[int] = []
             start = target.start
 

@@ -96,7 +96,7 @@ def test_a_drafter_that_breaks_mid_answer_loses_no_answer(target: Path, drafter:
     with running(target, model__drafter=str(drafter)) as server:
         wait_for(lambda: server.service.drafter.state == "ready")
         whole = ask(server)
-        proposer = server.service.engine.bets.proposers["model"]
+        proposer = server.service.engine.drafts.proposers["model"]
         calls = 0
         good = proposer._model.decode  # type: ignore[attr-defined]
 

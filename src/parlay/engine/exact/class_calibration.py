@@ -22,7 +22,7 @@ from parlay.engine.exact.class_prices import class_prices
 from parlay.engine.exact.class_probe import probe, reaches, still_holds
 from parlay.engine.exact.composition import Rate
 from parlay.engine.exact.exact_rows import ExactRows
-from parlay.engine.exact.exactness import SINGLE, ExactClass, joined_name, pinned_pair
+from parlay.engine.exact.exactness import SINGLE, ExactClass, pinned
 from parlay.engine.exact.joined_probe import N_JOINED, joins
 from parlay.engine.settings import EngineSettings
 from parlay.engine.start import FREE, FREE_PROPOSERS, MODEL
@@ -58,15 +58,10 @@ class Chosen:
     cost: float | None  # the part of the speed it costs; None: nobody measured
     cheap: bool = False  # whether that is little enough to be exact by default
     rate: Rate = float  # of so many sequences in one pass
-    wide: ExactClass | None = None  # for texts that repeat themselves, where it is another one
 
     @property
     def name(self) -> str:
-        return joined_name(self.found, self.wide)
-
-    @property
-    def pair(self) -> tuple[ExactClass, ...]:
-        return (self.found,) if self.wide is None else (self.found, self.wide)
+        return self.found.name
 
     @property
     def cost_percent(self) -> float | None:
@@ -124,7 +119,7 @@ class ClassCalibration:
         if classes:
             table = known or self._prices(classes, target, progress)
             chosen = self._priced(classes, table, learned)
-            if all(still_holds(self._target, each, self._chunk) for each in chosen.pair):
+            if still_holds(self._target, chosen.found, self._chunk):
                 return chosen
             log.info("passes round differently than they did: looking again which are exact")
         classes = self._probed(target, progress)
@@ -198,13 +193,13 @@ class ClassCalibration:
         record = None if again else store.load("exact-class", self._choice_key)
         return record if record is not None and record.get("firm", True) else {}
 
-    def _kept(self, classes: Sequence[ExactClass]) -> tuple[ExactClass, ExactClass | None] | None:
+    def _kept(self, classes: Sequence[ExactClass]) -> ExactClass | None:
         """The pinned class, or the one an earlier start chose."""
         possible = self._possible(classes)
         if self._settings.exact_class is not None:
-            return pinned_pair(possible, self._settings.exact_class)
+            return pinned(possible, self._settings.exact_class)
         try:
-            return pinned_pair(possible, str(self._decided()["class"]))
+            return pinned(possible, str(self._decided()["class"]))
         except (LookupError, BadRequest):
             return None
 
@@ -249,10 +244,11 @@ class ClassCalibration:
         n_slots, possible = self._settings.context.n_sequences, self._possible(classes)
         value = Valuation(_price_of(table), self._worth(table, learned))
         kept = self._kept(classes)
-        found, wide = kept or self._best(value, possible or [SINGLE])
+        asked = self._settings.mode == "exact"
+        found = kept or value.best(possible or [SINGLE], n_slots, asked=asked)
         cost = value.cost(found, n_slots)
         cheap = self._is_cheap(cost)
-        made = Chosen(found, classes, cost, cheap, _rate(value, found, table), wide)
+        made = Chosen(found, classes, cost, cheap, _rate(value, found, table))
         log.info("exact class %s costs %.1f %% of the speed", made.name, 100 * cost)
         self._tell(made)
         if self._settings.draft:
@@ -260,20 +256,6 @@ class ClassCalibration:
             record = {"class": made.name, "exact": cheap, "firm": firm}
             store.save("exact-class", self._choice_key, record)
         return made
-
-    def _best(
-        self, value: Valuation, possible: Sequence[ExactClass]
-    ) -> tuple[ExactClass, ExactClass | None]:
-        """By price; a second class only for who drafts from the text, and whose cache can be cut
-        anywhere."""
-        n_slots, asked = self._settings.context.n_sequences, self._settings.mode == "exact"
-        found = value.best(possible, n_slots, asked=asked)
-        looks = any(name in FREE_PROPOSERS for name in self._settings.draft)
-        if not looks or found.prompts:
-            return found, None
-        if self._target.rollback is not Rollback.PARTIAL:
-            return found, None
-        return found, value.wide(found, possible, n_slots)
 
     def _is_cheap(self, cost: float) -> bool:
         slack = _WAVERING if self._decided().get("exact") else 1.0

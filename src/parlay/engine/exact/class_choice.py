@@ -21,10 +21,6 @@ _RATE = 0.75
 _MODEL_SHARE, _FREE_SHARE = 1.0, 0.25
 _N_PRIOR = 100  # tokens that were tried weigh as much as that guess
 _ROWS = range(1, 18)  # that a pass without a class may have for each sequence
-# Of tokens drafted where a text repeats itself (0.97 in the recordings that come with the package),
-# and by how much such text must be faster in a class of its own, whose plain passes cost at most so
-# many of the other's: who drafts nothing pays for them, too.
-_REPEATED_RATE, _FASTER, _DEAREST = 0.95, 1.1, 3.0
 # A class with wider plain passes must save this part of the speed: prices are never quite right.
 _CLEAR = 0.02
 
@@ -89,24 +85,6 @@ class Valuation:
             if cost(found, n_slots) - cost(other, n_slots) > _CLEAR:
                 found = other
         return found
-
-    def wide(
-        self, found: ExactClass, classes: Iterable[ExactClass], n_slots: int
-    ) -> ExactClass | None:
-        """The class for texts that repeat themselves; None: they stay in the one that was found.
-
-        They are alone in it, so it must also beat a full machine that shares passes.
-        """
-        repeated = replace(self, worth=Worth(1.0, _REPEATED_RATE))
-        most_s = _DEAREST * self.price(1, found.floor)
-        wider = [
-            other
-            for other in classes
-            if other.floor > max(found.widths) and self.price(1, other.floor) <= most_s
-        ]
-        best = max(wider, key=lambda other: repeated.rate(other, 1), default=None)
-        least = max(repeated._exact(found, n) for n in (1, n_slots))
-        return best if best is not None and repeated.rate(best, 1) > _FASTER * least else None
 
     def _ratios(self, found: ExactClass, n_slots: int) -> list[float]:
         """Its speed over that of any shapes: of one stream, and of a full machine."""

@@ -1,6 +1,6 @@
 """Composes passes: who shares one, and how many rows each has so that all stay in the exact class.
 
-Knows lengths, rows, prices and whether a text repeats itself; nothing of drafts or models.
+Knows lengths, rows and prices; nothing of drafts or models.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from parlay.engine.exact.exactness import ExactClass, joined_name
+from parlay.engine.exact.exactness import ExactClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,6 @@ class Placed(Protocol):
     @property
     def n_cached(self) -> int: ...
 
-    @property
-    def repeating(self) -> bool:
-        """Whether its text repeats itself now; depends on nothing else."""
-
 
 AnyPlaced = TypeVar("AnyPlaced", bound=Placed)
 # How fast so many sequences decode when they share a pass, in any unit.
@@ -49,7 +45,7 @@ def _stay(found: ExactClass, _placed: Sequence[tuple[int, int]]) -> ExactClass:
 
 
 class Composition:
-    """The passes of one engine, inside one class, and another one where texts repeat themselves."""
+    """The passes of one engine, inside one class."""
 
     def __init__(
         self,
@@ -58,33 +54,25 @@ class Composition:
         rate: Rate = float,
         scout: Scout = _stay,
         cost_percent: float | None = None,
-        wide: ExactClass | None = None,
     ) -> None:
         """`rate`: until prices are known, the more in a pass the better. `cost_percent`: of the
-        speed that staying in the class costs, as answers tell it. `wide`: the class of passes over
-        texts that repeat themselves, where it is another one."""
+        speed that staying in the class costs, as answers tell it."""
         self.cost_percent = cost_percent
         self.found = found
-        self.wide = wide
         self._size = context_size
         self._rate = rate
         self._scout = scout
-        self._tried: set[tuple[bool, int, frozenset[int]]] = set()
+        self._tried: set[tuple[int, frozenset[int]]] = set()
         self._order: dict[int, Sequence[int]] = {}
 
     @property
     def name(self) -> str:
-        """Of all that an answer's passes may be in."""
-        return joined_name(self.found, self.wide)
+        return self.found.name
 
     @property
     def floor(self) -> int:
         """Rows that a pass may have to be padded to."""
-        return self.found.floor if self.wide is None else max(self.found.floor, self.wide.floor)
-
-    def of(self, placed: Sequence[Placed]) -> ExactClass:
-        """The class of a pass over those who may share one."""
-        return self.wide if self.wide is not None and placed[0].repeating else self.found
+        return self.found.floor
 
     def is_full(self, length: int) -> bool:
         """Whether not even a padded plain pass fits after a text of this length."""
@@ -93,14 +81,8 @@ class Composition:
     def groups(self, placed: Sequence[AnyPlaced]) -> list[list[AnyPlaced]]:
         """Those who decode, parted into passes of their class."""
         left = sorted(placed, key=lambda one: one.seq_id)
-        if self.wide is None:
-            return self._parted(left)
-        repeating = [one for one in left if one.repeating]
-        return self._parted([one for one in left if not one.repeating]) + self._parted(repeating)
-
-    def _parted(self, left: list[AnyPlaced]) -> list[list[AnyPlaced]]:
         for one in left:
-            if not self.of([one]).is_probed(1, [one.n_cached]):
+            if not self.found.is_probed(1, [one.n_cached]):
                 self._look([one])
         found = []
         while left:
@@ -125,26 +107,21 @@ class Composition:
 
     def _look(self, placed: Sequence[Placed]) -> None:
         """Where so many, or texts so long, were never tried in the class, try them there, once."""
-        lengths, n, found = [one.n_cached for one in placed], len(placed), self.of(placed)
+        lengths, n, found = [one.n_cached for one in placed], len(placed), self.found
         if found.is_tried(n, lengths) or not found.rows_for(n):
             return
-        wide = found is self.wide
-        key = (wide, n, frozenset(map(found.place, lengths)))
+        key = (n, frozenset(map(found.place, lengths)))
         if key in self._tried:
             return
         self._tried.add(key)
-        further = self._scout(found, [(one.seq_id, one.n_cached) for one in placed])
-        if wide:
-            self.wide = further
-        else:
-            self.found = further
+        self.found = self._scout(found, [(one.seq_id, one.n_cached) for one in placed])
 
     def rows(self, placed: Sequence[Placed]) -> Sequence[int]:
         """How many rows each of them may have in one pass; ascending, none: they cannot share."""
-        return self._fitting(self.of(placed), [one.n_cached for one in placed])
+        return self._fitting([one.n_cached for one in placed])
 
-    def _fitting(self, found: ExactClass, lengths: Sequence[int]) -> Sequence[int]:
-        room, fitting = self._size - max(lengths), found.fitting(lengths)
+    def _fitting(self, lengths: Sequence[int]) -> Sequence[int]:
+        room, fitting = self._size - max(lengths), self.found.fitting(lengths)
         if not fitting or fitting[-1] <= room:
             return fitting
         return [rows for rows in fitting if rows <= room]
@@ -152,21 +129,18 @@ class Composition:
     def frame(self, placed: Sequence[Placed]) -> Frame:
         """What a pass over them allows."""
         rows, lengths = self.rows(placed) or [1], [one.n_cached for one in placed]
-        real = self.of(placed).real_rows(lengths)
+        real = self.found.real_rows(lengths)
         # A text ends where a padded plain pass does not fit: no draft leads beyond.
         left = self._size - self.floor - max(lengths)
         return Frame(max(0, min(rows[-1] - 1, real - 1, left)), rows[0])
 
-    def widths(
-        self, rows: Sequence[int], lengths: Sequence[int], found: ExactClass | None = None
-    ) -> Sequence[int]:
+    def widths(self, rows: Sequence[int], lengths: Sequence[int]) -> Sequence[int]:
         """The rows to pad the sequences of a pass to; as they are where that is in the class, or
         where no padding helps."""
-        found = found or self.found
-        if found.holds(rows, lengths):
+        if self.found.holds(rows, lengths):
             return rows
         least = max(rows)
-        width = next((n for n in self._fitting(found, lengths) if n >= least), None)
+        width = next((n for n in self._fitting(lengths) if n >= least), None)
         return rows if width is None else [width] * len(rows)
 
 

@@ -235,21 +235,6 @@ def n_pages(n_cells: int) -> int:
     return -(-n_cells // PAGE)
 
 
-_AND = "+"  # between a class and the one of texts that repeat themselves
-
-
-def joined_name(found: ExactClass, wide: ExactClass | None) -> str:
-    """A class, and the one of texts that repeat themselves: 3-4+9-16."""
-    return found.name if wide is None else f"{found.name}{_AND}{wide.name}"
-
-
-def pinned_pair(classes: Iterable[ExactClass], name: str) -> tuple[ExactClass, ExactClass | None]:
-    """Both classes of a joined name; a simple one has no second, nor has one named twice."""
-    every, (first, _, second) = tuple(classes), name.partition(_AND)
-    found, wide = pinned(every, first), pinned(every, second) if second else None
-    return found, None if wide is found else wide
-
-
 def pinned(classes: Iterable[ExactClass], name: str) -> ExactClass:
     """The class of this name, or the one that has this width."""
     every = tuple(classes)

@@ -10,20 +10,22 @@ from functools import partial
 from typing import Any
 
 from parlay import store
+from parlay.control.choice import Controller
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.cutting import APART, Cutting
 from parlay.control.profit import ProfitController
 from parlay.control.survival import Survival
+from parlay.engine.by_profit import ByProfit
 
 _KIND = "learned"
 
 
 def learned_controller(
     costs: CostTable, key: str, cutting: Cutting = APART, *, glances: bool = True
-) -> ProfitController:
+) -> ByProfit:
     """A controller that begins with what was learned; with nothing, where that makes no sense."""
     make = partial(ProfitController, costs, cutting=cutting, glances=glances)
-    return store.read(_KIND, key, make) or make()
+    return ByProfit(store.read(_KIND, key, make) or make())
 
 
 def learned_survival(key: str) -> Survival:
@@ -32,9 +34,9 @@ def learned_survival(key: str) -> Survival:
     return found or Survival()
 
 
-def keep_learned(key: str, controller: ProfitController) -> None:
+def keep_learned(key: str, controller: Controller) -> None:
     """For the next start, and for those who learn beside us."""
-    mine = controller.to_dict()
+    mine = controller.kept()
     store.update(_KIND, key, lambda kept: joined(mine, kept or {}))
 
 

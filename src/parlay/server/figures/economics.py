@@ -35,7 +35,7 @@ def costs_of(service: Service) -> RoundCosts | None:
     known = [b for b in sorted(curve.known | {1}) if b <= widest]
     if len(known) < _MIN_POINTS:  # not measured yet
         return None
-    drafter = table.drafter if "model" in service.engine.bets.proposers else None
+    drafter = table.drafter if "model" in service.engine.drafts.proposers else None
     pace = table.pace  # of the machine, whatever computes on it
     drafts = {} if drafter is None else {b - 1: pace * drafter.draft_s(b - 1) for b in known[1:]}
     return RoundCosts({b: pace * curve.steady[b] for b in known}, drafts)

@@ -41,7 +41,7 @@ class LiveFigures:
     def costs(self) -> dict[str, Any]:
         """What passes cost, by the controller or by the last A/B, and the break-even."""
         costs = costs_of(self._service) or self.bench.costs
-        proposers = self._service.engine.bets.named
+        proposers = self._service.engine.drafts.named
         return economics(costs, acceptance_of(self._service), proposers)
 
     def _tell_bench(self, progress: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ class ServedArm:
         self._speculates = speculates
         self._making: Making | None = None
         self.n_asked = 0
-        proposers = "+".join(service.engine.bets.named)
+        proposers = "+".join(service.engine.drafts.named)
         self._info = ArmInfo(
             name=f"served, {proposers}"[:90] if speculates else "served, plain",
             kind="parlay",

@@ -64,7 +64,7 @@ class LiveSnapshots:
             "mode": service.engine.mode,
             "exact_class": service.engine.exact_name,
             "exact_cost_percent": service.engine.chosen.cost_percent,
-            "proposers": service.engine.bets.named,
+            "proposers": service.engine.drafts.named,
             "drafter": service.drafter.state,
             "answered": service.recent.n_answered,
             **self._machine(),

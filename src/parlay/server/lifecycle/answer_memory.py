@@ -71,7 +71,7 @@ class AnswerMemory:
 
     @property
     def _memory(self) -> Memory | None:
-        found = self._engine.bets.proposers.get("suffix")
+        found = self._engine.drafts.proposers.get("suffix")
         return found.memory if isinstance(found, Lookup) else None
 
     def _load(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from parlay.control.controller import FixedWindow
+from parlay.control.choice import FixedWindow
 from parlay.control.guard import Guarded, Limits, OnAlert
 from parlay.deployment import Deployment, DeploymentError
 from parlay.engine.engine import Engine
@@ -148,8 +148,8 @@ def open_engine(deployment: Deployment) -> tuple[Engine, Observer]:
     # The service exchanges the controller for one whose alerts it hears.
     engine = Engine(engine_settings(deployment), FixedWindow(deployment.runtime.fixed_window))
     observer = Observer()
-    engine.bets.listeners.append(observer)
-    engine.bets.readers.append(observer.observe_read)
+    engine.listeners.append(observer)
+    engine.readers.append(observer.observe_read)
     try:
         check_tokenizer(deployment, engine.model)
     except BaseException:

@@ -100,7 +100,7 @@ def _drafter(service: Service) -> dict[str, Any]:
         "state": care.state,
         "reason": None if care.reason is None else care.reason.value,
         "detail": care.detail,
-        "proposers": service.engine.bets.named,
+        "proposers": service.engine.drafts.named,
     }
 
 

@@ -83,9 +83,9 @@ def exchange_free(engine: Engine, wanted: tuple[str, ...]) -> None:
 
     def exchange() -> None:
         for name, make in FREE_PROPOSERS.items():
-            if name in wanted and name not in engine.bets.proposers:
-                engine.bets.proposers[name] = make(engine.settings.remember_tokens)
+            if name in wanted and name not in engine.drafts.proposers:
+                engine.drafts.proposers[name] = make(engine.settings.remember_tokens)
             elif name not in wanted:
-                engine.bets.proposers.pop(name, None)
+                engine.drafts.proposers.pop(name, None)
 
     engine.call(exchange)

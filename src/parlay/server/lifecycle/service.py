@@ -153,7 +153,8 @@ class Service:
             self.pricing = Pricing(self.engine, drafter_paths(deployment))
             self.warm_up.price(self.pricing)
         self.guard = guarded(deployment, self.pricing, self._hear)
-        self.engine.bets.controller = self.guard
+        prices = None if self.pricing is None else self.pricing.prices
+        self.engine.call(partial(self.engine.control, self.guard, prices))
         self._bets = bets
 
     def _pair(self, drafters: tuple[Path, ...]) -> None:
