@@ -126,6 +126,17 @@ def test_the_model_is_found_by_its_name_and_no_other_is(routed: doors.Server) ->
     assert only["id"] in missing.json()["error"]["message"]
 
 
+def test_a_model_that_is_not_there_is_told_and_the_only_one_answers(
+    routed: doors.Server,
+) -> None:
+    (only,) = httpx.get(f"{routed.url}/v1/models").json()["data"]
+    for name, n_told in (("gpt-5", 1), (only["id"], 0), ("", 0)):
+        answer = ask(routed, "/v1/completions", **BODY, model=name).json()
+        told = [one for one in answer.get("warnings", ()) if one["param"] == "model"]
+        assert len(told) == n_told
+        assert all("'gpt-5'" in one["message"] and only["id"] in one["message"] for one in told)
+
+
 limited = doors.server_on("model", server__max_answer_tokens=4)
 
 
