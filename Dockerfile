@@ -1,22 +1,18 @@
-# Parlay's server. CPU:  docker build -t parlay .
-# CUDA: docker build -t parlay:cuda --build-arg BASE=nvidia/cuda:12.8.1-devel-ubuntu24.04 \
-#         --build-arg CMAKE_ARGS=-DGGML_CUDA=on .   (run it with --gpus all)
-# A build sees no GPU and does not know where its image will run, hence GGML_NATIVE=OFF: for all
-# common GPUs and CPUs. CMAKE_ARGS="-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=90" is one GPU alone.
+# Parlay's server, llama.cpp's libraries included, from wheels alone:  docker build -t parlay .
+# For NVIDIA GPUs: Dockerfile.cuda, which compiles them.
 ARG BASE=debian:bookworm-slim
 FROM ${BASE} AS build
-ARG CMAKE_ARGS=
-RUN apt-get update && apt-get install -y --no-install-recommends \
-        python3 python3-venv python3-dev build-essential cmake git ca-certificates \
+RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv ca-certificates \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN python3 -m venv /opt/parlay \
-    && CMAKE_ARGS="-DLLAVA_BUILD=OFF -DGGML_NATIVE=OFF ${CMAKE_ARGS}" \
-        /opt/parlay/bin/pip install --no-cache-dir ".[structured]"
+    && /opt/parlay/bin/pip install --no-cache-dir --no-compile . \
+    && /opt/parlay/bin/pip uninstall -y pip setuptools
 
 FROM ${BASE}
+# libgomp1: the engine computes on several cores by OpenMP.
 RUN apt-get update && apt-get install -y --no-install-recommends python3 libgomp1 ca-certificates \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 10001 parlay

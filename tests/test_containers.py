@@ -20,6 +20,7 @@ from parlay.deployment import Deployment
 
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
+CUDA = (ROOT / "Dockerfile.cuda").read_text("utf-8")
 COMPOSE_TEXT = (ROOT / "compose.yaml").read_text("utf-8")
 COMPOSE: dict[str, Any] = yaml.safe_load(COMPOSE_TEXT)
 SERVICE: dict[str, Any] = COMPOSE["services"]["parlay"]
@@ -30,8 +31,8 @@ def default_of(value: str) -> str:
     return re.sub(r"\$\{\w+:-(.*)\}", r"\1", value)
 
 
-def instructions(name: str) -> list[str]:
-    joined = DOCKERFILE.replace("\\\n", " ")
+def instructions(name: str, file: str = DOCKERFILE) -> list[str]:
+    joined = file.replace("\\\n", " ")
     return re.findall(rf"^{name} +(.*)$", joined, re.MULTILINE)
 
 
@@ -86,18 +87,24 @@ def test_build_arguments_and_variables_are_known() -> None:
 def test_a_build_for_a_gpu_is_the_same_service_with_other_arguments_and_the_gpus() -> None:
     cuda = yaml.safe_load((ROOT / "compose.cuda.yaml").read_text("utf-8"))["services"]
     assert cuda.keys() == COMPOSE["services"].keys()
-    arguments = {name: default_of(value) for name, value in cuda["parlay"]["build"]["args"].items()}
-    assert arguments.keys() == SERVICE["build"]["args"].keys()
-    for name, value in arguments.items():
-        assert f"--build-arg {name}={value}" in DOCKERFILE  # as the Dockerfile shows it
+    build = cuda["parlay"]["build"]
+    assert build["dockerfile"] == "Dockerfile.cuda"
+    for name, value in build["args"].items():
+        assert f"{name}={default_of(value)}" in instructions("ARG", CUDA)
+    for name in ("ENTRYPOINT", "CMD", "EXPOSE", "VOLUME", "USER"):
+        assert instructions(name, CUDA) == instructions(name)
     [device] = cuda["parlay"]["deploy"]["resources"]["reservations"]["devices"]
     assert device["capabilities"] == ["gpu"]
 
 
 def test_nothing_is_built_for_the_machine_that_builds() -> None:
     """A build without a GPU cannot compile for the one it finds."""
-    [install] = [line for line in instructions("RUN") if "pip install" in line]
-    assert "-DGGML_NATIVE=OFF ${CMAKE_ARGS}" in install
+    [build] = [line for line in instructions("RUN", CUDA) if "parlay engine build" in line]
+    assert "-DGGML_NATIVE=OFF ${CMAKE_ARGS}" in build
+
+
+def test_the_image_for_a_cpu_needs_no_compiler() -> None:
+    assert not re.search(r"build-essential|cmake|gcc|g\+\+|git\b", DOCKERFILE)
 
 
 def test_it_does_not_run_as_root_and_has_time_to_drain() -> None:

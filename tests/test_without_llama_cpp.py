@@ -39,7 +39,7 @@ def test_the_package_the_gateway_and_commands_that_load_no_model_run_without_it(
     code = """
 import parlay.gateway.process
 from parlay.cli.main import app_main
-for verb in ("top", "map"):
+for verb in ("top", "models"):
     sys.argv = ["parlay", verb, "--help"]
     try:
         app_main()
@@ -48,7 +48,7 @@ for verb in ("top", "map"):
 """
     found = without_llama_cpp(code)
     assert found.returncode == 0, found.stderr
-    assert "parlay top" in found.stdout and "parlay map" in found.stdout
+    assert "parlay top" in found.stdout and "parlay models" in found.stdout
 
 
 def test_a_deployment_is_rendered_without_it(tmp_path: Path) -> None:

@@ -245,14 +245,14 @@ def test_the_machine(
     monkeypatch.setattr(doctor_checks, "pools", lambda: [gpu])
     monkeypatch.setattr("parlay.llama.library.has_gpu", lambda: False)
     assert "2 other processes" in finding(tmp_path, content, "GPU").found
-    assert finding(tmp_path, content, "build").status == "fail"
+    assert finding(tmp_path, content, "engine").status == "fail"
     monkeypatch.setattr(doctor_checks, "pools", list)
     monkeypatch.setattr(doctor_checks, "features", frozenset)
-    assert finding(tmp_path, content, "build").status == "warn"
+    assert finding(tmp_path, content, "engine").status == "warn"
     monkeypatch.setattr(doctor_checks, "features", lambda: frozenset({"AVX512"}))
-    assert finding(tmp_path, content, "build").status == "ok"
+    assert finding(tmp_path, content, "engine").status == "ok"
     monkeypatch.setattr(doctor_checks, "may_rearrange", lambda: False)
-    assert "without AMX" in finding(tmp_path, content, "build").todo
+    assert "leaves those kernels out" in finding(tmp_path, content, "engine").todo
     monkeypatch.setattr(doctor_checks, "MIN_DISK", 1 << 70)
     assert finding(tmp_path, content, "disk").status == "fail"
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
@@ -297,4 +297,4 @@ def test_without_a_file_the_defaults_are_examined(
     monkeypatch.setenv("PARLAY_MODEL_TARGET", str(tiny_llama))
     done = CliRunner().invoke(app, ["doctor", "--json"])
     items = {row["item"] for row in json.loads(done.stdout)["findings"]}
-    assert {"memory", "threads", "build"} <= items
+    assert {"memory", "threads", "engine"} <= items

@@ -656,6 +656,8 @@ def test_a_trial_of_recordings_that_goes_wrong_leaves_them_to_llama_cpp(
 ) -> None:
     context, notes = open_context(), Notes()
     context.steady = True
+    here = frozenset({(C.version, C.ggml_version)})
+    monkeypatch.setattr("parlay.llama.fence.PROVED_ON", here)
     monkeypatch.setattr("parlay.llama.hacks.recordings.find", lambda _handle: notes)
 
     def decode(_spans: object) -> list[Any]:

@@ -167,7 +167,7 @@ def serve() -> None:
     try:
         import xllamacpp
     except ImportError:
-        sys.exit("error: the peer needs the xllamacpp package; pip install 'parlay[peer]'")
+        sys.exit("error: the peer needs the xllamacpp package; pip install xllamacpp")
     server = xllamacpp.Server(_params(xllamacpp, settings))
     print(server.listening_address, flush=True)
     sys.stdin.read()

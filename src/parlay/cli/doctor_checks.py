@@ -20,8 +20,8 @@ from parlay.engine.exact.class_calibration import exactness_told
 from parlay.engine.start import FREE_PROPOSERS
 from parlay.errors import ParlayError
 from parlay.hub.resolving import missing_model, resolve_model
-from parlay.llama import library
-from parlay.llama.cpu import features, may_rearrange
+from parlay.llama import capture, kernels, library, threads
+from parlay.llama.cpu import features, leaves_avx512, may_rearrange
 from parlay.llama.facts import read_facts
 from parlay.pairing import tokenizer_file
 from parlay.pairing.alignment import check_pair
@@ -324,24 +324,37 @@ def _gpu(patient: Patient) -> Iterator[Finding]:
         yield Finding("GPU", "warn" if others else "ok", said, todo)
 
 
-def _build(patient: Patient) -> Iterator[Finding]:
+# What an engine may lack, and whether it does.
+_OPTIONAL: dict[str, Callable[[], bool]] = {
+    "states for drafters that read them": capture.can_read,
+    "a choice of kernels that agree to the bit": kernels.can_choose,
+    "threads that sleep beside other work": threads.can_sleep,
+}
+
+
+def _engine(patient: Patient) -> Iterator[Finding]:
     here = features()
     fast = sorted(here & {"AVX2", "AVX512", "NEON", "SVE", "VSX", "RVV"})
-    said = f"llama.cpp {library.version()}, CPU: {', '.join(fast) or 'no vector units'}"
     on_gpu = library.has_gpu()
+    devices = ", ".join(device.description for device in library.devices())
+    said = f"{library.engine().name}, llama.cpp {library.version()}, on {devices}"
+    said += f", kernels: {', '.join(fast) or 'no vector units'}"
+    if lacks := [what for what, is_there in _OPTIONAL.items() if not is_there()]:
+        said += f"; without {', '.join(lacks)}"
     wants = any(pool.kind != "ram" for pool in pools()) and patient.deployment.runtime.layers
     if wants and not on_gpu:
-        todo = "reinstall llama-cpp-python built for this GPU (docs/how-to/install.md)"
-        yield Finding("build", "fail", f"{said}; a GPU is here that this build cannot use", todo)
+        todo = "parlay engine build -- with the option for this GPU (docs/how-to/install.md)"
+        yield Finding("engine", "fail", f"{said}; a GPU is here that it cannot use", todo)
     elif not fast and not on_gpu:
-        todo = "reinstall llama-cpp-python built for this CPU (docs/how-to/install.md)"
-        yield Finding("build", "warn", said, todo)
+        yield Finding("engine", "warn", said, "parlay engine fetch, or parlay engine build")
     elif not on_gpu and not may_rearrange():
-        todo = "reinstall llama-cpp-python without AMX (docs/how-to/install.md)"
+        todo = "parlay engine build leaves those kernels out"
         said = f"{said}; prompts are read slowly, for its kernels for AMX end the process"
-        yield Finding("build", "warn", said, todo)
+        yield Finding("engine", "warn", said, todo)
     else:
-        yield Finding("build", "ok", f"{said}{', GPU' if on_gpu else ''}")
+        if leaves_avx512() and not on_gpu:
+            said += "; parlay engine fetch brings kernels for AVX-512, which this processor has"
+        yield Finding("engine", "ok", said)
 
 
 def _exactness(patient: Patient) -> Iterator[Finding]:
@@ -365,6 +378,6 @@ CHECKS: dict[str, Check] = {
     "disk": _disk,
     "threads": _threads,
     "GPU": _gpu,
-    "build": _build,
+    "engine": _engine,
     "exactness": _exactness,
 }

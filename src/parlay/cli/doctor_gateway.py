@@ -39,7 +39,7 @@ ELSEWHERE = {
     "acceptance baseline": "run parlay bench --endpoint or parlay ab against the servers",
     "threads": "set where the engine is started",
     "GPU": "look at it where the engine runs",
-    "build": "the engine's own, with its version",
+    "engine": "the engine's own, with its version",
     "exactness": "each engine's own; a Parlay server tells it in every answer",
 }
 

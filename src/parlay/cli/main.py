@@ -20,6 +20,7 @@ from parlay.cli import (
     chat,
     deploy,
     doctor,
+    engine,
     generate,
     models,
     pair,
@@ -32,6 +33,7 @@ from parlay.cli import (
     tune,
 )
 from parlay.errors import EngineError, ParlayError
+from parlay.llama import engines
 
 app = typer.Typer(
     name="parlay",
@@ -54,6 +56,7 @@ for verb in (
     train,
     profile,
     doctor,
+    engine,
     deploy,
 ):
     verb.register(app)
@@ -68,10 +71,16 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Show llama.cpp's log."),
+    engine: str = typer.Option(
+        "", help="Folder or name of llama.cpp's libraries (parlay engine); else PARLAY_ENGINE."
+    ),
     version: bool = typer.Option(
         False, "--version", callback=_show_version, is_eager=True, help="Show the version."
     ),
 ) -> None:
+    if engine:  # processes that are started inherit it
+        os.environ[engines.NAMED] = engine
+        engines.open_early()
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.WARNING, format="parlay: %(message)s"
     )

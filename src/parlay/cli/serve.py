@@ -22,6 +22,7 @@ from parlay.cli.option_groups import with_groups
 from parlay.cli.settings import settings
 from parlay.deployment import KEPT_NAMES, Deployment, DeploymentError, load_deployment
 from parlay.errors import ModelFileError, ModelUnavailable, ParlayError
+from parlay.llama import engines
 
 if TYPE_CHECKING:
     from parlay.web.supervised import Supervised
@@ -147,6 +148,8 @@ def _serve(read: Any, json_output: bool) -> None:
     for name in ("parlay.server", "parlay.alerts", "parlay.engine"):
         logging.getLogger(name).setLevel(logging.WARNING)
     supervised = Supervised.here()
+    if supervised is None and (line := engines.hint()):
+        logging.getLogger("parlay.chosen").info(line)
     if supervised is None and read().server.max_restarts:
         from parlay.web.supervisor import Supervisor  # which loads nothing of a server
 

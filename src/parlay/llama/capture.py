@@ -95,6 +95,11 @@ def _call(name: str) -> Any:
     return found
 
 
+def can_read() -> bool:
+    """Whether this engine gives hidden states to drafters that read them."""
+    return all(C.optional(symbol, None) is not None for symbol, *_ in _CALLS.values())
+
+
 def wanted_layers(drafter: Model) -> tuple[int, ...]:
     """The target's layers whose inputs a drafter reads."""
     ids, n = _call("layers")(drafter.handle), _call("n_layers")(drafter.handle)

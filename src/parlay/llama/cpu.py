@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 
-from parlay.llama import library
+from parlay.llama import engines, library
 from parlay.llama.library import C
 
 _FEATURE = re.compile(r"(\w+) = (\d+)")
@@ -30,6 +30,11 @@ def may_rearrange() -> bool:
     they begin they load a record that compilers optimise away, and the process ends there. They
     read rearranged weights alone."""
     return "AMX_INT8" not in features()
+
+
+def leaves_avx512() -> bool:
+    """Whether the processor has registers of 512 bits that this engine's kernels do not use."""
+    return "avx512f" in engines.cpu_flags() and "AVX512" not in features()
 
 
 def repacked_types() -> frozenset[str]:

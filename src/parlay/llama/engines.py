@@ -26,8 +26,8 @@ from parlay.store import cache_folder
 
 NAMED = "PARLAY_ENGINE"
 RECORD = "engine.json"  # beside libraries that were built or fetched: what is in there
-_LIBRARIES = ("libllama.so", "libllama.dylib", "llama.dll", "libllama.v*.so", "xllamacpp*.so")
-_PACKAGES = {"llama_cpp": "lib", "xllamacpp": ""}  # and where in them the libraries are
+_LIBRARIES = ("libllama.so", "libllama.dylib", "llama.dll", "libllama.*.so", "xllamacpp*.so")
+_PACKAGES = {"xllamacpp": "", "llama_cpp": "lib"}  # and where in them the libraries are
 _WHEEL_NEEDS = frozenset({"avx2", "f16c", "fma"})  # xllamacpp's kernels, on x86-64
 _GPU_LIBRARIES = ("cuda", "hip", "vulkan", "sycl", "musa")
 _MACHINES = {0x3E: "x86_64", 0xB7: "aarch64"}  # ELF's numbers
@@ -73,6 +73,19 @@ def find() -> Engine:
     return engine
 
 
+def hint() -> str:
+    """What this machine would gain by another engine, in one line; empty where that is nothing or
+    was not measured. Told from files alone; nothing is fetched unasked."""
+    with suppress(EngineError):
+        if find().name == "xllamacpp" and "avx512f" in cpu_flags():
+            return (
+                "this processor has AVX-512, which the engine in use leaves alone: it decodes at"
+                " 0.9 of the speed of others that have it (docs/results.md); parlay engine fetch"
+                " brings one (11 MB)"
+            )
+    return ""
+
+
 def open_early() -> None:
     """Open one that computes on GPUs: some of their libraries crash when numpy's came first. What
     is wrong with it is told when it is used."""
@@ -98,13 +111,17 @@ def _named(given: str) -> Engine:
     for engine in found():
         if given == engine.name:
             return engine
-    path = Path(given).expanduser()
+    return at(Path(given).expanduser())
+
+
+def at(path: Path) -> Engine:
+    """The one in a folder, or with this library."""
     library = path if path.is_file() else _library_in(path)
     if library is None:
         names = ", ".join(engine.name for engine in found()) or "none"
         raise EngineError(
-            f"no engine {given!r}: name a folder with llama.cpp's libraries, or one of those that"
-            f" `parlay engine` lists ({names})"
+            f"no engine {str(path)!r}: name a folder with llama.cpp's libraries, or one of those"
+            f" that `parlay engine` lists ({names})"
         )
     return Engine(str(path), "named", library.resolve(), _recorded(library.parent)[1])
 
@@ -170,13 +187,17 @@ def check(engine: Engine) -> None:
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """What this processor can do, as far as compilers make use of it; all that is asked for where
     the system does not say."""
+    found = frozenset(flag for flag in cpu_words(cpuinfo) if _USED.match(flag))
+    return found or _WHEEL_NEEDS
+
+
+def cpu_words(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """All that the system tells of the processor's instructions, or else its name."""
     try:
         flags = _FLAGS.search(cpuinfo.read_text("utf-8", "replace"))
     except OSError:
         flags = None
-    if flags is None:
-        return _WHEEL_NEEDS
-    return frozenset(flag for flag in flags[1].split() if _USED.match(flag))
+    return flags[1].split() if flags else platform.processor().split()
 
 
 def _wrong_elf(file: BinaryIO) -> str:

@@ -122,7 +122,7 @@ def _guidance() -> None:
         import llguidance  # noqa: F401
     except ImportError:
         raise BadRequest(
-            "parlay was installed without structured output; install parlay[structured]"
+            "structured output needs the package llguidance; pip install llguidance"
         ) from None
 
 
