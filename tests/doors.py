@@ -734,6 +734,19 @@ def scripted_engine(**options: Any) -> Iterator[ScriptedEngine]:
         worker.close()
 
 
+class Rounds:
+    """The loop made step by step on this thread, with endless answers under way."""
+
+    def __init__(self, n_answers: int = 1, **options: Any) -> None:
+        self._rig = Rig(slots=n_answers, context_size=1 << 20, **options)
+        for i in range(n_answers):
+            self._rig.add(request([1, 2, 3 + i], max_tokens=10**6))
+
+    def step(self, n: int = 1) -> None:
+        for _ in range(n):
+            self._rig.loop.step()
+
+
 def until(condition: Callable[[], bool]) -> None:
     """Wait until something holds, however long it takes."""
     wait_for(condition)
