@@ -5,15 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from parlay import store
+from parlay.control.budget import BudgetController
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.curve import Curve
-from parlay.control.profit import ProfitController
-from parlay.engine.by_profit import ByProfit
 from parlay.engine.startup.learned import joined, keep_learned, learned_controller
 from parlay.pairing.manifest import user_manifest
 from tests.serving import PATIENCE_S
@@ -48,28 +46,23 @@ def test_a_damaged_record_is_set_aside_with_one_line(
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("text", ['{"survival": 3}', '{"survival": {"model/greedy/answering": 1}}'])
+@pytest.mark.parametrize("text", ['{"rates": 3}', '{"saved": "much"}'])
 def test_learned_nonsense_is_forgotten(text: str) -> None:
     damage("learned", "k", text)
-    assert isinstance(learned_controller(COSTS, "k").inner, ProfitController)
-
-
-def _learned(tried: int) -> dict[str, Any]:
-    part = {"odds": [], "tried": [tried]}
-    return {"by_confidence": part, "by_position": part}
+    assert isinstance(learned_controller(COSTS, "k"), BudgetController)
 
 
 def test_the_last_to_write_takes_nothing_from_who_saw_more() -> None:
-    mine = {"survival": {"a": _learned(5), "b": _learned(1)}, "record": {"mine": 1}}
-    kept = {"survival": {"b": _learned(9), "c": _learned(2), "d": "garbled"}, "record": {}}
+    mine = {"rates": {"a": [[0.5], [5]], "b": [[0.5], [1]]}, "saved": 3.0}
+    kept = {"rates": {"b": [[0.9], [9]], "c": [[0.9], [2]], "d": "garbled"}, "saved": 1.0}
     found = joined(mine, kept)
-    assert {mode: record["by_position"]["tried"] for mode, record in found["survival"].items()} == {
+    assert {who: each[1] for who, each in found["rates"].items() if who != "d"} == {
         "a": [5],
         "b": [9],
         "c": [2],
     }
-    assert found["record"] == {"mine": 1}
-    keep_learned("k", ByProfit(ProfitController(COSTS)))
+    assert found["saved"] == 3.0
+    keep_learned("k", BudgetController(COSTS))
     assert store.load("learned", "k") is not None
 
 

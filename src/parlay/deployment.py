@@ -122,6 +122,8 @@ class RuntimeSection(Section):
     slots: int = Field(4, ge=1, le=256)
     threads: int = Field(0, ge=0)  # 0: physical cores
     follow_load: bool = True  # fewer threads, or sleeping ones, where others use the cores
+    # Who is not slower than plain decoding among several answers: their sum, or each of them.
+    promise: Literal["sum", "each"] = "sum"
     batch: int = Field(0, ge=0)  # most rows of a pass; 0: 512, more on a GPU that has room
     ubatch: int = Field(0, ge=0)  # rows llama.cpp computes at once; 0: the batch
     prompt_chunk: int = Field(0, ge=0)  # tokens of a prompt per pass beside others; 0: as it comes

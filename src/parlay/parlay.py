@@ -106,6 +106,7 @@ class Parlay:
     `remember_tokens`: suffix also drafts what earlier answers said, up to so many tokens.
     `prompt_cache_mb`: RAM for what was read before. `snapshots`: tokens of a draft that a
     recurrent target takes back without a copy; None: by price and room.
+    `promise`: who is not slower than plain decoding among several answers: their `sum`, or `each`.
     `follow_load`: on a CPU, fewer threads or sleeping ones where other work takes the cores.
     `tensor_overrides`: PATTERN=DEVICE each; `lora`: FILE or FILE:SCALE each; `n_cpu_moe`:
     layers whose experts stay in RAM, -1 for all. `rope`: how positions are stretched.

@@ -45,6 +45,7 @@ ENGINE: dict[str, tuple[Any, Callable[[EngineSettings], Any]]] = {
     "runtime.slots": (3, lambda s: s.context.n_sequences),
     "runtime.threads": (1, lambda s: s.context.threads),
     "runtime.follow_load": (False, lambda s: s.follow_load),
+    "runtime.promise": ("each", lambda s: s.promise),
     "runtime.batch": (256, lambda s: s.context.n_batch),
     "runtime.devices": (("CPU",), lambda s: s.model.devices),
     "runtime.flash_attention": ("off", lambda s: s.context.flash_attention),

@@ -50,7 +50,7 @@ from parlay.engine.start import (
     same_file,
 )
 from parlay.engine.startup.calibration import Calibration, price_drafters
-from parlay.engine.startup.learned import keep_learned, learned_controller, learned_survival
+from parlay.engine.startup.learned import keep_learned, learned_acceptance, learned_controller
 from parlay.engine.startup.snapshots import (
     choose_rows,
     choose_snapshots,
@@ -171,7 +171,7 @@ class Engine:
         self.watched = Stopwatch(self.target)  # the probe's passes also tell what passes cost
         self._classes = ClassCalibration(settings, self.target, self.threads, self._chunk)
         known = self._calibration.known_costs(self._pair_key)
-        learned = learned_survival(self._pair_key)
+        learned = learned_acceptance(self._pair_key)
         self.chosen = self._classes.choose(self.watched, known, learned, self._progress)
         self.mode: Mode = settings.mode or self._default_mode()
         self._attach(drafters)
@@ -529,7 +529,7 @@ class Engine:
             return FixedWindow(settings.window)
         key = self._pair_key
         costs = self._calibration.costs(key, target, drafters)
-        made = learned_controller(costs, key, self.cutting, glances=target.steady)
+        made = learned_controller(costs, key, self.cutting, settings.promise)
         self._learned = lambda: keep_learned(key, made)
         self.prices = made.costs
         return made

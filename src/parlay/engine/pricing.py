@@ -65,10 +65,8 @@ class Pricing:
     def _control(self) -> None:
         """By the prices as they are, and what was learned of the pair."""
         engine = self._engine
-        glances = engine.target.steady
-        self.controller = learned_controller(
-            self.prices, self._pair_key, engine.cutting, glances=glances
-        )
+        promise = engine.settings.promise
+        self.controller = learned_controller(self.prices, self._pair_key, engine.cutting, promise)
 
     def save(self) -> None:
         """Keep what was learned, so that the next start begins with it."""

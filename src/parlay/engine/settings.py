@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from parlay.control.budget import Promise
 from parlay.engine.request import Mode
 from parlay.errors import BadRequest
 from parlay.llama.settings import ContextSettings, ModelSettings
@@ -45,6 +46,8 @@ class EngineSettings:
     # Tokens of a draft that a recurrent target takes back without a copy; None: by price and room.
     snapshots: int | None = None
     follow_load: bool = True  # fewer threads, or sleeping ones, where others use the cores
+    # Who is not slower than plain decoding among several answers: their sum, or each of them.
+    promise: Promise = "sum"
     measure_again: bool = False  # believe no measurement of an earlier run
 
     def __post_init__(self) -> None:

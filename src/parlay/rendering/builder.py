@@ -159,6 +159,7 @@ class Builder(ABC):
             "runtime.exact_cost_pct",
         )
         self.leave(f"{self.title} keeps to its threads", "runtime.follow_load")
+        self.leave(f"{self.title} keeps no account of what drafts cost", "runtime.promise")
         self.leave(f"{self.title} loads weights its own way", "runtime.mmap", "runtime.mlock")
         self.leave(
             "the drafter shares the target's devices and cache type",

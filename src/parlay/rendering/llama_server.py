@@ -149,6 +149,7 @@ class LlamaServerCommand(Builder):
         self._loading()
         self.leave("llama-server reads prompts by the batch", "runtime.prompt_chunk")
         self.leave("llama-server keeps to its threads", "runtime.follow_load")
+        self.leave("llama-server keeps no account of what drafts cost", "runtime.promise")
         self.leave(
             "llama-server has no gate on acceptance; the gateway moves traffic by measured time",
             "runtime.min_token_acceptance",

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlay.control.survival import Difficulty, Survival
-from parlay.engine.exact.class_choice import Valuation, Worth
+from parlay.engine.exact.class_choice import Seen, Valuation, Worth
 from tests.engine.rig import exact_class
 
 # As on a GPU: the classes of the 27B, and what its passes cost over a plain one.
@@ -97,30 +96,16 @@ def test_the_cost_is_that_of_whoever_it_costs_most() -> None:
 # -- what was learned of the proposers ----------------------------------------------------------
 
 
-def survival(source: str, n_rounds: int, n_accepted: int) -> Survival:
-    learned = Survival()
-    for _ in range(n_rounds):
-        learned.of(source, True, False).observe_position(4, n_accepted, Difficulty())
-    return learned
-
-
 def test_the_guess_holds_until_something_was_seen() -> None:
-    assert MODEL.learned(Survival().seen({"model"})) == MODEL
-    assert MODEL.learned(survival("suffix", 500, 0).seen({"model"})) == MODEL
+    assert MODEL.learned(Seen()) == MODEL
 
 
 def test_what_was_seen_of_the_proposers_takes_the_place_of_the_guess() -> None:
-    bad = MODEL.learned(survival("model", 500, 0).seen({"model"}))
-    good = MODEL.learned(survival("model", 500, 4).seen({"model"}))
+    bad = MODEL.learned(Seen(0, 500))
+    good = MODEL.learned(Seen(2000, 2000))
     assert bad.rate < 0.3 < MODEL.rate < 0.9 < good.rate
 
 
 def test_a_class_is_not_padded_for_drafts_that_hardly_hold() -> None:
-    bad = MODEL.learned(survival("model", 500, 0).seen({"model"}))
+    bad = MODEL.learned(Seen(0, 500))
     assert (chosen(gpu, MODEL), chosen(gpu, bad)) == ("3-4", "2")
-
-
-def test_what_was_seen_counts_the_tokens_that_were_tried() -> None:
-    seen = survival("model", 100, 1).seen({"model"})
-    assert seen.n_tried == 200
-    assert seen.n_held == pytest.approx(100, rel=0.15)

@@ -6,7 +6,7 @@ Knows the target and what is on disk; knows no requests.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +15,8 @@ from typing import Any
 from parlay import store
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.curve import MAX_ROWS
-from parlay.control.survival import Survival
 from parlay.decoding.span import Passes
-from parlay.engine.exact.class_choice import Price, Valuation, Worth
+from parlay.engine.exact.class_choice import Price, Seen, Valuation, Worth
 from parlay.engine.exact.class_prices import class_prices
 from parlay.engine.exact.class_probe import probe, reaches, still_holds
 from parlay.engine.exact.composition import Rate
@@ -25,7 +24,7 @@ from parlay.engine.exact.exact_rows import ExactRows
 from parlay.engine.exact.exactness import SINGLE, ExactClass, pinned
 from parlay.engine.exact.joined_probe import N_JOINED, joins
 from parlay.engine.settings import EngineSettings
-from parlay.engine.start import FREE, FREE_PROPOSERS, MODEL
+from parlay.engine.start import FREE, FREE_PROPOSERS
 from parlay.errors import BadRequest
 from parlay.llama import library
 from parlay.llama.context import Context
@@ -109,7 +108,7 @@ class ClassCalibration:
         self,
         target: Stopwatch,
         known: CostTable | None,
-        learned: Survival,
+        learned: Mapping[str, Seen],
         progress: Progress,
     ) -> Chosen:
         """The pinned class, the one chosen at an earlier start, or the cheapest by these prices."""
@@ -239,7 +238,7 @@ class ClassCalibration:
         return [found for found in classes if found.floor == 1]
 
     def _priced(
-        self, classes: tuple[ExactClass, ...], table: CostTable, learned: Survival
+        self, classes: tuple[ExactClass, ...], table: CostTable, learned: Mapping[str, Seen]
     ) -> Chosen:
         n_slots, possible = self._settings.context.n_sequences, self._possible(classes)
         value = Valuation(_price_of(table), self._worth(table, learned))
@@ -272,13 +271,15 @@ class ClassCalibration:
         }
         store.save(_TOLD, store.file_identity(self._settings.target), told)
 
-    def _worth(self, table: CostTable, learned: Survival) -> Worth:
+    def _worth(self, table: CostTable, learned: Mapping[str, Seen]) -> Worth:
         names = self._settings.draft
         model = any(name not in FREE_PROPOSERS for name in names)
         plain_s = table.plain_s(1, 1)
         step_s = table.drafter.step_s() if table.drafter is not None else _UNKNOWN_STEP * plain_s
         prior = Worth.of(free=bool(names), model=model, step_s=step_s)
-        return prior.learned(learned.seen({MODEL} if model else FREE))
+        seen = [each for who, each in learned.items() if (who.split()[0] in FREE) != model]
+        held, tried = sum(each.n_held for each in seen), sum(each.n_tried for each in seen)
+        return prior.learned(Seen(held, tried))
 
     def _prices(
         self, classes: Sequence[ExactClass], target: Stopwatch, progress: Progress

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
-from parlay.control.survival import Seen
 from parlay.engine.exact.exactness import ExactClass
 
 # Seconds of a pass over so many sequences, with so many rows of all of them together.
@@ -23,6 +22,14 @@ _N_PRIOR = 100  # tokens that were tried weigh as much as that guess
 _ROWS = range(1, 18)  # that a pass without a class may have for each sequence
 # A class with wider plain passes must save this part of the speed: prices are never quite right.
 _CLEAR = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What earlier runs saw of a proposer's tokens."""
+
+    n_held: float = 0.0
+    n_tried: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec
 
+from parlay.control.budget import Promise
 from parlay.engine.request import Mode
 from parlay.engine.settings import (
     MAX_WINDOW,
@@ -78,6 +79,7 @@ class LoadSettings:
     prompt_cache_mb: int = 1024
     snapshots: int | None = None
     follow_load: bool = True
+    promise: Promise = "sum"
     measure_again: bool = False
     progress: Progress = quietly
 
@@ -122,6 +124,7 @@ class LoadSettings:
             snapshots=self.snapshots,
             drafter_later=drafter_later,
             follow_load=self.follow_load,
+            promise=self.promise,
             measure_again=self.measure_again,
         )
 
