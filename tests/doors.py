@@ -58,7 +58,7 @@ PATHS: dict[Door, str] = {
 }
 CHAT_DOORS: tuple[Door, ...] = ("chat", "responses", "messages")
 PARLAY = str(Path(sys.executable).with_name("parlay"))
-VERBS = ("generate", "serve", "bench", "plan", "pull", "doctor", "tune")  # what people type most
+VERBS = ("run", "serve", "bench", "plan", "pull", "doctor", "tune")  # what people type most
 # An answer that goes on until somebody ends it.
 ENDLESS: dict[str, Any] = {"max_tokens": 10**6, "temperature": 0, "context_full": "slide"}
 
@@ -539,9 +539,9 @@ def command(
 
 def run_words(model: Path, prompt: str, *more: object, max_tokens: int = 16) -> list[object]:
     """The words that make `parlay` answer one prompt and end."""
-    words = ["generate", prompt, "--model", model, "--max-tokens", max_tokens, "--mode", "exact"]
-    words += ["--temperature", 0]
-    return [*words, "--threads", 1, "--context-size", 512, *more]
+    words = ["run", prompt, "--model", model, "--max-tokens", max_tokens, "--threads", 1]
+    words += ["--temperature", 0, "--set", "runtime.mode=exact"]
+    return [*words, "--context-size", 512, *more]
 
 
 # -- Python ------------------------------------------------------------------------------------

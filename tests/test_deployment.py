@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parlay.cli.settings import settings
+from parlay.cli.common import settings
 from parlay.decoding.round import Fallback
 from parlay.deployment import Deployment, DeploymentError, load_deployment
 
@@ -64,6 +64,10 @@ def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
         ("runtime: {contxt_size: 1}", "runtime.contxt_size is not a key; did you mean context_"),
         ("runtim: {}", "runtim is not a key; did you mean runtime?"),
         ("runtime: {host: x}", "runtime.host is not a key; did you mean server.host?"),
+        (
+            "runtime: {llama: {flash-atn: on}}",
+            "llama.flash-atn is not a key; did you mean flash-attn",
+        ),
         ("routes: [{name: a, when: {tols: true}}]", "did you mean tools?"),
         ("routes: [{nam: a}]", "nam"),
         ("runtime: {context_size: many}", "runtime.context_size: .*given 'many'"),
@@ -220,17 +224,17 @@ def test_several_drafters_come_as_a_list_or_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["on", "off"])
 def test_on_and_off_are_words_in_files_variables_and_flags(tmp_path: Path, word: str) -> None:
     """YAML once took them for true and false, and keys that want the words refused them."""
-    text = f"runtime: {{flash_attention: {word}, mlock: {word}, mmap: true}}"
-    environ = {"PARLAY_RUNTIME_FLASH_ATTENTION": word}
-    flags = settings([f"runtime.flash_attention={word}"])
+    text = f"runtime: {{llama: {{flash-attn: {word}, mlock: {word}, mmap: true}}}}"
+    environ = {"PARLAY_RUNTIME_LLAMA": f"{{flash-attn: {word}}}"}
+    flags = settings([f"runtime.llama.flash_attn={word}"])
     for found in (
         load(tmp_path, text),
         load_deployment(environ=environ),
         load_deployment(environ={}, overrides=flags),
     ):
-        assert found.runtime.flash_attention == word
-        assert found.runtime.mmap is True
-    first = load(tmp_path, text).runtime
+        assert found.runtime.llama.flash_attention == word
+        assert found.runtime.llama.mmap is True
+    first = load(tmp_path, text).runtime.llama
     assert first.mlock is (word == "on")
 
 
@@ -240,14 +244,14 @@ def test_lists_of_names_may_stand_in_one_line_and_names_may_be_numbers() -> None
             "server.allowed_hosts=a.example, b.example",
             "server.cors_origins=https://a.example",
             "model.alias=7",
-            "runtime.devices=CUDA0,CUDA1",
+            "runtime.llama.device=CUDA0,CUDA1",
             "runtime.exact_class=2",
         ]
     )
     found = load_deployment(environ={}, overrides=flags)
     assert found.server.allowed_hosts == ("a.example", "b.example")
     assert found.server.cors_origins == ("https://a.example",)
-    assert (found.model.alias, found.runtime.devices) == (("7",), ("CUDA0", "CUDA1"))
+    assert (found.model.alias, found.runtime.llama.devices) == (("7",), ("CUDA0", "CUDA1"))
     assert found.runtime.exact_class == "2"
 
 

@@ -4,7 +4,7 @@
         --json out.json
 
 With caches apart llama.cpp cuts a pass where ids have gaps or rows differ; with one cache (the
-deployment's `runtime.unified_cache`) it cuts nothing, but each row looks at everybody's tokens.
+deployment's `runtime.llama.kv-unified`) it cuts nothing, but each row looks at everybody's tokens.
 Both are timed on the same texts, so that the setting can be chosen by price. Of a ragged pass with
 caches apart the scheduler makes "three rows each" or "one row each" if that is cheaper. Two
 minutes on a GPU; on a CPU give --sequences 4 --depths 128.

@@ -158,7 +158,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--own",
         default="",
         metavar="ARGUMENTS",
-        help='further arguments of parlay serve: --own="--set runtime.unified_cache=true"',
+        help='further arguments of parlay serve: --own="--set runtime.llama.kv-unified=true"',
     )
     parser.add_argument("--json", help="file for the raw samples")
     args = parser.parse_args(argv)

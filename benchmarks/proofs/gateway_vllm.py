@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,8 +70,8 @@ def main() -> None:
 
 def ngram(args: argparse.Namespace, folder: Path) -> None:
     """Two engines behind one page, then nobody left."""
-    scale = {"method": "ngram", "data_parallel": 2}
-    with bench(args, folder, args.model, scale) as found:
+    layout = [["--data-parallel-size", "2"]]
+    with bench(args, folder, args.model, "ngram", layout) as found:
         print(f"vLLM {found.fast.version()}: n-gram with data parallel 2; one plain\n")
         equal_counters(found)
         choice(found)
@@ -84,8 +84,7 @@ def draft(args: argparse.Namespace, folder: Path) -> None:
     """The drafter that comes with Parlay, drafting for vLLM."""
     drafter = folder / "drafter"
     make(args, "gguf_to_hf.py", resolve_drafter("default"), drafter)
-    scale = {"method": "draft_model", "drafter": str(drafter)}
-    with bench(args, folder, args.model, scale) as found:
+    with bench(args, folder, args.model, str(drafter), [[]]) as found:
         print(f"vLLM {found.fast.version()}: a draft model; one plain\n")
         equal_counters(found)
         clients(found)
@@ -95,8 +94,9 @@ def nodes(args: argparse.Namespace, folder: Path) -> None:
     """One model over two nodes; the far one dies."""
     model = folder / "random"
     make(args, "random_hf.py", args.model, model)
-    scale = {"method": "ngram", "tensor_parallel": 2, "nodes": 2, "head": "127.0.0.1"}
-    with bench(args, folder, model, scale) as found:
+    spread = ["--tensor-parallel-size", "2", "--nnodes", "2", "--master-addr", "127.0.0.1"]
+    layout = [[*spread, "--node-rank", "0"], [*spread, "--node-rank", "1", "--headless"]]
+    with bench(args, folder, model, "ngram", layout) as found:
         print(f"vLLM {found.fast.version()}: n-gram, tensor parallel 2 over two nodes; one plain\n")
         equal_counters(found)
         clients(found)
@@ -121,14 +121,21 @@ def make(args: argparse.Namespace, script: str, source: Path, out: Path) -> None
 
 @contextmanager
 def bench(
-    args: argparse.Namespace, folder: Path, model: Path, scale: dict[str, Any]
+    args: argparse.Namespace,
+    folder: Path,
+    model: Path,
+    drafter: str,
+    layout: Sequence[Sequence[str]],
 ) -> Iterator[Bench]:
     """Both servers and the gateway; the plain one is the same without a bet, on one node."""
     with ExitStack() as stack:
         found = []
-        for port, wanted in ((args.port, scale), (args.port + 1, {"method": "none"})):
+        for port, wanted, how in (
+            (args.port, drafter, layout),
+            (args.port + 1, "none", [[]]),
+        ):
             path = vllm_servers.deployment(folder, model.resolve(), port, wanted)
-            found.append(stack.enter_context(vllm_servers.started(args.vllm, path)))
+            found.append(stack.enter_context(vllm_servers.started(args.vllm, path, port, how)))
         for server in found:
             vllm_servers.wait_until_up(server)
         fast, slow = found
@@ -210,20 +217,16 @@ def choice(found: Bench) -> None:
 
 
 def clients(found: Bench) -> None:
-    """`parlay bench --endpoint` and `parlay ab` against vLLM's own counters."""
-    print("parlay bench --endpoint and parlay ab against the same server")
+    """`parlay bench` of two servers against vLLM's own counters."""
+    print("parlay bench against the same server")
     fast = found.fast
     warm = warm_up_counts(fast, found.max_tokens)
-    for verb in ("bench", "ab"):
-        before = fast.counters()
-        told = acceptance(verb, found)
-        after = fast.counters()
-        seen = (after.drafted - before.drafted, after.accepted - before.accepted)
-        rows = {
-            f"by parlay {verb}": told,
-            "by vLLM's counters, less the warm-up": (seen[0] - warm[0], seen[1] - warm[1]),
-        }
-        show(rows)
+    before = fast.counters()
+    told = acceptance(found)
+    after = fast.counters()
+    seen = (after.drafted - before.drafted, after.accepted - before.accepted)
+    counted = (seen[0] - warm[0], seen[1] - warm[1])
+    show({"by parlay bench": told, "by vLLM's counters, less the warm-up": counted})
     print()
 
 
@@ -238,27 +241,21 @@ def warm_up_counts(fast: Vllm, max_tokens: int) -> tuple[int, int]:
     return after.drafted - before.drafted, after.accepted - before.accepted
 
 
-def acceptance(verb: str, found: Bench) -> tuple[int, int]:
+def acceptance(found: Bench) -> tuple[int, int]:
     """Drafted and accepted tokens, as the verb's own JSON has them."""
-    slow, fast = found.slow.url, found.fast.url
-    common = ["--pairs", "1", "-n", str(found.max_tokens), "--json"]
     with tempfile.TemporaryDirectory() as folder:
-        if verb == "bench":
-            command = ["bench", "--endpoint", slow, "--endpoint", fast, "--out", f"{folder}/out"]
-        else:
-            command = ["ab", slow, fast, "--history", f"{folder}/history.jsonl"]
+        command = ["bench", found.slow.url, found.fast.url, "--pairs", "1", "--json"]
+        command += ["-n", str(found.max_tokens), "--out", f"{folder}/out"]
         done = subprocess.run(
-            [Path(sys.executable).with_name("parlay"), *command, *common],
+            [Path(sys.executable).with_name("parlay"), *command],
             capture_output=True,
             text=True,
             check=False,
         )
     try:
-        record = json.loads(done.stdout)
-    except ValueError:
-        sys.exit(f"parlay {verb} failed: {done.stderr[-300:]}")
-    compared = record["comparison"] if verb == "ab" else record["comparisons"][0]
-    counts = compared["acceptance"]["counts"]
+        counts = json.loads(done.stdout)["comparisons"][0]["acceptance"]["counts"]
+    except (ValueError, KeyError, TypeError):
+        sys.exit(f"parlay bench failed: {done.stderr[-300:]}")
     return counts["drafted"], counts["accepted"]
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -55,48 +55,46 @@ class Vllm:
         return str(httpx.get(f"{self.url}/version").json()["version"])
 
 
-def deployment(folder: Path, model: Path, port: int, scale: dict[str, Any]) -> Path:
+def deployment(folder: Path, model: Path, port: int, drafter: str) -> Path:
     """The file of one server, as its owner would write it."""
     path = folder / f"engine-{port}.yaml"
+    runtime = {"context_size": 1024, "slots": 8, "gpu_layers": 0, "speculative_window": 3}
     content = {
-        "model": {"target": str(model), "alias": [NAME]},
-        "runtime": {
-            "context_size": 1024,
-            "slots": 8,
-            "gpu_layers": 0,
-            "threads": 1,
-            "speculative_window": 3,
-        },
+        "model": {"target": str(model), "alias": [NAME], "drafter": drafter},
+        "runtime": runtime,
         "server": {"port": port, "drain_s": 1},
-        "scale": {"target": str(model), **scale},
     }
     path.write_text(yaml.safe_dump(content))
     return path
 
 
-def rendered(path: Path) -> dict[str, Any]:
-    """What `parlay deploy render` makes of it."""
-    command = [str(Path(sys.executable).with_name("parlay")), "deploy", "render", str(path)]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+def rendered(path: Path) -> list[str]:
+    """vLLM's arguments, as `parlay serve --render` writes them."""
+    command = [str(Path(sys.executable).with_name("parlay")), "serve", str(path)]
+    command += ["--render", "vllm", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"the deployment was not rendered: {done.stderr.strip()}")
-    return dict(json.loads(done.stdout))
+    (script,) = json.loads(done.stdout)["files"].values()
+    return shlex.split(script[script.index("exec vllm ") :])[2:]
 
 
 @contextmanager
-def started(vllm: Path, path: Path) -> Iterator[Vllm]:
-    """A deployment's server, perhaps on several nodes; it may not answer yet."""
-    plan = rendered(path)
-    environment = {**os.environ, **ENVIRONMENT, **plan["env"]}
+def started(vllm: Path, path: Path, port: int, layout: Sequence[Sequence[str]]) -> Iterator[Vllm]:
+    """A deployment's server, on as many nodes as the layout has lists of further arguments; it may
+    not answer yet."""
+    environment = {**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+    argv = [str(vllm), *rendered(path), *ON_A_CPU]
     with ExitStack() as stack:
         nodes = []
-        for command in plan["commands"]:
-            log = stack.enter_context(path.with_suffix(f".{command['role']}.log").open("wb"))
-            argv = [str(vllm), *command["argv"][1:], *ON_A_CPU]
-            node = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        for rank, more in enumerate(layout):
+            log = stack.enter_context(path.with_suffix(f".{rank}.log").open("wb"))
+            node = subprocess.Popen(
+                [*argv, *more], stdout=log, stderr=subprocess.STDOUT, env=environment
+            )
             stack.callback(end, node)
             nodes.append(node)
-        yield Vllm(f"http://127.0.0.1:{plan['port']}", tuple(nodes))
+        yield Vllm(f"http://127.0.0.1:{port}", tuple(nodes))
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

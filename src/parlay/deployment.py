@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import yaml
 from pydantic import (
@@ -27,7 +27,7 @@ from pydantic import (
 
 from parlay.errors import BadRequest
 from parlay.hub.name import is_name
-from parlay.llama.settings import ALL, RopeScaling, SplitMode
+from parlay.llama.settings import ALL, RopeScaling, RopeSettings, SplitMode
 from parlay.models import SHIPPED_DRAFTERS
 from parlay.routing import DEFAULT_RULES, Rule
 from parlay.upstreams import Pool, repeated
@@ -104,6 +104,84 @@ class ModelSection(Section):
         return (value,) if isinstance(value, str) else value
 
 
+# What llama.cpp's own programs call what we call otherwise; elsewhere dashes stand for underscores.
+_FLAGS = {
+    "batch": "batch-size",
+    "ubatch": "ubatch-size",
+    "unified_cache": "kv-unified",
+    "devices": "device",
+    "flash_attention": "flash-attn",
+    "tensor_overrides": "override-tensor",
+    "yarn_orig_context": "yarn-orig-ctx",
+    "drafter_gpu_layers": "spec-draft-ngl",
+    "drafter_cache_type_k": "spec-draft-type-k",
+    "drafter_cache_type_v": "spec-draft-type-v",
+}
+_ROPE = ("rope_scaling", "rope_scale", "rope_freq_base")
+
+
+def flag_of(name: str) -> str:
+    """A field of `runtime.llama` by llama.cpp's flag, without its dashes in front."""
+    return _FLAGS.get(name, name.replace("_", "-"))
+
+
+class LlamaFlags(Section):
+    """llama.cpp's settings, by the names of its flags."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=flag_of)
+
+    batch: int = Field(0, ge=0)  # most rows of a pass; 0: 512, more on a GPU that has room
+    ubatch: int = Field(0, ge=0)  # rows computed at once; 0: the batch
+    unified_cache: bool = False  # one cache for all slots
+    devices: Names = ()
+    split_mode: SplitMode = "layer"  # how several GPUs share the target
+    tensor_split: tuple[float, ...] = ()  # each GPU's share; empty: by what is free
+    main_gpu: int = Field(0, ge=0)
+    n_cpu_moe: int = Field(0, ge=-1)  # layers whose experts stay in RAM; -1: all
+    tensor_overrides: tuple[str, ...] = ()  # PATTERN=DEVICE
+    flash_attention: Literal["auto", "on", "off"] = "auto"
+    cache_type_k: str = "auto"
+    cache_type_v: str = "auto"
+    mmap: bool = True
+    mlock: bool = False
+    rope_scaling: RopeScaling = "auto"
+    rope_scale: float | None = Field(None, gt=0)  # so many times the trained context
+    rope_freq_base: float | None = Field(None, gt=0)
+    yarn_orig_context: int | None = Field(None, gt=0)
+    yarn_ext_factor: float | None = Field(None, ge=0)
+    yarn_attn_factor: float | None = Field(None, ge=0)
+    yarn_beta_fast: float | None = Field(None, ge=0)
+    yarn_beta_slow: float | None = Field(None, ge=0)
+    drafter_gpu_layers: int = Field(-1, ge=-1)
+    drafter_cache_type_k: str = "auto"
+    drafter_cache_type_v: str = "auto"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_flags(cls, value: Any) -> Any:
+        """As typed: with underscores or dashes."""
+        if not isinstance(value, dict):
+            return value
+        return {str(name).replace("_", "-"): given for name, given in value.items()}
+
+    @field_validator("tensor_split", mode="before")
+    @classmethod
+    def _shares(cls, value: object) -> object:
+        return value.split(",") if isinstance(value, str) else value
+
+    @field_validator("tensor_overrides", mode="before")
+    @classmethod
+    def _several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    def loading(self) -> dict[str, Any]:
+        """As `Parlay` takes them: how positions are stretched is one value there."""
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        rope = {name.removeprefix("rope_"): given.pop(name) for name in _ROPE}
+        rope |= {name: given.pop(name) for name in list(given) if name.startswith("yarn_")}
+        return given | {"rope": RopeSettings(**rope)}
+
+
 class RuntimeSection(Section):
     """How they run and how they bet."""
 
@@ -118,48 +196,19 @@ class RuntimeSection(Section):
     mode: Literal["auto", "exact", "faithful"] = "auto"
     # Such as 3-4; absent: the one that costs least.
     exact_class: Annotated[str | None, BeforeValidator(_word)] = None
-    exact_cost_pct: float = Field(5.0, ge=0, le=100)  # of the speed, up to which auto is exact
     slots: int = Field(4, ge=1, le=256)
     threads: int = Field(0, ge=0)  # 0: physical cores
     follow_load: bool = True  # fewer threads, or sleeping ones, where others use the cores
     # Who is not slower than plain decoding among several answers: their sum, or each of them.
     promise: Literal["sum", "each"] = "sum"
-    batch: int = Field(0, ge=0)  # most rows of a pass; 0: 512, more on a GPU that has room
-    ubatch: int = Field(0, ge=0)  # rows llama.cpp computes at once; 0: the batch
-    prompt_chunk: int = Field(0, ge=0)  # tokens of a prompt per pass beside others; 0: as it comes
-    unified_cache: bool = False  # one cache for all slots
-    devices: Names = ()
-    split_mode: SplitMode = "layer"  # how several GPUs share the target
-    tensor_split: tuple[float, ...] = ()  # each GPU's share; empty: by what is free
-    main_gpu: int = Field(0, ge=0)
-    n_cpu_moe: int = Field(0, ge=-1)  # layers whose experts stay in RAM; -1: all
-    tensor_overrides: tuple[str, ...] = ()  # PATTERN=DEVICE
-    rope_scaling: RopeScaling = "auto"
-    rope_scale: float | None = Field(None, gt=0)  # so many times the trained context
-    rope_freq_base: float | None = Field(None, gt=0)
-    yarn_orig_context: int | None = Field(None, gt=0)
-    yarn_ext_factor: float | None = Field(None, ge=0)
-    yarn_attn_factor: float | None = Field(None, ge=0)
-    yarn_beta_fast: float | None = Field(None, ge=0)
-    yarn_beta_slow: float | None = Field(None, ge=0)
-    flash_attention: Literal["auto", "on", "off"] = "auto"
-    cache_type_k: str = "auto"
-    cache_type_v: str = "auto"
-    drafter_gpu_layers: int = Field(-1, ge=-1)
-    drafter_cache_type_k: str = "auto"
-    drafter_cache_type_v: str = "auto"
-    mmap: bool = True
-    mlock: bool = False
-    large_pages: bool = True  # weights on a Linux CPU, where there is room
     translate: bool = False  # let a drafter of another vocabulary draft through text
     # Tokens of earlier answers that suffix drafts from, apart by key; absent: some, without keys.
     remember_tokens: int | None = Field(None, ge=0, le=10_000_000)
     remember_file: str | None = None  # keeps them across restarts
     # RAM for what was read before: states of recurrent targets, conversations without a slot.
     prompt_cache_mb: int = Field(1024, ge=0)
-    # Tokens of a draft that a recurrent target takes back without a copy; absent: by price, room.
-    snapshots: int | None = Field(None, ge=0, le=64)
     context_full: Literal["stop", "slide"] = "stop"
+    llama: LlamaFlags = LlamaFlags()
 
     @field_validator("exact_class")
     @classmethod
@@ -167,16 +216,6 @@ class RuntimeSection(Section):
         if value is not None and not _EXACT_CLASS.fullmatch(value.replace(" ", "")):
             raise ValueError("must be numbers of rows such as 1 or 3-4")
         return value
-
-    @field_validator("tensor_split", mode="before")
-    @classmethod
-    def _shares(cls, value: object) -> object:
-        return value.split(",") if isinstance(value, str) else value
-
-    @field_validator("tensor_overrides", mode="before")
-    @classmethod
-    def _several(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
 
     @property
     def layers(self) -> int:
@@ -193,17 +232,27 @@ class RuntimeSection(Section):
         """The window of a fixed controller."""
         return _FIXED_WINDOW if self.speculative_window is None else self.speculative_window
 
+    def loading(self) -> dict[str, Any]:
+        """As `Parlay` takes them, as far as it does: keys of these names mean the same there."""
+        names = (
+            "gpu_layers", "context_size", "vram_budget_gb", "exact_class", "slots", "threads",
+            "follow_load", "promise", "translate", "prompt_cache_mb",
+        )  # fmt: skip
+        given = {name: getattr(self, name) for name in names}
+        given["mode"] = None if self.mode == "auto" else self.mode
+        return given | self.llama.loading()
+
 
 class MonitoringSection(Section):
     """What is written down, and when someone is told."""
 
     metrics_endpoint: str = "/metrics/speculative"
     alert_on_acceptance_drop: bool = True
-    acceptance_drop: Share = 0.3  # alert when recent acceptance is this much below the usual one
+    acceptance_drop: ClassVar[float] = 0.3  # below the usual one, of which is told
     cache_compaction_interval: int = Field(8192, ge=0)  # tokens; 0: never
     request_log: str | None = None
     request_log_max_mb: float = Field(64, gt=0)
-    request_log_keep: int = Field(5, ge=1)
+    request_log_keep: ClassVar[int] = 5  # files of that size
     log_prompts: bool = False
     alert_webhook: str | None = None
     memory_pressure_pct: float = Field(95, gt=0, le=100)
@@ -236,7 +285,7 @@ class ServerSection(Section):
     queue_size: int = Field(64, ge=0)
     request_timeout_s: float = Field(600, gt=0)
     drain_s: float = Field(30, ge=0)
-    max_connections: int = Field(512, ge=1)
+    max_connections: ClassVar[int] = 512
     max_restarts: int = Field(5, ge=0)  # of an engine that died, in ten minutes; 0: end with it
     stall_s: float = Field(60, gt=0)  # a client that reads nothing for so long is let go
     max_body_mb: float = Field(4, gt=0)
@@ -273,32 +322,6 @@ class GatewaySection(Section):
     explore_share: float = Field(0.05, ge=0, le=0.5)  # at most, of a route's requests
 
 
-class ScaleSection(Section):
-    """The same deployment on another engine; only `parlay deploy render` reads it."""
-
-    target: str | None = None  # the model as that engine reads it; absent: model.target
-    drafter: str | None = None  # likewise; absent: model.drafter
-    method: Literal["auto", "none", "ngram", "suffix", "draft_model", "eagle3", "mtp", "dflash"] = (
-        "auto"
-    )
-    tensor_parallel: int = Field(1, ge=1, le=1024)
-    pipeline_parallel: int = Field(1, ge=1, le=1024)
-    data_parallel: int = Field(1, ge=1, le=4096)
-    nodes: int = Field(1, ge=1, le=1024)
-    head: str | None = Field(None, pattern=r"^[A-Za-z0-9_.:-]{1,253}$")  # the first node's address
-    port: int | None = Field(None, ge=1, le=65535)  # absent: server.port, 8000 behind the gateway
-    image: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,255}$")
-    gpu_resource: str = Field("nvidia.com/gpu", pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+$")
-    gpu_memory_gb: float | None = Field(None, gt=0)  # of one card, for runtime.vram_budget_gb
-
-    @field_validator("target", "drafter")
-    @classmethod
-    def _is_named(cls, value: str | None) -> str | None:
-        if value is not None and (not value.strip() or value.startswith("-")):
-            raise ValueError("must be a repository, a folder or a file")
-        return value
-
-
 class Deployment(Section):
     """The whole file."""
 
@@ -309,7 +332,6 @@ class Deployment(Section):
     runtime: RuntimeSection = RuntimeSection()
     monitoring: MonitoringSection = MonitoringSection()
     server: ServerSection = ServerSection()
-    scale: ScaleSection = ScaleSection()
     routes: tuple[Rule, ...] = DEFAULT_RULES
 
     @model_validator(mode="after")
@@ -329,7 +351,6 @@ _SECTIONS: dict[str, type[Section]] = {
     "monitoring": MonitoringSection,
     "server": ServerSection,
     "gateway": GatewaySection,
-    "scale": ScaleSection,
 }
 
 
@@ -413,8 +434,11 @@ def _put(content: dict[str, Any], dotted: str, value: Any) -> None:
         raise DeploymentError(f"{section} can be set in a deployment file only; write it there")
     if section not in _SECTIONS:
         raise DeploymentError(f"{dotted} names no section{_hint(section, list(_SECTIONS))}")
+    key, _, flag = key.partition(".")
     _check_key(dotted, section, key)
     part = content.setdefault(section, {})
+    if flag and isinstance(part, dict):  # runtime.llama.flash-attn
+        part, key = part.setdefault(key, {}), flag
     if not isinstance(part, dict):
         raise DeploymentError(f"{section} must hold keys, one a line")
     part[key] = value
@@ -483,7 +507,7 @@ def _keys_at(place: Sequence[str]) -> list[str]:
     node: Any = Deployment
     for part in place:
         node = _child(node, part)
-    own = list(node.model_fields) if _is_model(node) else []
+    own = [f.alias or name for name, f in node.model_fields.items()] if _is_model(node) else []
     elsewhere = [f"{name}.{key}" for name, part in _SECTIONS.items() for key in part.model_fields]
     return [*own, *elsewhere]
 

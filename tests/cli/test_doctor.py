@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,14 +15,14 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from parlay.cli import doctor, doctor_checks
-from parlay.cli.doctor_checks import CHECKS, Finding, examine
-from parlay.deployment import load_deployment
+from parlay.cli import doctor
+from parlay.cli.doctor import CHECKS, Finding
 from parlay.errors import BadRequest
 from parlay.llama.facts import read_facts
-from parlay.pairing.baseline import Baseline, save_baseline
+from parlay.pairing.manifest import user_manifest
 from parlay.planning.devices import GIB, MemoryPool
 from tests import tiny_models
+from tests.bench.recorded import Recorded, serve
 
 app = typer.Typer()
 doctor.register(app)
@@ -43,12 +43,6 @@ def pair(tmp_path: Path, tiny_llama: Path, tiny_drafter: Path) -> tuple[Path, Pa
     return copies
 
 
-def measured(pair: tuple[Path, Path], cycles: int = 100, **more: Any) -> None:
-    gains = more.pop("speedups", {"4": 1.5})
-    known = Baseline("m", cycles, 4, 0.7, 2.5, 0.1, {}, (0.7,), gains, {}, **more)
-    save_baseline(*pair, known)
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     record = {"request_id": "r", "endpoint": "chat", "policy": "chat", "prompt_tokens": 10}
@@ -62,7 +56,6 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def content(pair: tuple[Path, Path], log: Path) -> dict[str, Any]:
     """A deployment without a fault."""
-    measured(pair)
     return {
         "model": {"target": str(pair[0]), "drafter": str(pair[1])},
         "runtime": {
@@ -83,8 +76,12 @@ def written(folder: Path, content: dict[str, Any]) -> Path:
 
 
 def finding(folder: Path, content: dict[str, Any], item: str) -> Finding:
-    found = {f.item: f for f in examine(load_deployment(written(folder, content)))}
-    return found[item]
+    return next(found for found in findings(folder, content) if found.item == item)
+
+
+def findings(folder: Path, content: dict[str, Any]) -> list[Finding]:
+    _, out = run(written(folder, content), "--json")
+    return [Finding(**row) for row in json.loads(out)["findings"]]
 
 
 def run(*words: str | Path) -> tuple[int, str]:
@@ -189,35 +186,22 @@ def test_a_tokenizer_file_must_be_the_target_s(tmp_path: Path, content: dict[str
     assert "not JSON" in finding(tmp_path, content, "tokenizer").found
 
 
-def test_baselines(tmp_path: Path, content: dict[str, Any], pair: tuple[Path, Path]) -> None:
-    item = "acceptance baseline"
-    measured(pair, cycles=99)
-    assert finding(tmp_path, content, item).status == "warn"
-    measured(pair, measured_at=time.time() - 1e6)
-    assert "newer" in finding(tmp_path, content, item).found
-    measured(pair, speedups={"4": 0.8})
-    assert finding(tmp_path, content, item).status == "warn"
-    shutil.rmtree(tmp_path / "cache")
-    assert "none" in finding(tmp_path, content, item).found
-
-
 def test_what_nobody_set_or_measured_yet_is_no_failure(
     tmp_path: Path, content: dict[str, Any]
 ) -> None:
-    shutil.rmtree(tmp_path / "cache")  # the measurement
     content["monitoring"] = {}
     for key in ("vram_budget_gb", "min_token_acceptance", "fallback_threshold_pct"):
         del content["runtime"][key]
     code, out = run(written(tmp_path, content))
     assert code == 0, out
-    assert "unprofitable ones are normal" in out and "parlay pair check" in out
+    assert "unprofitable ones are normal" in out
 
 
 def test_without_a_draft_model_nothing_is_to_be_aligned(
     tmp_path: Path, content: dict[str, Any]
 ) -> None:
     content["model"]["drafter"] = "suffix"
-    for item in ("tokenizer", "acceptance baseline", "memory"):
+    for item in ("tokenizer", "memory"):
         assert finding(tmp_path, content, item).status == "ok"
 
 
@@ -234,7 +218,7 @@ def test_a_reasoning_model_needs_a_rule(
 
         return dataclasses.replace(read_facts(path), chat_template="<think>")
 
-    monkeypatch.setattr(doctor_checks, "read_facts", thinking)
+    monkeypatch.setattr(doctor, "read_facts", thinking)
     assert finding(tmp_path, content, item).status == "warn"
 
 
@@ -242,18 +226,18 @@ def test_the_machine(
     tmp_path: Path, content: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = MemoryPool("RTX", "gpu", 24 * GIB, 20 * GIB, n_processes=2)
-    monkeypatch.setattr(doctor_checks, "pools", lambda: [gpu])
+    monkeypatch.setattr(doctor, "pools", lambda: [gpu])
     monkeypatch.setattr("parlay.llama.library.has_gpu", lambda: False)
     assert "2 other processes" in finding(tmp_path, content, "GPU").found
     assert finding(tmp_path, content, "engine").status == "fail"
-    monkeypatch.setattr(doctor_checks, "pools", list)
-    monkeypatch.setattr(doctor_checks, "features", frozenset)
+    monkeypatch.setattr(doctor, "pools", list)
+    monkeypatch.setattr(doctor, "features", frozenset)
     assert finding(tmp_path, content, "engine").status == "warn"
-    monkeypatch.setattr(doctor_checks, "features", lambda: frozenset({"AVX512"}))
+    monkeypatch.setattr(doctor, "features", lambda: frozenset({"AVX512"}))
     assert finding(tmp_path, content, "engine").status == "ok"
-    monkeypatch.setattr(doctor_checks, "may_rearrange", lambda: False)
+    monkeypatch.setattr(doctor, "may_rearrange", lambda: False)
     assert "leaves those kernels out" in finding(tmp_path, content, "engine").todo
-    monkeypatch.setattr(doctor_checks, "MIN_DISK", 1 << 70)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
     assert finding(tmp_path, content, "disk").status == "fail"
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
     assert finding(tmp_path, content, "threads").status == "warn"
@@ -261,9 +245,9 @@ def test_the_machine(
 
 def test_missing_files_fail_their_items_only(tmp_path: Path, content: dict[str, Any]) -> None:
     content["model"]["drafter"] = "gone.gguf"
-    found = {f.item: f.status for f in examine(load_deployment(written(tmp_path, content)))}
+    found = {f.item: f.status for f in findings(tmp_path, content)}
     bad = {item for item, status in found.items() if status == "fail"}
-    assert bad == {"memory", "tokenizer", "acceptance baseline"}
+    assert bad == {"memory", "tokenizer"}
 
 
 def test_json_and_junit(tmp_path: Path, content: dict[str, Any]) -> None:
@@ -298,3 +282,27 @@ def test_without_a_file_the_defaults_are_examined(
     done = CliRunner().invoke(app, ["doctor", "--json"])
     items = {row["item"] for row in json.loads(done.stdout)["findings"]}
     assert {"memory", "threads", "engine"} <= items
+
+
+def test_a_pair_that_fits_is_recorded_and_hashed_again(
+    tmp_path: Path, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARLAY_CONFIG", str(tmp_path / "config"))
+    code, out = run(pair[0], "--draft", pair[1], "--set", "runtime.context_size=256", "--record")
+    assert code == 0 and "recorded: target.gguf + drafter.gguf" in out
+    assert user_manifest().pairs[0].verdict == "identical"
+    pair[1].write_bytes(pair[1].read_bytes() + b"x")
+    told = run(pair[0], "--draft", pair[1], "--set", "runtime.context_size=256")[1]
+    assert "drafter.gguf has changed" in told
+
+
+def test_remote_servers_are_asked_how_they_are(tmp_path: Path) -> None:
+    with serve(Recorded("vllm")) as url:
+        pools = [
+            {"name": "betting", "urls": [url], "speculative": True, "health": "/version"},
+            {"name": "plain", "urls": ["http://127.0.0.1:9"]},
+        ]
+        code, out = run(written(tmp_path, {"engine": "endpoints", "upstreams": pools}), "--json")
+    found = [(f["item"], f["status"]) for f in json.loads(out)["findings"]]
+    assert code == 1 and ("upstreams", "fail") in found
+    assert {("upstreams", "ok"), ("models", "ok"), ("speculative mark", "ok")} <= set(found)

@@ -35,7 +35,7 @@ def told(*given):
         choose(*given)
         given[-1](0.5, "and on")
 ClassCalibration.choose = told
-sys.argv = ["parlay", "generate", "hi", "--model", sys.argv[1], "--raw", "--draft", "suffix"]
+sys.argv = ["parlay", "run", "hi", "--model", sys.argv[1], "--draft", "suffix"]
 entry.main()
 """
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
 from parlay.cli import plan
+from parlay.errors import BadRequest
 
 app = typer.Typer()
 plan.register(app)
@@ -52,14 +54,14 @@ def test_passes_are_wide_where_a_gpu_has_room_and_nobody_said_how_wide(tiny_llam
         items = json.loads(run(tiny_llama, "--gpu-gb", "24", *words, "--json")[1])["items"]
         return sum(i["bytes"] for i in items if (i["what"], i["place"]) == ("compute", "gpu"))
 
-    assert compute() == compute("--batch", "1024") > compute("--batch", "512")
-    assert compute("--ubatch", "512") == compute("--batch", "512")
-
-
-def test_features_for_a_drafter_are_counted(tiny_llama: Path) -> None:
-    _, out = run(tiny_llama, "--features", "5", "--json")
-    sizes = [i["bytes"] for i in json.loads(out)["items"] if i["what"] == "features"]
-    assert sizes == [5 * 512 * 64 * 4] * 2
+    assert (
+        compute()
+        == compute("--set", "runtime.llama.batch-size=1024")
+        > compute("--set", "runtime.llama.batch-size=512")
+    )
+    assert compute("--set", "runtime.llama.ubatch-size=512") == compute(
+        "--set", "runtime.llama.batch-size=512"
+    )
 
 
 def test_a_shipped_drafter_is_planned_by_its_name_with_the_layers_it_reads(
@@ -81,3 +83,20 @@ def test_the_table_of_public_shapes(tiny_llama: Path) -> None:
     (row,) = (row for row in rows if "27B Q5_K_S" in row[0])
     assert row[3].startswith("does not fit")
     assert row[5].startswith("fits")
+
+
+def test_a_log_tells_what_a_workload_could_gain(tmp_path: Path) -> None:
+    row = {"request_id": "r", "endpoint": "chat", "policy": "chat", "prompt_tokens": 10}
+    row |= {"generated": 50, "drafted": 20, "accepted": 12, "ttft_ms": 10, "e2e_ms": 500}
+    log = tmp_path / "requests.jsonl"
+    log.write_text("\n".join([json.dumps(row | {"speedup": 2.0})] * 6 + ["nonsense"]))
+    code, out = run("--log", log, "--json")
+    told = json.loads(out)
+    assert (code, told["requests"], told["skipped_lines"]) == (0, 6, 1)
+    assert told["routes"][0]["advice"] == "speculate" and told["rules"] == []
+    log.write_text("\n".join([json.dumps(row | {"e2e_ms": 10.1})] * 6))
+    code, out = run("--log", log)
+    assert code == 1 and "policy: plain" in out
+    log.write_text("{}")
+    with pytest.raises(BadRequest, match="no request in 1 lines"):
+        run("--log", log)

@@ -40,7 +40,7 @@ def test_what_is_meant_is_told_by_its_ending(text: str, is_file: bool) -> None:
 
 def test_a_name_that_nobody_knows_is_one_line() -> None:
     found = json.loads(check("nobody-has-this").stdout)
-    assert not found["ok"] and "parlay models --find" in found["problem"]
+    assert not found["ok"] and "parlay list --find" in found["problem"]
 
 
 def test_a_check_fetches_nothing() -> None:

@@ -209,9 +209,9 @@ def test_only_what_parlay_fetched_is_removed(hub: Hub, cache: Path) -> None:
     ours = resolve_model(f"{REPO}:Q4_0")
     theirs = ours.with_name("tiny-Q8_0.gguf")
     theirs.write_bytes(hub.repos[REPO]["tiny-Q8_0.gguf"])
-    refused = call("models", "remove", f"{REPO}:Q8_0")
+    refused = call("rm", f"{REPO}:Q8_0")
     assert isinstance(refused.exception, BadRequest) and theirs.is_file()
-    assert call("models", "remove", f"{REPO}:Q4_0").exit_code == 0
+    assert call("rm", f"{REPO}:Q4_0").exit_code == 0
     assert not ours.exists() and theirs.is_file()
     assert [p.name for p in left_behind(cache) if p.suffix == ".gguf"] == [theirs.name]
 

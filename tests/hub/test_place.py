@@ -102,12 +102,12 @@ def test_the_list_says_what_each_could_draft_for(laid_out: Path) -> None:
 
 
 def test_the_command_lists_them_as_json_with_find_only(laid_out: Path) -> None:
-    everything = json.loads(call("models", "--find", "--json").stdout)
+    everything = json.loads(call("list", "--find", "--json").stdout)
     ours = [m for m in everything if m["name"] == "ollama:tiny:latest"]
     assert ours[0]["architecture"] == "llama" and ours[0]["drafts_for"] == ["acme/Big-GGUF:Q8_0"]
-    listed = {m["program"] for m in json.loads(call("models", "--json").stdout)}
+    listed = {m["program"] for m in json.loads(call("list", "--json").stdout)}
     assert listed <= {"parlay", "hub"}
-    assert "acme/Big-GGUF:Q8_0" in call("models").stdout.replace("\n", "")
+    assert "acme/Big-GGUF:Q8_0" in call("list").stdout.replace("\n", "")
 
 
 @pytest.mark.parametrize(

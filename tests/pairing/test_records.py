@@ -11,12 +11,10 @@ import pytest
 from parlay import models
 from parlay.errors import BadRequest
 from parlay.pairing.alignment import check_pair
-from parlay.pairing.baseline import Baseline, load_baseline, save_baseline
 from parlay.pairing.hashes import sha256_of
 from parlay.pairing.manifest import (
     all_pairs,
     config_folder,
-    find,
     parse_manifest,
     shipped_manifest,
     user_manifest,
@@ -37,22 +35,6 @@ def pair(tmp_path: Path, tiny_llama: Path, tiny_drafter: Path) -> tuple[Path, Pa
     shutil.copyfile(tiny_llama, copies[0])
     shutil.copyfile(tiny_drafter, copies[1])
     return copies
-
-
-def baseline(**changes: object) -> Baseline:
-    values: dict[str, object] = {
-        "machine": "a machine",
-        "cycles": 100,
-        "window": 4,
-        "token_acceptance": 0.7,
-        "acceptance_length": 2.5,
-        "draft_cost": 0.1,
-        "by_category": {"code": 0.8},
-        "by_position": (0.8, 0.7),
-        "speedups": {"1": 1.2, "4": 1.6},
-        "break_even": {"1": 0.3, "4": None},
-    }
-    return Baseline(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def recorded(pair: tuple[Path, Path], notes: str = "") -> None:
@@ -98,14 +80,6 @@ def test_the_newest_record_wins_and_replaces_its_like(
     recorded(pair, "again")
     assert found(pair[0]).draft == str(pair[1])
     assert [p.notes for p in user_manifest().pairs] == ["again", ""]
-
-
-def test_a_measurement_is_recorded_with_the_pair(pair: tuple[Path, Path]) -> None:
-    save_baseline(*pair, baseline())
-    recorded(pair)
-    (run,) = user_manifest().pairs[0].measured
-    assert (run.cycles, run.best_window, run.predicted_speedup) == (100, 4, 1.6)
-    assert run.by_category == {"code": 0.8}
 
 
 def test_a_changed_file_is_used_with_a_warning(pair: tuple[Path, Path]) -> None:
@@ -157,8 +131,6 @@ def test_the_shipped_manifest_pairs_the_default_model_with_every_shipped_drafter
             path.stat().st_size,
             sha256_of(path),
         )
-    assert find(all_pairs(), "smollm2") == list(pairs)
-    assert find(all_pairs(), "block") == [pairs[1]]
 
 
 @pytest.mark.weights
@@ -212,18 +184,3 @@ def test_an_unreadable_manifest_is_one_line() -> None:
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(BadRequest, match=r"pairs\.yaml cannot be read"):
         user_manifest()
-
-
-def test_a_baseline_is_kept_for_exactly_these_files(pair: tuple[Path, Path]) -> None:
-    assert load_baseline(*pair) is None
-    save_baseline(*pair, baseline(measured_at=5.0))
-    known = load_baseline(*pair)
-    assert known == baseline(measured_at=5.0)
-    assert load_baseline(pair[1], pair[0]) is None
-    rewrite(pair[1])
-    assert load_baseline(*pair) is None
-
-
-def test_no_window_is_best_where_none_pays() -> None:
-    assert baseline(speedups={"1": 0.9, "4": 0.8}).best_window == 0
-    assert baseline(speedups={}).best_window == 0

@@ -11,8 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parlay.errors import BadRequest
-from parlay.planning.requests import LoggedRequest, parse_line, read_logs
-from parlay.planning.workload import Speeds, amdahl, profile, rules
+from parlay.planning.workload import (
+    LoggedRequest,
+    amdahl,
+    parse_line,
+    profile,
+    read_logs,
+    rules,
+)
 from parlay.routing import Rule
 
 OURS: dict[str, Any] = {
@@ -54,11 +60,6 @@ def test_our_own_log() -> None:
 def test_an_answer_whose_client_left_is_no_measure() -> None:
     assert parse({**OURS, "status": 499}) is None
     assert parse({**OURS, "status": 200}) == parse(OURS)
-
-
-def test_a_log_from_before_0_2_tells_the_same() -> None:
-    old = {name: value for name, value in OURS.items() if name not in ("drafted", "accepted")}
-    assert parse({**old, "proposed_tokens": 100, "accepted_tokens": 60}) == parse(OURS)
 
 
 def test_an_openai_answer_with_llama_cpp_s_timings() -> None:
@@ -166,6 +167,4 @@ def test_a_route_that_loses_decodes_plainly() -> None:
 def test_few_requests_or_no_times_give_no_advice() -> None:
     assert profile([request()] * 4, speedup=2.0)[0].advice == "unknown"
     untimed = [request(prefill_ms=None, decode_ms=None)] * 5
-    assert "--prompt-tps" in profile(untimed, speedup=2.0)[0].why
-    (route,) = profile(untimed, speedup=2.0, speeds=Speeds(prompt=1000, answer=100))
-    assert route.decode_share == pytest.approx(2000 / 2100)
+    assert "no times" in profile(untimed, speedup=2.0)[0].why

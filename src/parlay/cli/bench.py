@@ -43,8 +43,7 @@ from parlay.bench.report import report as html_page
 from parlay.bench.result import Setting, assemble, model_info
 from parlay.bench.run import Runner, RunOptions, SampleFile, header
 from parlay.bench.suite import Suite, load_suite
-from parlay.cli.options import Json
-from parlay.cli.settings import loading
+from parlay.cli.common import Json, Set, deployment_of, loading, settings
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_model
 
@@ -112,7 +111,7 @@ def bench(
     library: Annotated[
         list[str] | None, typer.Option(help="Folder of a llama.cpp build; several are compared.")
     ] = None,
-    set_key: Annotated[list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE.")] = None,
+    set_key: Set = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with this command's unfinished run.")
     ] = False,
@@ -145,7 +144,7 @@ def bench(
                 model=model,
                 drafts=tuple(draft or ["auto"]),
                 windows=tuple(_window(text) for text in window or ["auto"]),
-                loading={"context_size": prompts.n_context, **loading(set_key)},
+                loading=_loading(prompts.n_context, settings(set_key)),
                 devices=tuple(device or ()),
                 libraries=tuple(library or ()),
             )
@@ -163,8 +162,8 @@ def bench(
                 _add_servers(lineup, given, change or [], None if model == "default" else model)
             else:
                 lineup.add_own(own)
-                for settings in _peers(own, peer or []):
-                    lineup.add_peer(settings, llama_server)
+                for server in _peers(own, peer or []):
+                    lineup.add_peer(server, llama_server)
             chosen = quick_suite(prompts) if quick else prompts
             record = _run(lineup, chosen, options, own, quick, began, out, resume)
         if json_output:
@@ -181,6 +180,14 @@ def bench(
 
 
 # -- measuring --------------------------------------------------------------------------------
+
+
+def _loading(n_context: int, given: dict[str, Any]) -> dict[str, Any]:
+    """As keywords of `Parlay`, but for what the arms differ in."""
+    if strange := [key for key in given if not key.startswith("runtime.")]:
+        raise BadRequest(f"--set {strange[0]} says nothing about how a model runs here")
+    told = loading(deployment_of({"runtime.context_size": n_context} | given))
+    return {k: v for k, v in told.items() if k not in ("target", "draft", "window", "devices")}
 
 
 def _window(given: str) -> int | None:

@@ -31,7 +31,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from parlay.cli.options import Json
+from parlay.cli.common import Json
 from parlay.errors import BadRequest, EngineError, ModelUnavailable
 from parlay.llama import engines, library
 from parlay.llama.cpu import features

@@ -15,23 +15,7 @@ import typer
 from typer.exceptions import TyperException
 
 from parlay import __version__
-from parlay.cli import (
-    bench,
-    chat,
-    deploy,
-    doctor,
-    engine,
-    generate,
-    models,
-    pair,
-    plan,
-    profile,
-    pull,
-    serve,
-    top,
-    train,
-    tune,
-)
+from parlay.cli import bench, doctor, engine, models, plan, ps, run, serve, train, tune
 from parlay.errors import EngineError, ParlayError
 from parlay.llama import engines
 
@@ -42,23 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (
-    chat,
-    generate,
-    serve,
-    pull,
-    models,
-    top,
-    tune,
-    bench,
-    plan,
-    pair,
-    train,
-    profile,
-    doctor,
-    engine,
-    deploy,
-):
+for verb in (run, serve, models, ps, tune, bench, plan, doctor, engine, train):
     verb.register(app)
 
 

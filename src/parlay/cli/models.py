@@ -1,4 +1,4 @@
-"""`parlay models`: which models are here, whose they are, what they could draft for; remove one.
+"""`parlay pull`, `list` and `rm`: fetch a model by its name, see which are here, delete one.
 
 Shows what `parlay.hub` finds. Only what Parlay fetched itself is ever removed.
 """
@@ -12,40 +12,55 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from parlay.cli.options import Json
+from parlay.cli.common import Json, say
 from parlay.errors import BadRequest
 from parlay.hub import fetching, place
-from parlay.hub.card import Card, cards, drafts_for
-from parlay.hub.name import DefaultName, parse_name
+from parlay.hub.card import cards, drafts_for, read_card
+from parlay.hub.name import DefaultName, FileName, HubName, ShortName, parse_name
+from parlay.hub.resolving import pull as fetch
+from parlay.hub.resolving import resolve_model
 from parlay.models import SHIPPED_DRAFTERS, default_file
 
 EXAMPLE = """
-Example: parlay models --find
+Example: parlay pull bartowski/Qwen2.5-7B-Instruct-GGUF:Q4_K_M
+
+Without a quantisation the largest that fits this machine is chosen, with room for a drafter and
+the context. HF_TOKEN, HF_ENDPOINT, HF_HUB_CACHE and HF_HUB_OFFLINE act as everywhere.
 """
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb and its parts."""
-    verbs = typer.Typer(invoke_without_command=True, help="Which models are here.", epilog=EXAMPLE)
-    verbs.callback()(models)
-    verbs.command(
-        "remove",
-        help="Delete a model that Parlay fetched.",
-        epilog="Example: parlay models remove bartowski/Qwen2.5-7B-Instruct-GGUF:Q4_K_M",
-    )(remove)
-    app.add_typer(verbs, name="models")
+    """Add the three verbs."""
+    app.command("pull", help="Fetch a model by its name.", epilog=EXAMPLE)(pull)
+    app.command("list", help="Which models are here.", epilog="Example: parlay list --find")(list_)
+    removes = "Example: parlay rm bartowski/Qwen2.5-7B-Instruct-GGUF:Q4_K_M"
+    app.command("rm", help="Delete a model that Parlay fetched.", epilog=removes)(remove)
 
 
-def models(
-    context: typer.Context,
+def pull(
+    name: Annotated[str, typer.Argument(help="default, org/repo:quant or hf:org/repo/file.gguf")],
+    json_output: Json = False,
+) -> None:
+    """Fetch what is not here yet."""
+    meant = parse_name(name)
+    if isinstance(meant, FileName | ShortName):
+        raise BadRequest(f"{name} is no name to fetch; write org/repo, org/repo:Q4_K_M or default")
+    path = fetch(meant, say) if isinstance(meant, HubName) else resolve_model(name, say)
+    if json_output:
+        card = read_card(path)
+        size = card.n_bytes if card else path.stat().st_size
+        typer.echo(json.dumps({"name": name, "path": str(path), "bytes": size}))
+    else:
+        typer.echo(str(path))
+
+
+def list_(
     find: Annotated[
         bool, typer.Option("--find", help="Also what llama.cpp, Ollama and LM Studio keep here.")
     ] = False,
     json_output: Json = False,
 ) -> None:
-    """List models: the default one and the hub's cache, or everything."""
-    if context.invoked_subcommand is not None:
-        return
+    """The default model and the hub's cache, or everything."""
     found = cards(place.everything() if find else [*place.own(), *place.hub_cache()])
     if json_output:
         typer.echo(json.dumps([card.as_dict(found) for card in found]))
@@ -53,12 +68,6 @@ def models(
     if not found:
         typer.echo("no model is here yet; parlay pull default fetches a small one")
         return
-    Console(highlight=False).print(_table(found))
-    if not find:
-        typer.echo("parlay models --find also shows what other programs keep here", err=True)
-
-
-def _table(found: list[Card]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("name", "from", "architecture", "quantisation"):
         table.add_column(column, overflow="fold")
@@ -69,11 +78,13 @@ def _table(found: list[Card]) -> Table:
         kind = says.architecture if says.kind == "model" else f"{says.kind} drafter"
         size = f"{says.n_bytes / 1e9:.2f}"
         table.add_row(card.entry.name, card.entry.program, kind, says.quantisation, size, targets)
-    return table
+    Console(highlight=False).print(table)
+    if not find:
+        say("parlay list --find also shows what other programs keep here")
 
 
 def remove(
-    name: Annotated[str, typer.Argument(help="As parlay models shows it.")],
+    name: Annotated[str, typer.Argument(help="As parlay list shows it.")],
     json_output: Json = False,
 ) -> None:
     """Delete a model's files, if Parlay fetched them."""
@@ -88,21 +99,17 @@ def _remove(name: str) -> int:
     if name in SHIPPED_DRAFTERS and name != "default":
         raise BadRequest(f"{name} comes with the package and stays")
     if isinstance(parse_name(name), DefaultName):
-        return _remove_default()
+        path = default_file()
+        n_bytes = path.stat().st_size if path.is_file() else 0
+        path.unlink(missing_ok=True)
+        return n_bytes
     entries = [*place.hub_cache(), *place.llama_cache(), *place.ollama(), *place.lm_studio()]
-    path = next((e.path for e in entries if name.lower() in e.aliases), None)
-    if path is None:
-        raise BadRequest(f"no model here is called {name}; parlay models lists them")
-    if not fetching.is_ours(path):
+    found = next((e.path for e in entries if name.lower() in e.aliases), None)
+    if found is None:
+        raise BadRequest(f"no model here is called {name}; parlay list shows them")
+    if not fetching.is_ours(found):
         raise BadRequest(
             f"{name} was put there by another program and stays; remove it with that program"
             " (hf cache, ollama rm, LM Studio)"
         )
-    return fetching.remove(path)
-
-
-def _remove_default() -> int:
-    path = default_file()
-    n_bytes = path.stat().st_size if path.is_file() else 0
-    path.unlink(missing_ok=True)
-    return n_bytes
+    return fetching.remove(found)

@@ -1,4 +1,4 @@
-"""`parlay serve`: the OpenAI-compatible server.
+"""`parlay serve`: a model over HTTP as OpenAI and Anthropic do; whether it would start; its files.
 
 Turns options into overrides of the deployment; knows nothing of models.
 """
@@ -7,121 +7,107 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parlay.cli.machine_options import (
-    NO_MACHINE_OPTIONS,
-    MachineOptions,
+from parlay.cli.common import (
+    ContextSize,
+    Draft,
+    GpuLayers,
+    Json,
+    Model,
+    Set,
+    Threads,
+    deployment_of,
+    keys,
+    settings,
 )
-from parlay.cli.option_groups import with_groups
-from parlay.cli.settings import settings
-from parlay.deployment import KEPT_NAMES, Deployment, DeploymentError, load_deployment
-from parlay.errors import ModelFileError, ModelUnavailable, ParlayError
+from parlay.deployment import KEPT_NAMES, Deployment, DeploymentError
+from parlay.errors import BadRequest, ModelFileError, ModelUnavailable, ParlayError
 from parlay.llama import engines
 
 if TYPE_CHECKING:
     from parlay.web.supervised import Supervised
 
 EXAMPLE = """
-Example: parlay serve speculative-deploy.yaml --port 8080 --set runtime.slots=8
-
 Example: parlay serve bartowski/Qwen2.5-7B-Instruct-GGUF:Q4_K_M
 
+Example: parlay serve speculative-deploy.yaml --port 8080 --set runtime.slots=8
+
+Example: parlay serve speculative-deploy.yaml --render systemd
+
 Without either: the default model on 127.0.0.1:8080. Every key can also be set by a variable such
-as PARLAY_RUNTIME_SLOTS. SIGTERM drains, SIGHUP reads the file again.
+as PARLAY_RUNTIME_SLOTS. SIGTERM drains, SIGHUP reads the file again. --render: command, compose,
+kubernetes or systemd, and for another engine vllm, sglang or llama-server, such as vllm:compose.
 """
+Read = Callable[[], Deployment]
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("serve", help="Serve a model over HTTP as OpenAI does.", epilog=EXAMPLE)(
-        with_groups(serve)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """What was said of the deployment; None and empty: nothing was."""
-
-    what: Annotated[
-        str | None,
-        typer.Argument(metavar="[DEPLOYMENT|MODEL]", help="speculative-deploy.yaml, or a model."),
-    ] = None
-    model: Annotated[str | None, typer.Option("--model", "-m", help="File or name.")] = None
-    draft: Annotated[
-        list[str] | None, typer.Option(help="none, suffix, PATH; may be repeated.")
-    ] = None
-    window: Annotated[int | None, typer.Option("--window", "-k", min=0)] = None
-    host: Annotated[str | None, typer.Option(help="Default: 127.0.0.1.")] = None
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: any free one.")] = None
-    slots: Annotated[int | None, typer.Option(min=1, help="Answers made at once.")] = None
-    context_size: Annotated[
-        str | None, typer.Option("--context-size", "-c", help="Of each slot; auto: what fits.")
-    ] = None
-    threads: Annotated[int | None, typer.Option(min=0)] = None
-    gpu_layers: Annotated[
-        str | None, typer.Option(help="-1: all, if there is a GPU; auto: as many as fit.")
-    ] = None
-    api_keys_file: Annotated[Path | None, typer.Option(help="One key a line.")] = None
-    allow_public_without_key: Annotated[
-        bool, typer.Option("--allow-public-without-key", help="Serve strangers, knowingly.")
-    ] = False
-    request_log: Annotated[Path | None, typer.Option(help="JSON lines, one a request.")] = None
-    set_key: Annotated[
-        list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE; may be repeated.")
-    ] = None
-
-    def keys(self, target: str | None) -> dict[str, Any]:
-        """As the deployment names them."""
-        log, keys = self.request_log, self.api_keys_file
-        return {
-            "model.target": target,
-            "model.drafter": ",".join(self.draft) if self.draft else None,
-            "runtime.speculative_window": self.window,
-            "runtime.controller": None if self.window is None else "fixed",  # a command is kept to
-            "server.host": self.host,
-            "server.port": self.port,
-            "runtime.slots": self.slots,
-            "runtime.context_size": self.context_size,
-            "runtime.threads": self.threads,
-            "runtime.gpu_layers": self.gpu_layers,
-            "server.api_keys_file": None if keys is None else str(keys),
-            "server.allow_public_without_key": self.allow_public_without_key or None,
-            "monitoring.request_log": None if log is None else str(log),
-        }
-
-
-NO_SERVE_OPTIONS = ServeOptions()
+    app.command("serve", help="Serve a model over HTTP.", epilog=EXAMPLE)(serve)
 
 
 def serve(
-    options: ServeOptions = NO_SERVE_OPTIONS,
-    check: Annotated[bool, typer.Option("--check", help="Validate and exit.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object at start.")] = False,
-    machine: MachineOptions = NO_MACHINE_OPTIONS,
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="[DEPLOYMENT|MODEL]", help="speculative-deploy.yaml, or a model."),
+    ] = None,
+    model: Model = None,
+    host: Annotated[str | None, typer.Option(help="Default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: any free one.")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Answers made at once.")] = None,
+    draft: Draft = None,
+    window: Annotated[int | None, typer.Option("--window", "-k", min=0)] = None,
+    context_size: ContextSize = None,
+    gpu_layers: GpuLayers = None,
+    threads: Threads = None,
+    api_keys_file: Annotated[Path | None, typer.Option(help="One key a line.")] = None,
+    allow_public_without_key: Annotated[
+        bool, typer.Option("--allow-public-without-key", help="Serve strangers, knowingly.")
+    ] = False,
+    request_log: Annotated[Path | None, typer.Option(help="JSON lines, one a request.")] = None,
+    set_key: Set = None,
+    check: Annotated[bool, typer.Option("--check", help="Would it start? Then exit.")] = False,
+    render: Annotated[
+        str | None, typer.Option(help="Write files for it instead, of this kind.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for these files.")] = None,
+    json_output: Json = False,
 ) -> None:
     """Serve a model."""
-    what, model = options.what, options.model
-    deployment = deployment_file(what)
-    if what is not None and deployment is None and model is not None:
+    file = deployment_file(what)
+    if what is not None and file is None and model is not None:
         raise DeploymentError(f"two models, {what} and {model}; name one")
-    target = model if what is None or deployment is not None else what
-    given = {**options.keys(target), **machine.keys()}
-    overrides = {key: value for key, value in given.items() if value is not None}
-    overrides |= settings(options.set_key or [])
+    given = keys(
+        model=model if what is None or file is not None else what,
+        draft=draft,
+        window=window,
+        server__host=host,
+        server__port=port,
+        slots=slots,
+        context_size=context_size,
+        threads=threads,
+        gpu_layers=gpu_layers,
+        server__api_keys_file=api_keys_file,
+        server__allow_public_without_key=allow_public_without_key or None,
+        monitoring__request_log=request_log,
+    ) | settings(set_key)
 
     def read() -> Deployment:
-        return load_deployment(deployment, overrides=overrides)
+        return deployment_of(given, file)
 
-    if check:
+    if render is not None:
+        _render(read(), render, out, json_output)
+    elif check:
         _check(read(), json_output)
-        return
-    _serve(read, json_output)
+    elif read().engine == "endpoints":
+        _serve_gateway(read, json_output)
+    else:
+        _serve(read, json_output)
 
 
 def deployment_file(what: str | None) -> Path | None:
@@ -129,19 +115,15 @@ def deployment_file(what: str | None) -> Path | None:
     if what is None:
         return None
     path = Path(what)
-    is_file = path.is_file() and path.suffix.lower() != ".gguf" and not _is_gguf(path)
-    return path if path.suffix.lower() in (".yaml", ".yml") or is_file else None
-
-
-def _is_gguf(path: Path) -> bool:
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return path
+    if not path.is_file() or path.suffix.lower() == ".gguf":
+        return None
     with path.open("rb") as file:
-        return file.read(4) == b"GGUF"
+        return None if file.read(4) == b"GGUF" else path
 
 
-def _serve(read: Any, json_output: bool) -> None:
-    if read().engine == "endpoints":
-        _serve_gateway(read, json_output)
-        return
+def _serve(read: Read, json_output: bool) -> None:
     from parlay.web.supervised import Supervised
 
     # What happens to a server while nobody looks must be in its log.
@@ -157,7 +139,7 @@ def _serve(read: Any, json_output: bool) -> None:
     _serve_here(read, json_output, supervised)
 
 
-def _serve_here(read: Any, json_output: bool, supervised: Supervised | None) -> None:
+def _serve_here(read: Read, json_output: bool, supervised: Supervised | None) -> None:
     from parlay.server.lifecycle.heap import share_heap
     from parlay.server.lifecycle.process import Process
     from parlay.server.lifecycle.service import Service
@@ -176,7 +158,7 @@ def _serve_here(read: Any, json_output: bool, supervised: Supervised | None) -> 
     Process(read, ready, supervised).run()
 
 
-def _serve_gateway(read: Any, json_output: bool) -> None:
+def _serve_gateway(read: Read, json_output: bool) -> None:
     from parlay.gateway.process import GatewayProcess
     from parlay.gateway.service import Gateway
 
@@ -197,6 +179,28 @@ def _url(deployment: Deployment, port: int) -> str:
     host = deployment.server.host
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}/v1"
+
+
+# -- without serving --------------------------------------------------------------------------
+
+
+def _render(deployment: Deployment, kind: str, out: Path | None, json_output: bool) -> None:
+    """Files for where it is to run; printed, unless a folder is given."""
+    from parlay.rendering.files import render
+
+    files = render(deployment, kind)
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            for name, text in files.items():
+                (out / name).write_text(text, "utf-8")
+        except OSError as error:
+            raise BadRequest(f"cannot write to {out}: {error.strerror}; name another") from None
+    if json_output:
+        typer.echo(json.dumps({"files": files}))
+    else:
+        for name, text in files.items():
+            typer.echo(str(out / name) if out is not None else text, nl=out is not None)
 
 
 def _check(deployment: Deployment, json_output: bool) -> None:
@@ -223,7 +227,8 @@ def _check(deployment: Deployment, json_output: bool) -> None:
             check_files(deployment)
             deployment = with_fit(with_known_drafter(deployment))
             check_memory(deployment)
-            _check_drafters(drafter_paths(deployment))
+            for path in drafter_paths(deployment):
+                _check_drafter(path)
     except ParlayError as error:
         problem = error.message
     if json_output:
@@ -234,19 +239,16 @@ def _check(deployment: Deployment, json_output: bool) -> None:
         raise typer.Exit(1)
 
 
-def _check_drafters(paths: Iterable[Path]) -> None:
+def _check_drafter(path: Path) -> None:
     """A server that has one begins without it, and decodes plainly: here it is told before."""
     from parlay.llama.facts import read_facts
 
-    for path in paths:
-        if not path.is_file():
-            raise DeploymentError(
-                f"model.drafter: no file at {path}; the server would decode plainly"
-            )
-        try:
-            read_facts(path)
-        except ModelFileError as error:
-            raise DeploymentError(f"model.drafter: {error.message}") from None
+    if not path.is_file():
+        raise DeploymentError(f"model.drafter: no file at {path}; the server would decode plainly")
+    try:
+        read_facts(path)
+    except ModelFileError as error:
+        raise DeploymentError(f"model.drafter: {error.message}") from None
 
 
 def _refuse_missing(deployment: Deployment) -> None:

@@ -17,8 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from parlay.cli.options import ContextSize, Json
-from parlay.cli.settings import loading
+from parlay.cli.common import Json, Set, deployment_of, loading, say, settings
 from parlay.hub.name import is_name
 from parlay.hub.place import Entry
 from parlay.hub.resolving import resolve_drafter, resolve_model
@@ -48,6 +47,9 @@ a deployment file and the manifest of pairs. Exit code 1: nothing pays, and the 
 """
 
 
+_RACED = ("target", "draft", "window")  # what the race is about
+
+
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     app.command("tune", help="Find the fastest drafter by measurement.", epilog=EXAMPLE)(tune)
@@ -70,22 +72,24 @@ def tune(
     max_tokens: Annotated[
         int | None, typer.Option("--max-tokens", "-n", min=8, help="Default: as time allows.")
     ] = None,
-    context_size: ContextSize = 4096,
+    context_size: Annotated[int, typer.Option("--context-size", "-c", min=16)] = 4096,
     seed: Annotated[int, typer.Option(min=0, help="Which prompts, where there are many.")] = 0,
-    set_key: Annotated[list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE.")] = None,
+    set_key: Set = None,
     json_output: Json = False,
 ) -> None:
     """Race."""
     began = time.monotonic()
     check_out(out)
-    path = resolve_model(target, _say)
+    path = resolve_model(target, say)
     read_facts(path)  # what is no model is not raced
-    named = [Entry(name, resolve_drafter(name, _say), "hub") for name in drafter or ()]
+    named = [Entry(name, resolve_drafter(name, say), "hub") for name in drafter or ()]
     for entry in named:
         read_facts(entry.path)  # whoever names one wants it raced: no model is an error
-    found = candidates(path, context_size, published(path, _say) if fetch else (), named)
+    found = candidates(path, context_size, published(path, say) if fetch else (), named)
     work = from_suite(suite, seed) if log is None else from_log(log, seed)
-    opener = Opener(path, work.raw, {"context_size": context_size, **loading(set_key)})
+    given = {"runtime.context_size": context_size} | settings(set_key)
+    options = loading(deployment_of(given))
+    opener = Opener(path, work.raw, {k: v for k, v in options.items() if k not in _RACED})
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
     with (
         tempfile.TemporaryDirectory(prefix="parlay-tune-") as folder,
@@ -118,10 +122,6 @@ def tune(
         _show(result, out, pair)
     if result.winner is None:
         raise typer.Exit(1)
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
 
 
 def _show(found: Outcome, deployment: Path, pair: str | None) -> None:

@@ -1,6 +1,6 @@
 """The gateway's live figures: the server's snapshot, made of answers instead of rounds.
 
-The page and `parlay top` show it; its fields are those of docs/reference/page.md. Everything is
+The page and `parlay ps` show it; its fields are those of docs/reference/page.md. Everything is
 bounded.
 """
 

@@ -106,12 +106,12 @@ def unreachable(name: str, error: Exception) -> ModelUnavailable:
     if isinstance(cause, errors.OfflineModeIsEnabled):
         return ModelUnavailable(
             f"{name} is not on this machine and HF_HUB_OFFLINE forbids to fetch it; unset it, or"
-            " choose one that is here: parlay models --find"
+            " choose one that is here: parlay list --find"
         )
     reason = " ".join(str(cause).split())[:120] or type(cause).__name__
     return ModelUnavailable(
         f"the hub did not answer for {name} ({reason}); try again, or choose a model that is here:"
-        " parlay models --find"
+        " parlay list --find"
     )
 
 

@@ -142,7 +142,7 @@ def _by_short_name(text: str) -> Path:
 def _unknown(text: str, entries: list[Entry]) -> ModelUnavailable:
     near = _near(text.lower(), [a for e in entries for a in e.aliases] + [*models.DEFAULT_NAMES])
     return ModelUnavailable(
-        f"no file and no model here is called {text}{near}; parlay models --find lists them, and"
+        f"no file and no model here is called {text}{near}; parlay list --find shows them, and"
         " org/repo:Q4_K_M is fetched"
     )
 

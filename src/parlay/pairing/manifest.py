@@ -1,4 +1,4 @@
-"""The manifest, `pairs.yaml`: which drafter goes with which target, and what it was worth.
+"""The manifest, `pairs.yaml`: which drafter goes with which target.
 
 Two files are read: the user's, then the shipped one. Knows files and YAML, not models.
 """
@@ -6,18 +6,16 @@ Two files are read: the user's, then the shipped one. Knows files and YAML, not 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from parlay import store
 from parlay.errors import BadRequest
-from parlay.pairing.baseline import Baseline
 
 NAME = "pairs.yaml"
 VERSION = 1
@@ -43,21 +41,6 @@ class Member(_Entry):
         return self.sha256 is not None
 
 
-class Measured(_Entry):
-    """One measurement."""
-
-    machine: str
-    date: str
-    cycles: int
-    window: int
-    token_acceptance: float
-    acceptance_length: float
-    draft_cost: float
-    best_window: int
-    predicted_speedup: float
-    by_category: dict[str, float] = Field(default_factory=dict)
-
-
 class Pair(_Entry):
     """A target and its drafter."""
 
@@ -65,7 +48,6 @@ class Pair(_Entry):
     drafter: Member
     verdict: str
     notes: str = ""
-    measured: tuple[Measured, ...] = ()
 
     @property
     def name(self) -> str:
@@ -151,25 +133,3 @@ def _write(manifest: Manifest) -> Path:
     except OSError as error:
         raise BadRequest(f"{path} cannot be written ({error.strerror})") from None
     return path
-
-
-def measured(baseline: Baseline, date: str) -> Measured:
-    """A measurement as the manifest keeps it."""
-    best = baseline.best_window
-    return Measured(
-        machine=baseline.machine,
-        date=date,
-        cycles=baseline.cycles,
-        window=baseline.window,
-        token_acceptance=round(baseline.token_acceptance, 4),
-        acceptance_length=round(baseline.acceptance_length, 3),
-        draft_cost=round(baseline.draft_cost, 4),
-        best_window=best,
-        predicted_speedup=round(baseline.speedups.get(str(best), 1.0), 3),
-        by_category={name: round(a, 4) for name, a in baseline.by_category.items()},
-    )
-
-
-def find(pairs: Iterable[Pair], words: str) -> list[Pair]:
-    """Pairs whose name holds these words."""
-    return [pair for pair in pairs if words.lower() in pair.name.lower()]

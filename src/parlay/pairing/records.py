@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
 from parlay.llama.facts import read_facts
 from parlay.models import DRAFTERS
 from parlay.pairing.alignment import Alignment
-from parlay.pairing.baseline import load_baseline
 from parlay.pairing.hashes import Stamp, sha256_of, stamp
-from parlay.pairing.manifest import Measured, Member, Pair, all_pairs, measured, save_pair
+from parlay.pairing.manifest import Member, Pair, all_pairs, save_pair
 from parlay.pairing.tokenizer import read_tokenizer
 
 
@@ -29,18 +27,12 @@ class Found:
 
 
 def record(target: Path, drafter: Path, alignment: Alignment, notes: str = "") -> Pair:
-    """Write a pair into the user's manifest, with its last measurement if there is one."""
-    baseline = load_baseline(target, drafter)
-    runs: tuple[Measured, ...] = ()
-    if baseline is not None:
-        when = datetime.fromtimestamp(baseline.measured_at, timezone.utc)
-        runs = (measured(baseline, when.date().isoformat()),)
+    """Write a pair into the user's manifest."""
     pair = Pair(
         target=member(target, alignment.target.fingerprint),
         drafter=member(drafter, alignment.drafter.fingerprint),
         verdict=alignment.verdict,
         notes=notes,
-        measured=runs,
     )
     save_pair(pair)
     return pair
@@ -95,7 +87,7 @@ def _changes(pair: Pair, target: Path, drafter: Path | None) -> Iterator[str]:
         if path is not None and has_changed(known, path):
             yield (
                 f"{path.name} is not the file that was recorded (its hash changed);"
-                " measure again: parlay pair check --measure, then parlay pair add"
+                " parlay doctor TARGET --draft DRAFTER --record keeps it again"
             )
 
 

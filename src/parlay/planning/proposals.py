@@ -48,7 +48,8 @@ def _smaller_cache(plan: Plan, replan: Replan) -> Iterator[Proposal]:
     if found:
         yield Proposal(
             f"keep both caches in {_SMALL_CACHE}",
-            f"--cache-type-k {_SMALL_CACHE} --cache-type-v {_SMALL_CACHE}",
+            f"--set runtime.llama.cache-type-k={_SMALL_CACHE}"
+            f" --set runtime.llama.cache-type-v={_SMALL_CACHE}",
             found,
         )
 

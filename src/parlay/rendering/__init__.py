@@ -1,4 +1,4 @@
-"""The same deployment on another engine: launch commands and files, made from the deployment file.
+"""A deployment as files for where it is to run, and as other engines' commands.
 
 Starts nothing and asks nobody; what cannot be carried over is listed, never dropped.
 """

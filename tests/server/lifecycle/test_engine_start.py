@@ -47,18 +47,18 @@ def test_numbers_are_left_as_they_are(tiny_llama: Path) -> None:
 
 
 def test_keys_of_large_machines_reach_the_settings(tiny_llama: Path) -> None:
-    given = deployment(
-        tiny_llama,
-        split_mode="row",
-        tensor_split="3,1",
-        main_gpu=1,
-        n_cpu_moe=2,
-        tensor_overrides="ffn_.*=CPU",
-        ubatch=64,
-        rope_scaling="yarn",
-        rope_scale=4,
-        yarn_orig_context=512,
-    )
+    flags = {
+        "split-mode": "row",
+        "tensor-split": "3,1",
+        "main-gpu": 1,
+        "n-cpu-moe": 2,
+        "override-tensor": "ffn_.*=CPU",
+        "ubatch-size": 64,
+        "rope-scaling": "yarn",
+        "rope-scale": 4,
+        "yarn-orig-ctx": 512,
+    }
+    given = deployment(tiny_llama, llama=flags)
     loaded = load_settings(given)
     model, context = loaded.model, loaded.context
     assert (model.split_mode, model.tensor_split, model.main_gpu) == ("row", (3.0, 1.0), 1)

@@ -1,6 +1,6 @@
 """Routes for those who watch: live figures, the last requests, what passes cost, a quick A/B.
 
-Knows HTTP; every figure comes from elsewhere. The page and `parlay top` use these routes.
+Knows HTTP; every figure comes from elsewhere. The page and `parlay ps` use these routes.
 """
 
 from __future__ import annotations

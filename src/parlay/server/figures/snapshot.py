@@ -1,6 +1,6 @@
 """The live figures: one snapshot of everything a watcher wants to see, and the course of it so far.
 
-Knows the service, no HTTP. The page and `parlay top` show the same snapshot. Its fields are a
+Knows the service, no HTTP. The page and `parlay ps` show the same snapshot. Its fields are a
 public interface: docs/reference/page.md.
 """
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from parlay.errors import LoadError
 from parlay.hub.name import OllamaName, parse_name
 from parlay.hub.resolving import resolve_model
 from parlay.llama.model import Model
-from parlay.llama.settings import RopeSettings
 from parlay.parlay import known_draft, named_draft
 from parlay.planning.devices import GIB
 from parlay.planning.limits import Wanted, check_fits, engine_contexts, load_list, plan_here
@@ -53,22 +52,9 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
 def load_settings(deployment: Deployment) -> LoadSettings:
     """Keys that the Python interface has by the same name, and those that are said otherwise."""
     runtime = deployment.runtime
-    same = {f.name for f in fields(LoadSettings)} & type(runtime).model_fields.keys()
-    given = {name: getattr(runtime, name) for name in same}
-    given |= {
-        "mode": None if runtime.mode == "auto" else runtime.mode,
+    given = runtime.loading() | {
         "remember_tokens": remembered_tokens(deployment),
         "lora": deployment.model.lora,
-        "rope": RopeSettings(
-            runtime.rope_scaling,
-            runtime.rope_scale,
-            runtime.rope_freq_base,
-            runtime.yarn_orig_context,
-            runtime.yarn_ext_factor,
-            runtime.yarn_attn_factor,
-            runtime.yarn_beta_fast,
-            runtime.yarn_beta_slow,
-        ),
     }
     return LoadSettings(deployment.model.target, **given)
 
@@ -115,7 +101,9 @@ def with_fit(deployment: Deployment) -> Deployment:
     found = fit_engine(engine_settings(deployment), context=context, layers=layers)
     numbers: dict[str, object] = {"context_size": found.context.context_size}
     if layers:
-        numbers |= {"gpu_layers": found.model.gpu_layers, "n_cpu_moe": found.model.n_cpu_moe}
+        experts = {"n_cpu_moe": found.model.n_cpu_moe}
+        numbers["gpu_layers"] = found.model.gpu_layers
+        numbers["llama"] = runtime.llama.model_copy(update=experts)
     return deployment.model_copy(update={"runtime": runtime.model_copy(update=numbers)})
 
 
@@ -125,7 +113,9 @@ def keep_fit(new: Deployment, running: Deployment) -> Deployment:
     if new.runtime.context_size == "auto":
         kept["context_size"] = running.runtime.context_size
     if new.runtime.gpu_layers == "auto":
-        kept |= {key: getattr(running.runtime, key) for key in ("gpu_layers", "n_cpu_moe")}
+        experts = {"n_cpu_moe": running.runtime.llama.n_cpu_moe}
+        kept["gpu_layers"] = running.runtime.gpu_layers
+        kept["llama"] = new.runtime.llama.model_copy(update=experts)
     return new.model_copy(update={"runtime": new.runtime.model_copy(update=kept)})
 
 

@@ -1,4 +1,4 @@
-"""`parlay top`: a server's live figures in a terminal, and what it says when there are none."""
+"""`parlay ps`: a server's live figures in a terminal, and what it says when there are none."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
-import typer
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from parlay.cli import top
-from parlay.cli.show_top import screen, spark
+from parlay.cli.main import app
+from parlay.cli.ps import screen, screens, spark
 from tests.server.running import Running, running, server_on
 
-app = typer.Typer()
-top.register(app)
 RECENT: dict[str, Any] = {
     "rounds": 10,
     "generated": 25,
@@ -74,7 +71,7 @@ PARTS = (
 
 
 def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
+    return CliRunner().invoke(app, ["ps", *arguments])
 
 
 def shown(snapshot: dict[str, Any], course: tuple[float, ...] = (), route: str = "all") -> str:
@@ -100,28 +97,26 @@ def test_a_course_of_nothing_draws_nothing() -> None:
 
 
 def test_once_shows_one_snapshot_in_words_or_json(served: Running) -> None:
-    assert "parlay top" in call(f"{served.url}/v1", "--once").output
-    found = json.loads(call(served.url, "--once", "--json").output)
+    assert "parlay ps" in call(f"{served.url}/v1").output
+    found = json.loads(call(served.url, "--json").output)
     assert found["model"] == "llama" and found["groups"][0]["route"] == "all"
 
 
 def test_the_stream_fills_the_course_and_the_screen(served: Running) -> None:
     course: deque[float] = deque(maxlen=3)
-    seen: list[object] = []
     with httpx.Client(base_url=served.url, timeout=60) as client:
-        for kind, data in top._events(client):
-            top._take(kind, data, course, "all", lambda screen, refresh: seen.append(screen))
-            if len(seen) == 2:
-                break
+        shown = screens(client, course, "all")
+        assert next(shown) and next(shown)
+        shown.close()  # type: ignore[attr-defined]
     assert len(course) >= 2
 
 
 def test_a_wrong_address_or_key_is_one_line_that_says_what_to_do(served: Running) -> None:
     for arguments, part in (
-        (("http://127.0.0.1:9", "--once"), "is the server running?"),
-        (("not an address", "--once"), "is no address"),
-        (("127.0.0.1:8080", "--once"), "is no address"),
-        ((f"{served.url}/page", "--once"), "is it a parlay server?"),
+        (("http://127.0.0.1:9",), "is the server running?"),
+        (("not an address",), "is no address"),
+        (("127.0.0.1:8080",), "is no address"),
+        ((f"{served.url}/page",), "is it a parlay server?"),
     ):
         result = call(*arguments)
         assert result.exit_code == 1 and any(p in str(result.exception) for p in part.split("|"))
@@ -134,7 +129,7 @@ def test_the_key_comes_from_the_environment(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(tiny_llama, server__api_keys="secret-key") as locked:
-        refused = call(locked.url, "--once")
+        refused = call(locked.url)
         assert "PARLAY_API_KEY" in str(refused.exception)
         monkeypatch.setenv("PARLAY_API_KEY", "secret-key")
-        assert call(locked.url, "--once").exit_code == 0
+        assert call(locked.url).exit_code == 0

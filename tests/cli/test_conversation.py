@@ -1,4 +1,4 @@
-"""`parlay chat`: the conversation, its commands, a model here and a server."""
+"""`parlay run` as a conversation, its commands, a model here and a server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from io import StringIO
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
@@ -15,10 +17,10 @@ from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 from typer.testing import CliRunner
 
-from parlay.cli.chat import _answer, _typed, blocks, history_file, newest
-from parlay.cli.chat_answerer import Figures, Message, RemoteAnswerer, Token, Ways
-from parlay.cli.chat_session import Leave, Session, brief, read_conversation
+from parlay.cli.answerers import Figures, Message, RemoteAnswerer, Token, Ways
+from parlay.cli.conversation import Leave, Session, blocks, brief, history_file, typed
 from parlay.cli.main import app
+from parlay.cli.run import talk_once
 from parlay.decoding.verdict import Origin
 from parlay.errors import BadRequest
 from tests.server.running import Running
@@ -37,12 +39,15 @@ class Scripted:
         self.figures: Figures | None = None
         self.said = ""
         self.asked: list[tuple[list[Message], Ways]] = []
+        self.thoughts = ""
 
     def answer(self, messages: Sequence[Message], ways: Ways) -> Iterator[Token]:
         self.asked.append((list(messages), ways))
         self.said = ""
         if messages[-1]["content"] == "fail":
             raise BadRequest("no room")
+        if self.thoughts:
+            yield Token(self.thoughts, None, thought=True)
         for word in str(messages[-1]["content"]).split():
             if word == "fail":
                 raise BadRequest("gone")
@@ -75,7 +80,16 @@ def test_the_conversation_goes_on_with_what_was_said(session: Session) -> None:
     assert [m["role"] for m in session.messages] == [
         "system", "user", "assistant", "user", "assistant",
     ]  # fmt: skip
-    assert brief(session.figures) if session.figures else False
+    assert session.answerer.figures is not None and brief(session.answerer.figures)
+
+
+def test_thinking_is_shown_and_not_sent_back(session: Session) -> None:
+    answerer = session.answerer
+    assert isinstance(answerer, Scripted)
+    answerer.thoughts = "let me see "
+    assert said(session, "one") == "let me see one "
+    said(session, "two")
+    assert answerer.asked[-1][0][1] == {"role": "assistant", "content": "one "}
 
 
 def test_an_answer_that_is_broken_off_stays_as_far_as_it_came(session: Session) -> None:
@@ -122,18 +136,18 @@ def test_what_was_saved_can_be_resumed(session: Session, tmp_path: Path) -> None
     said(session, "one")
     session.command(f"/save {tmp_path / 'talk.json'}")
     again = Session(Scripted(), Ways())
-    again.resume(read_conversation(tmp_path / "talk.json"))
+    again.resume(tmp_path / "talk.json")
     assert again.messages == session.messages
     other = Session(Scripted(), Ways(), system="Be long")
-    other.resume(read_conversation(tmp_path / "talk.json"))
+    other.resume(tmp_path / "talk.json")
     assert other.system == "Be long" and other.turns == session.turns
     (tmp_path / "bad.json").write_text("[]")
     with pytest.raises(BadRequest, match="no conversation"):
-        read_conversation(tmp_path / "bad.json")
+        again.resume(tmp_path / "bad.json")
 
 
 def test_what_cannot_be_resumed_is_said_before_a_model_is_loaded(tmp_path: Path) -> None:
-    arguments = ["chat", "no-such-model", "--resume", str(tmp_path / "gone.json")]
+    arguments = ["run", "hi", "-m", "no-such-model", "--resume", str(tmp_path / "gone.json")]
     done = CliRunner().invoke(app, arguments)
     assert isinstance(done.exception, BadRequest)
     assert "gone.json cannot be read" in done.exception.message
@@ -142,7 +156,7 @@ def test_what_cannot_be_resumed_is_said_before_a_model_is_loaded(tmp_path: Path)
 def test_an_error_in_the_middle_of_an_answer_has_a_line_of_its_own(session: Session) -> None:
     out, err = Console(file=StringIO()), Console(file=StringIO())
     with pytest.raises(BadRequest):
-        _answer(session, "one two fail", out, err)
+        talk_once(session, "one two fail", out, err)
     assert isinstance(out.file, StringIO) and out.file.getvalue() == "one two \n"
 
 
@@ -175,7 +189,7 @@ def test_lines_typed_ahead_while_an_answer_comes_are_sent_one_by_one(
     monkeypatch.setenv("PARLAY_CONFIG", str(tmp_path))
     with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
         keys.send_text("/why\n/help\nfirst\x1b\rsecond\r")
-        assert list(islice(_typed(), 3)) == ["/why", "/help", "first\nsecond"]
+        assert list(islice(typed(), 3)) == ["/why", "/help", "first\nsecond"]
 
 
 def test_the_history_is_bounded_and_its_users_alone(
@@ -186,21 +200,7 @@ def test_the_history_is_bounded_and_its_users_alone(
     assert path.stat().st_mode & 0o077 == 0
     path.write_bytes(b"\n# 2026\n+a question\n" * 100_000)
     assert history_file().stat().st_size < 1 << 20
-    assert newest(path.read_bytes()).startswith(b"\n\n#") or path.read_bytes().startswith(b"\n#")
-
-
-def test_thinking_is_not_sent_back_as_content(session: Session) -> None:
-    """The scripted model thinks when it says hmm."""
-    list(session.say("hmm yes"))
-    assert session.turns[-1] == {"role": "assistant", "content": "yes "}
-
-
-def test_lines_from_a_pipe_are_asked_one_by_one(tiny_llama: Path) -> None:
-    arguments = ["chat", str(tiny_llama), "-n", "6", "-c", "256", "--json"]
-    done = CliRunner().invoke(app, arguments, input="one\ntwo\n")
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.exit_code == 0 and len(answers) == 2
-    assert all(0 < a["figures"]["tokens"] <= 6 for a in answers)
+    assert path.read_bytes().startswith((b"\n\n#", b"\n#"))
 
 
 def test_a_server_answers_with_origins_and_figures(server: Running) -> None:
@@ -218,3 +218,21 @@ def test_a_server_that_is_not_there_is_one_line() -> None:
         RemoteAnswerer("http://127.0.0.1:9", None, None)
     with pytest.raises(BadRequest, match="no address"):
         RemoteAnswerer("http://a:port", None, None)
+
+
+def test_a_strict_server_is_sent_what_openai_takes_and_its_thinking_stays_apart() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "m", "owned_by": "x"}]})
+        asked.append(json.loads(request.content))
+        deltas: list[dict[str, str]] = [{"reasoning_content": "hm"}, {"content": "yes"}]
+        chunks = [{"choices": [{"delta": delta}]} for delta in deltas]
+        lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
+        return httpx.Response(200, text="".join([*lines, "data: [DONE]\n\n"]))
+
+    answerer = RemoteAnswerer("http://strict", None, None, transport=httpx.MockTransport(answer))
+    tokens = list(answerer.answer([{"role": "user", "content": "hi"}], Ways(max_tokens=4)))
+    assert [(t.text, t.thought) for t in tokens] == [("hm", True), ("yes", False)]
+    assert asked[0].keys() == {"model", "messages", "max_tokens", "stream"}

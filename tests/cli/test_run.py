@@ -1,4 +1,4 @@
-"""`parlay generate` as people run it: a process with arguments, two streams and an exit code."""
+"""`parlay run` as people run it: a process with arguments, two streams and an exit code."""
 
 from __future__ import annotations
 
@@ -11,12 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from parlay.cli import generate as generate_verb
-from parlay.cli.main import app
 from parlay.decoding.counts import Counts
-from parlay.errors import BadRequest
 from tests.serving import PATIENCE_S
 
 PARLAY = Path(sys.executable).with_name("parlay")
@@ -24,24 +20,14 @@ PROMPT = "the cat sat on the mat and the cat sat on the mat and"
 TAB, RETURN = 3 + 9, 3 + 13  # ids of single bytes in the tiny vocabulary
 
 # Whether exact text is worth its price is measured where nothing is said.
-SMALL = (
-    "--threads",
-    1,
-    "--max-tokens",
-    24,
-    "--context-size",
-    256,
-    "--mode",
-    "exact",
-    "--temperature",
-    0,
-)
+SMALL: tuple[object, ...] = ("--threads", 1, "--max-tokens", 24, "--context-size", 256)
+SMALL += ("--temperature", 0, "--set", "runtime.mode=exact")
 SHELL = """
 import contextlib, io, json, sys
 from parlay.cli.main import app_main
 for line in sys.stdin:
     arguments, given = json.loads(line)
-    sys.argv = ["parlay", "generate", *arguments]
+    sys.argv = ["parlay", "run", *arguments]
     out, err, code = io.StringIO(), io.StringIO(), 0
     listening, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(given.encode()))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -122,7 +108,7 @@ def test_text_goes_to_standard_output_and_the_summary_to_standard_error(
     generate: Run, environment: dict[str, str], target: Path, drafter: Path
 ) -> None:
     small = ("-m", target, *SMALL, "--draft", drafter, "--window", "4")
-    done = alone("generate", PROMPT, *small, env=environment)
+    done = alone("run", PROMPT, *small, env=environment)
     assert done.returncode == 0
     whole = json.loads(generate(PROMPT, "--draft", drafter, "--json").stdout)
     assert done.stdout == whole["text"] + "\n"
@@ -161,7 +147,7 @@ def test_json_is_one_object_with_the_promised_fields(generate: Run, drafter: Pat
 def test_the_same_seed_gives_the_same_text_with_any_drafter_and_another_seed_another(
     generate: Run, drafter: Path
 ) -> None:
-    sampled = ("--temperature", 0.9, "--top-p", 0.95, "--seed")
+    sampled = ("--temperature", 0.9, "--set", "answer.top_p=0.95", "--seed")
 
     def text(*arguments: object) -> str:
         done = generate(PROMPT, *arguments)
@@ -199,8 +185,8 @@ def test_the_prompt_can_come_from_standard_input(generate: Run) -> None:
 def test_a_pipe_gets_every_byte_of_the_text(
     token: int, byte: bytes, environment: dict[str, str], target: Path
 ) -> None:
-    bias = ("--logit-bias", f"{token}=1000", *SMALL, "-n", 3)
-    done = alone("generate", "hi", "-m", target, *bias, env=environment, encoding=None)
+    bias = ("--set", f"answer.logit_bias={{{token}: 1000}}", *SMALL, "-n", 3)
+    done = alone("run", "hi", "-m", target, *bias, env=environment, encoding=None)
     assert done.stdout == byte * 3 + b"\n"
 
 
@@ -217,7 +203,7 @@ def test_a_locale_that_lacks_a_character_gets_a_mark_and_no_traceback(
     environment: dict[str, str], target: Path
 ) -> None:
     done = alone(
-        *("generate", PROMPT, "-m", target, *SMALL),
+        *("run", PROMPT, "-m", target, *SMALL),
         env=environment | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
     )
     assert done.returncode == 0
@@ -229,7 +215,7 @@ def test_verbose_shows_llama_cpps_log_on_standard_error(
     environment: dict[str, str], target: Path
 ) -> None:
     few = ("-n", 1, "--threads", 1)
-    done = alone("--verbose", "generate", "a", "-m", target, *few, env=environment)
+    done = alone("--verbose", "run", "a", "-m", target, *few, env=environment)
     assert done.returncode == 0
     assert "llama_model_loader" in done.stderr
     assert "llama_model_loader" not in done.stdout
@@ -287,55 +273,42 @@ def test_a_prompt_longer_than_the_context(generate: Run) -> None:
     assert "raise the context size" in line
 
 
-def test_a_missing_prompt(generate: Run) -> None:
-    assert "prompt" in complaint(generate()).lower()
-
-
 def test_an_empty_prompt(generate: Run) -> None:
-    assert "the prompt is empty" in complaint(generate("", "--raw"))
+    assert "the prompt is empty" in complaint(generate("", "--set", "answer.raw=true"))
 
 
 # Options and what the complaint must say of them.
 REFUSED = {
     ("--nonsense",): "--nonsense",
-    ("--context-size", "3"): "context size 3 is too small",
-    ("--device", "CUDA9"): "no device 'CUDA9'; this build has",
-    ("--logit-bias", "5"): "is not TOKEN_ID=BIAS",
-    ("--logit-bias", "five=1"): "is not TOKEN_ID=BIAS",
-    ("--logit-bias", "5=much"): "is not TOKEN_ID=BIAS",
-    ("--logit-bias", "=1"): "is not TOKEN_ID=BIAS",
-    ("--logit-bias", "5="): "is not TOKEN_ID=BIAS",
-    ("--logit-bias", "5=nan"): "logit_bias of token 5",
-    ("--logit-bias", "5=inf"): "logit_bias of token 5",
-    ("--logit-bias", "-5=1"): "logit_bias names token -5",
-    ("--logit-bias", "99999=1"): "logit_bias names token 99999",
+    ("--context-size", "3"): "runtime.context_size",
+    ("--set", "runtime.llama.device=CUDA9"): "no device 'CUDA9'; this build has",
+    ("--set", "runtime.llama.flash-atn=on"): "did you mean flash-attn",
+    ("--set", "answer.logit_bias={5: .nan}"): "logit_bias of token 5",
+    ("--set", "answer.logit_bias={-5: 1}"): "logit_bias names token -5",
+    ("--set", "answer.logit_bias={99999: 1}"): "logit_bias names token 99999",
+    ("--set", "answer.nothing=1"): "nothing",
     ("--temperature", "-1"): "temperature",
-    ("--temperature", "nan"): "temperature",
-    ("--top-p", "2"): "top-p",
+    ("--set", "answer.top_p=2"): "top_p",
     ("--seed", str(1 << 64)): "seed",
-    ("--mode", "sloppy"): "mode",
-    ("--cache-type-k", "q3"): "unknown cache type 'q3'",
-    ("--drafter-cache-type-v", "q3"): "unknown cache type 'q3'",
-    ("--flash-attention", "maybe"): "flash-attention",
+    ("--set", "runtime.mode=sloppy"): "runtime.mode",
+    ("--set", "runtime.llama.cache-type-k=q3"): "unknown cache type 'q3'",
+    ("--set", "runtime.llama.spec-draft-type-v=q3"): "unknown cache type 'q3'",
+    ("--set", "runtime.llama.flash-attn=maybe"): "flash-attn",
     ("--threads", "100000"): "100000 threads",
-    ("--batch", "2"): "batch of 2 rows is too small",
+    ("--set", "runtime.llama.batch-size=2"): "batch of 2 rows is too small",
     ("--max-tokens", "none"): "max-tokens",
     ("--max-tokens", "0"): "max-tokens",
     ("--window", "-1"): "window",
-    ("--window", "200", "--batch", "128"): "lower the window or raise the batch",
-    ("--context-size", "2000000000", "--cache-type-k", "f32"): "lower the context size",
     ("--context-size", "40000000000"): "give at most",
-    ("--tensor-split", "3,1"): "2 shares, there are 0 GPUs",
-    ("--tensor-split", "0,0"): "not all 0",
-    ("--main-gpu", "1"): "GPUs are counted from 0",
-    ("--ubatch", "4096"): "in batches of 512",
-    ("--n-cpu-moe", "1"): "has no experts",
-    ("--override-tensor", "exps=CPU"): "matches no tensor",
-    ("--override-tensor", "exps"): "is not PATTERN=DEVICE",
-    ("--override-tensor", "ffn_down=CUDA9"): "this build has",
-    ("--lora", "no-such-file.gguf"): "no-such-file.gguf",
-    ("--rope-scale", "0"): "above 0",
-    ("--yarn-ext-factor", "-1"): "0 or more",
+    ("--set", "runtime.llama.tensor-split=3,1"): "2 shares, there are 0 GPUs",
+    ("--set", "runtime.llama.main-gpu=1"): "GPUs are counted from 0",
+    ("--set", "runtime.llama.ubatch-size=4096"): "in batches of 512",
+    ("--set", "runtime.llama.n-cpu-moe=1"): "has no experts",
+    ("--set", "runtime.llama.override-tensor=exps=CPU"): "matches no tensor",
+    ("--set", "runtime.llama.override-tensor=exps"): "is not PATTERN=DEVICE",
+    ("--set", "model.lora=no-such-file.gguf"): "no-such-file.gguf",
+    ("--set", "runtime.llama.rope-scale=0"): "greater than 0",
+    ("--url", "http://127.0.0.1:9"): "leave it out with --url",
 }
 
 
@@ -348,7 +321,7 @@ def test_a_value_that_cannot_be_used(
 
 
 def test_a_prompt_that_is_no_text(environment: dict[str, str], target: Path) -> None:
-    command: list[bytes] = [bytes(PARLAY), b"generate", b"-m", bytes(target)]
+    command: list[bytes] = [bytes(PARLAY), b"run", b"-m", bytes(target)]
     for prompt, given in ((b"\xff\xfe", None), (b"-", b"\xff\xfe")):
         done = subprocess.run(
             [*command, prompt],
@@ -372,7 +345,7 @@ def test_a_closed_pipe_ends_the_command_quietly(
     extra: tuple[str, ...], environment: dict[str, str], target: Path
 ) -> None:
     n = 300 if extra else 3000
-    command = [PARLAY, "generate", PROMPT, "-m", target, "-n", n, "--threads", 1, *extra]
+    command = [PARLAY, "run", PROMPT, "-m", target, "-n", n, "--threads", 1, *extra]
     with subprocess.Popen(
         [str(part) for part in command],
         stdout=subprocess.PIPE,
@@ -402,7 +375,8 @@ def test_an_answer_obeys_the_schema_in_a_file(generate: Run, tmp_path: Path) -> 
         ' "additionalProperties": false}'
     )
     # White space may come without end.
-    less = [part for byte in b" \t\n\r" for part in ("--logit-bias", f"{3 + byte}=-100")]
+    bias = ", ".join(f"{3 + byte}: -100" for byte in b" \t\n\r")
+    less = ("--set", f"answer.logit_bias={{{bias}}}")
     done = generate(PROMPT, "--json-schema", schema, "--max-tokens", 200, *less)
     assert done.returncode == 0
     assert json.loads(done.stdout)["n"] in (1, 22)
@@ -420,16 +394,3 @@ def test_a_schema_that_is_none_is_refused_in_one_line(
     done = generate(PROMPT, "--json-schema", schema)
     assert done.returncode == 2
     assert words in done.stderr and done.stderr.count("\n") == 1
-
-
-def test_following_the_load_of_others_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[dict[str, Any]] = []
-
-    def loads(**settings: Any) -> Any:
-        taken.append(settings)
-        raise BadRequest("nothing is loaded here")
-
-    monkeypatch.setattr(generate_verb, "Parlay", loads)
-    for options in ([], ["--no-follow-load"]):
-        CliRunner().invoke(app, ["generate", "a", *options])
-    assert [settings["follow_load"] for settings in taken] == [True, False]
