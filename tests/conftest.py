@@ -210,7 +210,14 @@ def _requantise_once(src: Path, dst: Path, ftype: str) -> None:
         requantise(src, Path(folder) / dst.name, ftype).replace(dst)
 
 
+# Folders of tests that load nothing but small vocabularies: all of them are quick.
+_QUICK = ("decoding", "chat")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent.name in _QUICK:
+            item.add_marker(pytest.mark.quick)
     distribution.heaviest_first(items)
 
 

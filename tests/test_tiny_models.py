@@ -17,7 +17,6 @@ from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
 from tests import tiny_models
 from tests.requantise import requantise
-from tests.tiny_models import OTHER_SIZE, OTHER_TEXTS, VOCABULARY
 
 Writer = Callable[..., Path]
 Logits = npt.NDArray[np.float32]
@@ -109,12 +108,6 @@ def test_a_recurrent_state_does_not_explode_however_much_noise(
     assert np.isfinite(logits).all()
 
 
-def test_more_noise_makes_a_worse_drafter(tmp_path: Path, tiny_llama: Path) -> None:
-    worse = tiny_models.perturb(tiny_llama, tmp_path / "worse.gguf", noise=0.15)
-    better = tiny_models.perturb(tiny_llama, tmp_path / "better.gguf", noise=0.02)
-    assert agreement(tiny_llama, worse) < agreement(tiny_llama, better)
-
-
 @each_architecture
 def test_the_seed_decides_every_byte(tmp_path: Path, write: Writer) -> None:
     first, again = write(tmp_path / "1.gguf", seed=5), write(tmp_path / "2.gguf", seed=5)
@@ -129,40 +122,6 @@ def test_file_types_are_written_and_perturbed(tmp_path: Path, write: Writer, fty
     copy = tiny_models.perturb(path, tmp_path / "copy.gguf")
     assert read_facts(path).tensor_type == ftype.upper()
     assert len(set(greedy_text(copy, 32))) > 8
-
-
-def test_text_is_split_by_merges_and_special_tokens(tiny_llama: Path) -> None:
-    with loaded(tiny_llama) as decoder:
-        tokens = decoder.tokenise("he and the<|im_end|>é")
-    texts = [VOCABULARY.tokens[token] for token in tokens]
-    assert texts == ["he", "Ġa", "n", "d", "Ġthe", "<|im_end|>", "Ã", "©"]
-
-
-def test_special_tokens_are_control_tokens_that_never_win(tiny_llama: Path) -> None:
-    with loaded(tiny_llama) as decoder:
-        logits = decoder.decode(decoder.tokenise(PROMPT))
-        marks = decoder.vocab.control_words()
-    assert marks == list(VOCABULARY.tokens[:3])
-    assert np.abs(logits[:, :3]).max() == 0 < logits[:, 3:].max(axis=1).min()
-
-
-def test_the_turn_ends_at_im_end(tiny_llama: Path) -> None:
-    with loaded(tiny_llama) as decoder:
-        assert decoder.vocab.eos == VOCABULARY.tokens.index("<|im_end|>")
-        assert VOCABULARY.tokens.index("<|endoftext|>") in decoder.vocab.ends
-
-
-def test_other_vocabularies_differ_in_texts_or_in_size() -> None:
-    assert len(OTHER_TEXTS.tokens) == len(VOCABULARY.tokens) < len(OTHER_SIZE.tokens)
-    assert OTHER_TEXTS.tokens != VOCABULARY.tokens == OTHER_SIZE.tokens[: len(VOCABULARY.tokens)]
-
-
-@pytest.mark.parametrize("vocab", [OTHER_SIZE, OTHER_TEXTS], ids=["size", "texts"])
-def test_other_vocabularies_load(tmp_path: Path, vocab: tiny_models.Vocabulary) -> None:
-    path = tiny_models.write_llama(tmp_path / "model.gguf", vocab=vocab)
-    with loaded(path) as decoder:
-        assert decoder.vocab.size == len(vocab.tokens)
-        assert [vocab.tokens[token] for token in decoder.tokenise("is")] in (["is"], ["i", "s"])
 
 
 def test_a_model_in_several_files_is_the_same_model(tmp_path: Path, tiny_llama: Path) -> None:
