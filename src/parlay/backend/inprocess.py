@@ -61,7 +61,8 @@ class InProcess:
                 stream.timer = loop.call_later(ask.time_limit_s, making.expire)
             over = False
             while not over:
-                batch = await stream.take(_READING_S) or making.reading()
+                patience_s = _READING_S if making.reads_prompts else None
+                batch = await stream.take(patience_s) or making.reading()
                 over = bool(batch) and isinstance(batch[-1], (Done, Refused))
                 if batch:
                     yield batch
@@ -110,7 +111,7 @@ class Stream:
         self.timer: asyncio.TimerHandle | None = None
         self._mailbox = mailbox
         self._inbox: list[Reply] = []
-        self._news = asyncio.Event()
+        self._news: asyncio.Future[None] | None = None
         self._making: Making | None = None
         self._closed = False
 
@@ -127,16 +128,17 @@ class Stream:
 
     def arrive(self, replies: Sequence[Reply]) -> None:
         self._inbox += replies
-        self._news.set()
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
-    async def take(self, patience_s: float) -> list[Reply]:
+    async def take(self, patience_s: float | None) -> list[Reply]:
         """All that has come; nothing where nothing came for so long."""
         if not self._inbox:
-            self._news.clear()
-            try:
-                await asyncio.wait_for(self._news.wait(), patience_s)
-            except asyncio.TimeoutError:
-                return []
+            self._news = asyncio.get_running_loop().create_future()
+            if patience_s is None:
+                await self._news
+            else:
+                await asyncio.wait({self._news}, timeout=patience_s)
         found, self._inbox = self._inbox, []
         return found
 
