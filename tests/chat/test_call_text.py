@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from parlay.ask import CallForm, ToolFunction
 from parlay.chat.call_text import CallText
-from parlay.chat.deltas import CallArguments, CallBegin, Delta, Said
+from parlay.chat.deltas import CallArguments, CallBegin, Delta, Said, Text
 from parlay.chat.forms import FALLBACK, FORMATS, marks_of
 from parlay.chat.harmony import HarmonyText
 
@@ -157,11 +157,14 @@ def test_a_call_that_was_cut_short_keeps_what_there_is(
         assert read(BY_NAME[form], cut(text, size)) == ("", [("add", arguments)], "")
 
 
-def test_arguments_flow_before_the_call_is_over() -> None:
+def test_a_call_is_told_as_soon_as_it_is_whole() -> None:
     text = CallText(FALLBACK, FUNCTIONS)
-    begun = text.push('<tool_call>{"name": "add", "arguments": {')[0]
-    assert isinstance(begun, CallBegin) and begun.name == "add" and begun.id
-    assert text.push('"note": "half a') == [CallArguments(0, '"note": "half a')]
+    assert text.push('Well: <tool_call>{"name": "add", "arguments": {"note": "half a') == [
+        Text("Well:")
+    ]
+    begun, arguments = text.push('n hour"}}')
+    assert isinstance(begun, CallBegin) and (begun.index, begun.name) == (0, "add") and begun.id
+    assert arguments == CallArguments(0, '{"note": "half an hour"}')
 
 
 _MARKS = [mark for form in FORMS for mark in marks_of(form) if form.kind != "channels"]

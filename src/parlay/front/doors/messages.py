@@ -61,7 +61,7 @@ class AnthropicTool(Body):
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
     cache_control: CacheControl | None = None
-    eager_input_streaming: bool | None = None  # calls are streamed as they come anyway
+    eager_input_streaming: bool | None = None  # a call is told once it is whole
 
 
 class AnthropicChoice(Body):
