@@ -21,6 +21,8 @@ def refusal(error: Exception) -> Refused:
         return Refused(400, error.message)
     if isinstance(error, Closed):
         return SHUTTING_DOWN
+    if isinstance(error, RecursionError):
+        return Refused(400, "the body is nested too deeply; flatten it", code="invalid_json")
     if isinstance(error, ParlayError):
         return Refused(500, "the model could not finish this answer", "server_error", "decode")
     return Refused(500, "internal error; the server's log has the details", "server_error")

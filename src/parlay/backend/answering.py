@@ -6,6 +6,7 @@ on the engine's own thread.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
@@ -67,17 +68,19 @@ class Making:
         self._reading = set(range(len(prepared.requests)))
         self._ended: dict[int, End] = {}
         self._expired = self._over = False
+        self._starting = threading.Lock()  # nothing is told before `Accepted`
 
     def start(self, engine: Engine) -> None:
         """Hand every sequence to the engine."""
-        try:
-            for choice, request in enumerate(self._prepared.requests):
-                self.sequences.append(engine.submit(request, partial(self._take, choice)))
-        except Exception:
-            self.cancel()
-            self._over = True
-            raise
-        self._tell((self._prepared.accepted, SoFar(self.figures())))
+        with self._starting:
+            try:
+                for choice, request in enumerate(self._prepared.requests):
+                    self.sequences.append(engine.submit(request, partial(self._take, choice)))
+            except Exception:
+                self.cancel()
+                self._over = True
+                raise
+            self._tell((self._prepared.accepted, SoFar(self.figures())))
 
     @property
     def n_open(self) -> int:
@@ -113,6 +116,8 @@ class Making:
     # -- on the engine's thread -----------------------------------------------
 
     def _take(self, choice: int, seq: Answer, pieces: Sequence[Piece]) -> None:
+        with self._starting:
+            pass
         if self._over:
             return
         found: list[Reply] = []

@@ -6,6 +6,7 @@ Knows asks and how they are answered; knows no HTTP.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
@@ -14,6 +15,7 @@ from parlay.ask import Ask, Done, Facts, Refused, Reply, Token
 from parlay.backend.answering import Answering, Making
 from parlay.refusals import refusal
 
+log = logging.getLogger("parlay.server")
 _READING_S = 5.0  # between words about a prompt that is being read
 
 
@@ -53,7 +55,10 @@ class InProcess:
             try:
                 making = await asyncio.shield(beginning)
             except Exception as error:
-                yield (refusal(error),)
+                refused = refusal(error)
+                if refused.code is None and refused.status >= 500:
+                    log.error("a request could not be begun", exc_info=error)
+                yield (refused,)
                 return
             self.open[ask.id] = making
             self.on_begin(making)

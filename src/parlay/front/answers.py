@@ -107,8 +107,8 @@ async def answer(request: Request, door: Door, front: Front) -> Response:
     ask, remarks = front.checked(asked, request)
     backend, model, told = front.choose(ask.model)
     n = ask.n * len(ask.prompts or (0,))
-    front.admit(n)
     answering = Answering(front, backend, asked, ask, model, n, (*remarks, *told))
+    front.admit(n)
     return await answering.respond(request)
 
 

@@ -86,8 +86,6 @@ def of(error: Exception, path: str = "") -> Failure:
     """What a client sees of an exception on the route that was asked."""
     if isinstance(error, Failure):
         return error
-    if isinstance(error, RecursionError):
-        return Failure(400, "the body is nested too deeply; flatten it", code="invalid_json")
     return of_refused(refusal(error), path)
 
 
