@@ -43,7 +43,7 @@ from parlay.bench.report import report as html_page
 from parlay.bench.result import Setting, assemble, model_info
 from parlay.bench.run import Runner, RunOptions, SampleFile, header
 from parlay.bench.suite import Suite, load_suite
-from parlay.cli.common import Json, Set, deployment_of, loading, settings
+from parlay.cli.common import Json, Set, deployment_of, described, loading, settings
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_model
 
@@ -72,7 +72,7 @@ _COLOURS = {"faster": "green", "slower": "red", "no difference": "yellow", "no r
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("bench", help="Measure whether speculation pays here.", epilog=EXAMPLE)(bench)
+    app.command("bench", help=described("Measure whether speculation pays here.", EXAMPLE))(bench)
 
 
 def bench(

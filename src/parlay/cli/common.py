@@ -93,3 +93,11 @@ def loading(deployment: Deployment) -> dict[str, Any]:
 def say(line: str) -> None:
     """To standard error: what is told beside the answer."""
     typer.echo(line, err=True)
+
+
+def described(line: str, examples: str) -> str:
+    """A verb's help: what it does, what people type, then what else there is to know."""
+    parts = [part.strip() for part in examples.strip().split("\n\n")]
+    typed = [p.removeprefix("Example: ") for p in parts if p.startswith("Example: ")]
+    notes = [part for part in parts if not part.startswith("Example: ")]
+    return "\n\n".join([line, "\b\n" + "\n".join(f"  {each}" for each in typed), *notes])

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from parlay import store
-from parlay.cli.common import Draft, Json, Set, deployment_of, keys, settings
+from parlay.cli.common import Draft, Json, Set, deployment_of, described, keys, settings
 from parlay.cli.plan import plan_of
 from parlay.cli.serve import deployment_file
 from parlay.deployment import KEPT_NAMES, Deployment
@@ -86,7 +86,7 @@ Check = Callable[[Patient], Iterator[Finding]]
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("doctor", help="Is it set up well? A checklist.", epilog=EXAMPLE)(doctor)
+    app.command("doctor", help=described("Is it set up well? A checklist.", EXAMPLE))(doctor)
 
 
 def doctor(

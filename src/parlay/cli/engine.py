@@ -31,7 +31,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from parlay.cli.common import Json
+from parlay.cli.common import Json, described
 from parlay.errors import BadRequest, EngineError, ModelUnavailable
 from parlay.llama import engines, library
 from parlay.llama.cpu import features
@@ -73,7 +73,7 @@ Example: parlay engine build -- -DGGML_CUDA=on
 def register(app: typer.Typer) -> None:
     """Add the verb and its parts."""
     verbs = typer.Typer(
-        invoke_without_command=True, help="Which builds of llama.cpp are here.", epilog=EXAMPLE
+        invoke_without_command=True, help=described("Which builds of llama.cpp are here.", EXAMPLE)
     )
     verbs.callback()(listed)
     verbs.command("build", help="Compile one for this machine; options of CMake after --.")(build)

@@ -25,6 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: it fits a screen
 )
 for verb in (run, serve, models, ps, tune, bench, plan, doctor, engine, train):
     verb.register(app)

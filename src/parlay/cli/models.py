@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from parlay.cli.common import Json, say
+from parlay.cli.common import Json, described, say
 from parlay.errors import BadRequest
 from parlay.hub import fetching, place
 from parlay.hub.card import cards, drafts_for, read_card
@@ -31,10 +31,12 @@ the context. HF_TOKEN, HF_ENDPOINT, HF_HUB_CACHE and HF_HUB_OFFLINE act as every
 
 def register(app: typer.Typer) -> None:
     """Add the three verbs."""
-    app.command("pull", help="Fetch a model by its name.", epilog=EXAMPLE)(pull)
-    app.command("list", help="Which models are here.", epilog="Example: parlay list --find")(list_)
+    app.command("pull", help=described("Fetch a model by its name.", EXAMPLE))(pull)
+    app.command("list", help=described("Which models are here.", "Example: parlay list --find"))(
+        list_
+    )
     removes = "Example: parlay rm bartowski/Qwen2.5-7B-Instruct-GGUF:Q4_K_M"
-    app.command("rm", help="Delete a model that Parlay fetched.", epilog=removes)(remove)
+    app.command("rm", help=described("Delete a model that Parlay fetched.", removes))(remove)
 
 
 def pull(

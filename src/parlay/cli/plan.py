@@ -24,6 +24,7 @@ from parlay.cli.common import (
     Json,
     Set,
     deployment_of,
+    described,
     keys,
     loading,
     say,
@@ -82,7 +83,7 @@ _COLOURS = {
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("plan", help="Does it fit, and would it pay.", epilog=EXAMPLE)(plan)
+    app.command("plan", help=described("Does it fit, and would it pay.", EXAMPLE))(plan)
 
 
 def plan(

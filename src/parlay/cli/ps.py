@@ -19,6 +19,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from parlay.cli.common import described
 from parlay.errors import BadRequest
 
 EXAMPLE = """
@@ -43,7 +44,7 @@ class Unreachable(BadRequest):
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("ps", help="What a server does now.", epilog=EXAMPLE)(ps)
+    app.command("ps", help=described("What a server does now.", EXAMPLE))(ps)
 
 
 def ps(

@@ -27,6 +27,7 @@ from parlay.cli.common import (
     Set,
     Threads,
     deployment_of,
+    described,
     keys,
     loading,
     settings,
@@ -50,7 +51,7 @@ top_k, min_p, repeat_penalty, logit_bias, logprobs, mode, raw, context_full and 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("run", help="Answer a prompt, or talk.", epilog=EXAMPLE)(run)
+    app.command("run", help=described("Answer a prompt, or talk.", EXAMPLE))(run)
 
 
 def run(

@@ -22,6 +22,7 @@ from parlay.cli.common import (
     Set,
     Threads,
     deployment_of,
+    described,
     keys,
     settings,
 )
@@ -48,7 +49,7 @@ Read = Callable[[], Deployment]
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("serve", help="Serve a model over HTTP.", epilog=EXAMPLE)(serve)
+    app.command("serve", help=described("Serve a model over HTTP.", EXAMPLE))(serve)
 
 
 def serve(

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from parlay.cli.common import Json, Set, deployment_of, loading, say, settings
+from parlay.cli.common import Json, Set, deployment_of, described, loading, say, settings
 from parlay.hub.name import is_name
 from parlay.hub.place import Entry
 from parlay.hub.resolving import resolve_drafter, resolve_model
@@ -52,7 +52,7 @@ _RACED = ("target", "draft", "window")  # what the race is about
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("tune", help="Find the fastest drafter by measurement.", epilog=EXAMPLE)(tune)
+    app.command("tune", help=described("Find the fastest drafter by measurement.", EXAMPLE))(tune)
 
 
 def tune(

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from parlay.cli.common import described
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.llama.facts import read_facts
@@ -45,7 +46,7 @@ _PRESET = "base"
 # By a recipe, shown by a bar: what exports the drafter, and what is told of its training.
 _Training = Callable[[Any, Bar], tuple[Callable[..., list[Path]], Any]]
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -66,7 +67,7 @@ class _Place:
         return self.out.with_suffix(".train")
 
 
-@app.command("train", help="Train a drafter for a target.", epilog=EXAMPLE)
+@app.command("train", help=described("Train a drafter for a target.", EXAMPLE))
 def train(
     target: Annotated[str, typer.Argument(help="GGUF of an instruction model, or default.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The drafter's file.")],
