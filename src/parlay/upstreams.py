@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 NAME = r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$"
 
@@ -26,10 +26,7 @@ class Pool(BaseModel):
     api_key_file: str | None = None
     health: str = Field("/health", pattern=r"^/[^\s?#]*$")
     # Formats the engines have themselves; requests in others are put in chat's words.
-    formats: tuple[Literal["messages", "responses"], ...] = Field(
-        (),
-        validation_alias=AliasChoices("formats", "doors"),  # doors: until 0.3
-    )
+    formats: tuple[Literal["messages", "responses"], ...] = ()
     max_concurrent: int = Field(64, ge=1, le=65536)  # of each server; what is over waits here
 
     @field_validator("urls")

@@ -75,16 +75,6 @@ def test_a_shipped_drafter_is_planned_by_its_name_with_the_layers_it_reads(
     assert sizes == [5 * 512 * 64 * 4] * 2
 
 
-def test_the_table_of_public_shapes(tiny_llama: Path) -> None:
-    code, out = run("--table")
-    rows = [line.split(" | ") for line in out.splitlines()]
-    assert code == 0
-    assert [row[0].split()[1] for row in rows[2:]] == ["7B", "14B", "27B", "31B", "70B"]
-    (row,) = (row for row in rows if "27B Q5_K_S" in row[0])
-    assert row[3].startswith("does not fit")
-    assert row[5].startswith("fits")
-
-
 def test_a_log_tells_what_a_workload_could_gain(tmp_path: Path) -> None:
     row = {"request_id": "r", "endpoint": "chat", "policy": "chat", "prompt_tokens": 10}
     row |= {"generated": 50, "drafted": 20, "accepted": 12, "ttft_ms": 10, "e2e_ms": 500}

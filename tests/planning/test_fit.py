@@ -12,9 +12,9 @@ from parlay.planning.devices import GIB, MemoryPool
 from parlay.planning.fit import Fit, fit, longest, margin, roomy
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan, make_plan
-from parlay.planning.public import PAIRS, shape_of
 from parlay.planning.shape import read_shape
 from tests.planning import headers
+from tests.planning.shapes import PAIRS, shape_of
 
 RAM = MemoryPool("RAM", "ram", 64 * GIB, 48 * GIB)
 

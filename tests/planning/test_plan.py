@@ -16,8 +16,8 @@ from parlay.planning.limits import Wanted, check_fits, engine_contexts
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan, make_plan
 from parlay.planning.proposals import propose
-from parlay.planning.public import PAIRS, plan_pair, shape_of
 from parlay.proposers.draft_model import DraftModel
+from tests.planning.shapes import PAIRS, plan_pair, shape_of
 
 RAM = MemoryPool("RAM", "ram", 64 * GIB, 64 * GIB)
 TINY_RAM = MemoryPool("RAM", "ram", GIB, GIB)

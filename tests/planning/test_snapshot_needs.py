@@ -12,7 +12,7 @@ from parlay.planning.devices import MemoryPool
 from parlay.planning.limits import Wanted, load_list
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan, make_plan
-from parlay.planning.snapshot_needs import with_snapshots
+from parlay.planning.room import with_snapshots
 from tests import tiny_models
 from tests.planning.dry_run import MAPPED, allocated
 from tests.planning.test_needs import planned

@@ -11,8 +11,8 @@ from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.planning.devices import GIB, MemoryPool, pretend
 from parlay.planning.needs import Load
 from parlay.planning.plan import make_plan
-from parlay.planning.public import PAIRS, shape_of
-from parlay.planning.wide_passes import WIDE_ROWS, with_wide_passes
+from parlay.planning.room import WIDE_ROWS, with_wide_passes
+from tests.planning.shapes import PAIRS, shape_of
 
 RAM = MemoryPool("RAM", "ram", 64 * GIB, 64 * GIB)
 PAIR = PAIRS["7B"]

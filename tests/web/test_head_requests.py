@@ -10,7 +10,9 @@ from tests.server.running import Running, server_on
 server = server_on("target")
 
 
-@pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/metrics/speculative", "/docs"])
+@pytest.mark.parametrize(
+    "path", ["/", "/health", "/v1/models", "/metrics/speculative", "/openapi.json"]
+)
 def test_head_is_get_without_a_body(server: Running, path: str) -> None:
     with httpx.Client() as client:
         for _ in range(2):  # the connection is fit for the next request

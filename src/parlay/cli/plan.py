@@ -37,7 +37,6 @@ from parlay.engine.startup.load_settings import LoadSettings
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_model
 from parlay.parlay import known_draft, named_draft
-from parlay.planning import public
 from parlay.planning.devices import GIB, MemoryPool, pretend, ram
 from parlay.planning.limits import (
     Wanted,
@@ -50,8 +49,7 @@ from parlay.planning.limits import (
 )
 from parlay.planning.needs import Load, PlanItem
 from parlay.planning.plan import Plan
-from parlay.planning.snapshot_needs import with_snapshots
-from parlay.planning.wide_passes import with_wide_passes
+from parlay.planning.room import with_snapshots, with_wide_passes
 from parlay.planning.workload import profile, read_logs, rules
 
 EXAMPLE = """
@@ -102,18 +100,12 @@ def plan(
     speedup: Annotated[
         float | None, typer.Option(min=0.01, help="With --log: of decoding, where none is told.")
     ] = None,
-    table: Annotated[
-        bool, typer.Option("--table", help="Public shapes at 12 to 48 GB, in Markdown.")
-    ] = False,
     set_key: Set = None,
     json_output: Json = False,
 ) -> None:
     """Plan the memory of a target and its drafters."""
     if log:
         _profile(log, speedup, json_output)
-        return
-    if table:
-        typer.echo(public.markdown_table(4096))
         return
     given = keys(
         model=target,

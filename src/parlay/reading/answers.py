@@ -88,7 +88,7 @@ def told(chunk: dict[str, Any]) -> tuple[float | None, Speculation | None]:
         or seconds(stats.get("generation_time"), 1.0)
     )
     found = (
-        _own(mapping(chunk.get("speculation") or chunk.get("speculative")))
+        _own(mapping(chunk.get("speculation")))
         or _vllm(mapping(metrics.get("speculative_decoding")))
         or _llama_cpp(timings)
         or _lm_studio(stats)

@@ -15,7 +15,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from parlay.deployment import Deployment
 from parlay.errors import ParlayError
@@ -24,13 +24,11 @@ from parlay.front import unknown
 from parlay.front.schema import ChatRequest, CompletionRequest
 from parlay.web.admission import Admission
 from parlay.web.browsers import browsers
-from parlay.web.reference import reference
 from parlay.web.request_log import endpoint_of
 from parlay.web.security import Gate, Keys
 from parlay.web.supervisor_link import SupervisorLink
 
 log = logging.getLogger("parlay.server")
-_PAGE_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 _NAME = re.compile(r"([a-z_]+)(?:\.[a-z_0-9]+)*")
 _TOLD_TO_PAGES = (unknown.HEADER, "X-Parlay-Pool", "X-Parlay-Speculative", "X-Parlay-Reason")
 _FIELDS = sorted({*ChatRequest.model_fields, *CompletionRequest.model_fields})
@@ -62,10 +60,6 @@ def make_app(
     paths whose routes say themselves what is no JSON."""
     app = FastAPI(title="Parlay", version=version, summary=summary, docs_url=None, redoc_url=None)
     app.state.service = service
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return HTMLResponse(reference(app.openapi()), headers=_PAGE_HEADERS)
 
     for router in routers:
         app.include_router(router)

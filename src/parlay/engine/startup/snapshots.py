@@ -18,9 +18,8 @@ from parlay.llama import library
 from parlay.planning.limits import Wanted, engine_contexts, load_list, plan_here
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan
+from parlay.planning.room import with_snapshots, with_wide_passes
 from parlay.planning.shape import read_shape
-from parlay.planning.snapshot_needs import with_snapshots
-from parlay.planning.wide_passes import with_wide_passes
 
 log = logging.getLogger("parlay.engine")
 # Every pass, a plain one too, writes something for each of them: on an H200 sixteen took 11 % of a

@@ -1,4 +1,4 @@
-"""Plans for public model shapes with their drafters, without a file: the table in the README.
+"""Shapes of public models and their drafters, without a file.
 
 The numbers of each shape are its authors'; weights are counted as llama.cpp quantises them.
 """
@@ -13,10 +13,8 @@ from parlay.llama.settings import ContextSettings, ModelSettings
 from parlay.planning.devices import GIB, MemoryPool, pretend
 from parlay.planning.needs import Load
 from parlay.planning.plan import Plan, make_plan
-from parlay.planning.proposals import Proposal, propose
 from parlay.planning.shape import Layer, Shape, Weight
 
-GPU_SIZES = (12, 16, 24, 48)
 _RAM = 32 * GIB
 # Bits per weight: inside the layers, and of embeddings and head.
 _BITS = {"Q4_K_M": (4.83, 6.56), "Q5_K_S": (5.5, 6.56), "Q8_0": (8.5, 8.5)}
@@ -168,11 +166,6 @@ def plan_pair(pair: PublicPair, gpu_gb: float, context_size: int = 4096) -> Plan
     return _plan(_loads(pair, context_size), gpu_gb)
 
 
-def advice(pair: PublicPair, gpu_gb: float, context_size: int = 4096) -> list[Proposal]:
-    """What would fit there."""
-    return propose(plan_pair(pair, gpu_gb, context_size), lambda loads: _plan(loads, gpu_gb))
-
-
 def _loads(pair: PublicPair, context_size: int) -> list[Load]:
     context = ContextSettings(context_size, n_outputs=32)
     target = shape_of(pair.target, pair.file_type)
@@ -187,28 +180,3 @@ def _loads(pair: PublicPair, context_size: int) -> list[Load]:
 def _plan(loads: Sequence[Load], gpu_gb: float) -> Plan:
     pools = pretend(gpu_gb, MemoryPool("RAM", "ram", _RAM, _RAM))
     return make_plan(loads, pools, budget_gb=gpu_gb)
-
-
-def markdown_table(context_size: int = 4096) -> str:
-    """The README's table: what fits where, with a drafter beside the target."""
-    sizes = " | ".join(f"{size} GB" for size in GPU_SIZES)
-    lines = [
-        f"| target | drafter | needs (context {context_size}) | {sizes} |",
-        "|---|---|---|" + "---|" * len(GPU_SIZES),
-    ]
-    for label, pair in PAIRS.items():
-        needed = plan_pair(pair, GPU_SIZES[-1], context_size).on_gpu
-        cells = " | ".join(_cell(pair, size, context_size) for size in GPU_SIZES)
-        lines.append(
-            f"| {label} {pair.file_type} ({pair.target.name}) | {pair.drafter.name}"
-            f" {pair.drafter_type} | {needed / GIB:.1f} GB | {cells} |"
-        )
-    return "\n".join(lines)
-
-
-def _cell(pair: PublicPair, gpu_gb: int, context_size: int) -> str:
-    plan = plan_pair(pair, gpu_gb, context_size)
-    if plan.verdict == "fits":
-        return f"fits, {(plan.gpu_free - plan.on_gpu) / GIB:.1f} GB left"
-    found = advice(pair, gpu_gb, context_size)
-    return f"does not fit; would: {found[0].change}" if found else "does not fit"
