@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from parlay.ask import Accepted, Ask, Form, Pieces, Samplers, Speculation, ToolFunction
-from parlay.chat.deltas import Said
+from parlay.chat.deltas import Delta, Said
 from parlay.chat.model_text import Template
 from parlay.chat.parser import AnswerParser, RawText
 from parlay.chat.prompter import Prompter
@@ -75,6 +75,16 @@ class Stream:
             seq.cancelled = True
         if seq.error is not None:
             raise seq.error
+
+    def told(self) -> Iterator[tuple[Delta, Piece | None]]:
+        """The same, read: what is said, thought or called, and the piece that made it certain; what
+        was held back to the end has none."""
+        parser = self._parser()
+        for piece in self:
+            for delta in parser.push(Pieces(0, (piece.text,), 1)):
+                yield delta, piece
+        for delta in parser.finish():
+            yield delta, None
 
     @cached_property
     def answer(self) -> Answer:

@@ -17,7 +17,8 @@ from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 from typer.testing import CliRunner
 
-from parlay.cli.answerers import Figures, Message, RemoteAnswerer, Token, Ways
+from parlay import Parlay
+from parlay.cli.answerers import Figures, LocalAnswerer, Message, RemoteAnswerer, Token, Ways
 from parlay.cli.conversation import Leave, Session, blocks, brief, history_file, typed
 from parlay.cli.main import app
 from parlay.cli.run import talk_once
@@ -211,6 +212,19 @@ def test_a_server_answers_with_origins_and_figures(server: Running) -> None:
     with pytest.raises(BadRequest, match="it has"):
         answerer.change("another")
     answerer.close()
+
+
+def test_a_model_in_this_process_says_apart_what_it_thinks(tiny_llama: Path) -> None:
+    grammar = 'root ::= "<think>" "on and on" "</think>" "hello"'
+    answerer = LocalAnswerer(str(tiny_llama), lambda name: Parlay(name, draft="none", threads=1))
+    try:
+        ways = Ways(more={"grammar": grammar, "context_full": "stop"})
+        tokens = list(answerer.answer([{"role": "user", "content": "hello"}], ways))
+    finally:
+        answerer.close()
+    assert "".join(token.text for token in tokens if token.thought) == "on and on"
+    assert "".join(token.text for token in tokens if not token.thought) == "hello"
+    assert answerer.said == "hello"
 
 
 def test_a_server_that_is_not_there_is_one_line() -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import httpx
 
+from parlay.chat.deltas import Text, Thought
 from parlay.decoding.verdict import Origin
 from parlay.engine.answer import Answer
 from parlay.errors import BadRequest, ParlayError
@@ -114,8 +115,10 @@ class LocalAnswerer:
         self.figures = self.last = None
         stream = self.stream(messages, ways)
         try:
-            for piece in stream:
-                yield Token(piece.text, piece.origin)
+            for delta, piece in stream.told():
+                if isinstance(delta, Text | Thought):
+                    origin = None if piece is None else piece.origin
+                    yield Token(delta.text, origin, thought=isinstance(delta, Thought))
         finally:
             self.said = str(stream.message["content"] or "")
         self.last = stream.answer

@@ -219,7 +219,7 @@ def _show(token: Token, out: Console) -> None:
         style = "" if token.origin is None else show.COLOURS[token.origin]
         style = f"{style} dim italic" if token.thought else style
         out.print(Text(token.text, style=style.strip()), end="", soft_wrap=True)
-    else:  # rich would turn tabs into spaces and drop carriage returns
+    elif not token.thought:  # rich would turn tabs into spaces and drop carriage returns
         out.file.write(token.text)
         out.file.flush()
 
