@@ -20,6 +20,7 @@ from parlay.cli import engine as verb
 from parlay.cli.main import app
 from parlay.errors import EngineError, ModelUnavailable
 from parlay.llama import engines, library
+from tests import doors
 
 
 @pytest.fixture(autouse=True)
@@ -169,3 +170,54 @@ def test_a_build_that_was_made_with_the_same_options_is_taken_again(
     assert other != first
     assert [a.endswith("-DGGML_BLAS=ON") for a in asked] == [False, True]
     assert engines.find().folder == Path(other), "the newest is used"
+
+
+# -- in use ------------------------------------------------------------------------------------
+
+
+def broken(folder: Path, what: str) -> Path:
+    """A folder with a library that cannot be used."""
+    whole = library.engine().library.read_bytes()
+    path = folder / what / "libllama.so"
+    path.parent.mkdir()
+    if what == "truncated":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif what == "for another kind of processor":
+        path.write_bytes(whole[:18] + (b"\xb7" if whole[18] == 0x3E else b"\x3e") + whole[19:])
+    elif what == "for another processor":
+        path.write_bytes(whole)
+        (path.parent / engines.RECORD).write_text('{"source": "built", "needs": ["avx4096"]}')
+    return path.parent
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="ELF")
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("truncated", "is truncated"),
+        ("for another kind of processor", "this is"),
+        ("for another processor", "this one lacks avx4096"),
+        ("missing", "no engine"),
+    ],
+)
+def test_an_engine_that_cannot_be_used_is_one_line_and_exit_code_1(
+    what: str, said: str, tmp_path: Path, tiny_llama: Path
+) -> None:
+    folder = broken(tmp_path, what)
+    done = doors.command("--engine", folder, *doors.run_words(tiny_llama, "hello"))
+    lines = [line for line in done.stderr.splitlines() if line]
+    assert done.returncode == 1 and done.stdout == ""
+    assert said in lines[-1] and lines[-1].startswith("parlay: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_what_would_be_gained_is_told_where_it_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(engines.NAMED, raising=False)
+    wide = frozenset({"avx2", "avx512f", "f16c", "fma"})
+    monkeypatch.setattr(engines, "cpu_flags", lambda: wide)
+    hinted = "parlay engine fetch" in engines.hint()
+    assert hinted == (engines.find().name == "xllamacpp")
+    monkeypatch.setattr(engines, "cpu_flags", lambda: wide - {"avx512f"})
+    assert engines.hint() == ""
