@@ -38,8 +38,7 @@ from parlay.engine.engine import Engine
 from parlay.engine.request import Request
 from parlay.engine.sequence import Piece
 from parlay.engine.sequence import Sequence as Answering
-from parlay.engine.settings import MAX_WINDOW
-from parlay.engine.startup.load_settings import LoadSettings
+from parlay.engine.settings import MAX_WINDOW, LoadSettings
 from parlay.engine.worker import Worker
 from parlay.errors import ParlayError
 from parlay.server.lifecycle.process import Process
@@ -691,7 +690,7 @@ def engine(model: Path, *draft: str | Path, **options: Any) -> Iterator[RealEngi
     """Exact, on one thread, with a window of 8, unless told otherwise."""
     given: dict[str, Any] = {"mode": "exact", "threads": 1, "context_size": 512, "window": 8}
     given |= {"batch": 128, **options}
-    settings = LoadSettings(model, **given).unfitted(
+    settings = LoadSettings(model, **given).for_engine(
         model, tuple(str(name) for name in draft), max_window=max(given["window"] or 0, MAX_WINDOW)
     )
     with Engine(settings) as made:

@@ -16,7 +16,7 @@ import typer
 
 from parlay.cli.main import app
 from parlay.deployment import Deployment
-from parlay.engine.startup.load_settings import LoadSettings
+from parlay.engine.settings import LoadSettings
 from parlay_train.cli import app as trainer
 
 ROOT = Path(__file__).parents[1]
@@ -203,6 +203,6 @@ def test_every_deployment_key_that_is_named_exists(page: str, key: str) -> None:
 
 def test_every_setting_of_the_python_interface_is_named_with_its_default() -> None:
     page = (ROOT / "docs/reference/interface.md").read_text("utf-8")
-    for field in fields(LoadSettings)[1:]:  # the target stands alone
+    for field in (each for each in fields(LoadSettings) if each.name != "target"):
         default = "..." if callable(field.default) else repr(field.default).replace("'", '"')
         assert f"`{field.name}={default}`" in page, field.name

@@ -12,7 +12,7 @@ from parlay import store
 from parlay.control.budget import BudgetController
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.curve import Curve
-from parlay.engine.startup.learned import joined, keep_learned, learned_controller
+from parlay.engine.calibration import joined, keep_learned, learned_controller
 from parlay.pairing.manifest import user_manifest
 from tests.serving import PATIENCE_S
 

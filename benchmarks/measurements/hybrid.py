@@ -51,7 +51,7 @@ from parlay.engine.request import Request
 from parlay.engine.sequence import Piece
 from parlay.engine.sequence import Sequence as Answering
 from parlay.engine.settings import EngineSettings
-from parlay.engine.startup.snapshots import wanted_files
+from parlay.engine.start import wanted_files
 from parlay.hub.resolving import resolve_model
 from parlay.llama import library
 from parlay.llama.context import Context

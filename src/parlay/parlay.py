@@ -20,11 +20,10 @@ from parlay.chat.model_text import Template
 from parlay.chat.parser import AnswerParser, RawText
 from parlay.chat.prompter import Prompter
 from parlay.engine.answer import Answer
-from parlay.engine.answer_settings import AnswerSettings, options_of
 from parlay.engine.engine import Engine
 from parlay.engine.sequence import Piece, Sequence
-from parlay.engine.start import FREE_PROPOSERS
-from parlay.engine.startup.load_settings import LoadSettings, by_keywords
+from parlay.engine.settings import AnswerSettings, LoadSettings, by_keywords, options_of
+from parlay.engine.start import FREE_PROPOSERS, fitted
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_drafter, resolve_model
 from parlay.option_types import check_option, texts
@@ -129,7 +128,7 @@ class Parlay:
     def __init__(self, given: LoadSettings) -> None:
         path = resolve_model(str(given.target))
         draft = known_draft(path) if given.draft == "auto" else named_draft(given.draft)
-        self.engine = Engine(given.engine(path, draft), progress=given.progress)
+        self.engine = Engine(fitted(given, path, draft), progress=given.progress)
         model = self.engine.model
         self.template: Template | None = model.chat_template()
         self.prompter = Prompter(

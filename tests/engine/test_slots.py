@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parlay.decoding.span import Span, common_prefix
-from parlay.engine.caching.prompt_cache import PromptCache
-from parlay.engine.slots import Slots
+from parlay.engine.slots import PromptCache, Slots
 from parlay.errors import DecodeError
 from tests.engine.rig import LOGITS, N_VOCAB
 from tests.scripted import ScriptedModel

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from parlay.decoding.sampling import Sampling
 from parlay.engine import worker
-from parlay.engine.caching.copying import Copying
 from parlay.engine.engine import Engine
 from parlay.engine.request import Mode, Request
 from parlay.engine.settings import EngineSettings
+from parlay.engine.slots import Copying
 from tests import tiny_models
 from tests.engine.test_engine import SOON, Waiting, run, settings
 

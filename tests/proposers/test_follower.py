@@ -14,8 +14,8 @@ from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
 from parlay.decoding.states import States
-from parlay.engine.caching.prompt_cache import PromptCache
 from parlay.engine.request import Request
+from parlay.engine.slots import PromptCache
 from parlay.proposers.block import DFlashProposer
 from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.follower import Follower

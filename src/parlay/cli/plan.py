@@ -32,8 +32,8 @@ from parlay.cli.common import (
 )
 from parlay.deployment import Deployment
 from parlay.engine.exact.class_calibration import exactness_told
+from parlay.engine.settings import LoadSettings
 from parlay.engine.start import FREE_PROPOSERS
-from parlay.engine.startup.load_settings import LoadSettings
 from parlay.errors import BadRequest
 from parlay.hub.resolving import resolve_model
 from parlay.parlay import known_draft, named_draft

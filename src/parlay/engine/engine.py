@@ -21,8 +21,13 @@ from parlay.control.trace import Sink as TraceSink
 from parlay.control.trace import Trace
 from parlay.decoding.round import Fallback
 from parlay.decoding.span import nothing
-from parlay.engine.caching.copying import Copying
-from parlay.engine.caching.prompt_cache import PromptCache
+from parlay.engine.calibration import (
+    Calibration,
+    keep_learned,
+    learned_acceptance,
+    learned_controller,
+    price_drafters,
+)
 from parlay.engine.cores import Cores, Others
 from parlay.engine.drafter_pause import DrafterPause, bits_stay
 from parlay.engine.drafts import Drafts
@@ -38,23 +43,19 @@ from parlay.engine.plan import PROMPTS_A_ROUND, Planner
 from parlay.engine.request import Mode, Request
 from parlay.engine.sequence import Sequence, Sink
 from parlay.engine.settings import EngineSettings
-from parlay.engine.slots import Slots
+from parlay.engine.slots import Copying, PromptCache, Slots
 from parlay.engine.start import (
     FREE,
     MODEL,
     Closing,
     Loader,
+    choose_rows,
+    choose_snapshots,
     close_all,
     drafter_files,
     model_names,
-    same_file,
-)
-from parlay.engine.startup.calibration import Calibration, price_drafters
-from parlay.engine.startup.learned import keep_learned, learned_acceptance, learned_controller
-from parlay.engine.startup.snapshots import (
-    choose_rows,
-    choose_snapshots,
     room_for_prompts,
+    same_file,
     wanted_files,
 )
 from parlay.engine.worker import Worker

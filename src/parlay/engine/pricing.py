@@ -18,8 +18,8 @@ from parlay.control.choice import Choices, View
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.curve import Curve
 from parlay.decoding.round import Round
+from parlay.engine.calibration import keep_learned, learned_controller
 from parlay.engine.engine import Engine
-from parlay.engine.startup.learned import keep_learned, learned_controller
 from parlay.timing import measuring
 
 log = logging.getLogger("parlay.server")

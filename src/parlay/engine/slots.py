@@ -1,6 +1,8 @@
-"""Slots: which sequence sits where in the cache, and what earlier turns left there.
+"""Slots: which sequence sits where in the cache, what earlier turns left there, and in RAM.
 
-Knows tokens and the target's cache lengths, nothing of drafts.
+Knows tokens, owners, lengths and seconds; nothing of drafts. A conversation that loses its slot is
+copied to RAM where that was seen to cost less than reading it again; the least recently used goes
+first, and what one owner said is of no use to another.
 """
 
 from __future__ import annotations
@@ -10,11 +12,150 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from parlay.decoding.span import LoadedPasses, Saved, common_prefix
-from parlay.engine.caching.copying import Copying
-from parlay.engine.caching.prompt_cache import Kept, PromptCache, reusable
 from parlay.engine.exact.joints import Joints
 from parlay.engine.faults import Faults
 from parlay.errors import BadRequest, DecodeError
+
+# Copies that are made while somebody waits may take this share of reading the text again; those
+# made while nobody does, and brought back later, this share for both ways.
+_LIGHT, _WORTH = 0.1, 0.5
+# Others that answer meanwhile make reading look slower than it is: the fastest counts, and fades.
+_FADES = 1.02
+_KEPT = 0.7  # of the average of earlier copies
+_FORGIVEN = 0.97  # of a copy's price, whenever one is not made for it: it may have been bad luck
+
+
+class Copying:
+    """Seconds per token of three things; what was never seen is None."""
+
+    def __init__(self, *, from_device: bool = False) -> None:
+        """`from_device`: the cache is not in RAM, so that nothing is taken to be light unseen."""
+        self._away_s: float | None = None if from_device else 0.0
+        self._back_s: float | None = None
+        self._read_s: float | None = None
+
+    def light(self) -> bool:
+        """Whether a copy may be made while somebody waits for the slot."""
+        if self._away_s is None or self._read_s is None:
+            return self._away_s == 0.0
+        if self._away_s <= _LIGHT * self._read_s:
+            return True
+        self._away_s *= _FORGIVEN
+        return False
+
+    @property
+    def worth(self) -> bool:
+        """Whether a copy is worth making while nobody waits."""
+        if self._away_s is None or self._read_s is None:
+            return True
+        back_s = self._away_s if self._back_s is None else self._back_s
+        return self._away_s + back_s <= _WORTH * self._read_s
+
+    def spares(self, n_copied: int, n_spared: int) -> bool:
+        """Whether to bring so many tokens back is quicker than to read so many of them."""
+        if self._back_s is None or self._read_s is None:
+            return True
+        return self._back_s * n_copied < self._read_s * n_spared
+
+    def reads_within(self, n_tokens: int, seconds: float) -> bool:
+        """Whether so many tokens of a prompt take no longer than that, as far as it was seen."""
+        return self._read_s is not None and n_tokens * self._read_s <= seconds
+
+    def saw_copy(self, n_tokens: int, seconds: float) -> None:
+        """A conversation of so many tokens was copied to RAM."""
+        self._away_s = _averaged(self._away_s, seconds / max(1, n_tokens))
+
+    def saw_return(self, n_tokens: int, seconds: float) -> None:
+        """One came back into a slot."""
+        self._back_s = _averaged(self._back_s, seconds / max(1, n_tokens))
+
+    def saw_reading(self, n_tokens: int, seconds: float) -> None:
+        """A prompt was read, maybe beside others."""
+        each = seconds / max(1, n_tokens)
+        self._read_s = each if self._read_s is None else min(each, _FADES * self._read_s)
+
+
+def _averaged(before: float | None, now: float) -> float:
+    return now if before is None else _KEPT * before + (1 - _KEPT) * now
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """One conversation."""
+
+    owner: str
+    tokens: list[int]
+    saved: Saved
+    n_firm: int = 0  # of the tokens, cached as they would be whoever had read them
+
+    def shared(self, prompt: list[int], owner: str, joints: Joints | None = None) -> int:
+        """How much of a prompt it can stand for; what others said is of no use."""
+        if owner != self.owner:
+            return 0
+        n = reusable(common_prefix(self.tokens, prompt), prompt, self.n_firm, joints)
+        kept = self.saved.reusable(n)
+        return 0 if joints is not None and joints.last(prompt, kept) != kept else kept
+
+
+def reusable(n_shared: int, prompt: Seq[int], n_firm: int, joints: Joints | None) -> int:
+    """Of a prompt's shared tokens those that need not be read again; with joints only what is
+    firm, up to one of them."""
+    # At least the last token must be read again: its logits begin the answer.
+    n = min(n_shared, len(prompt) - 1)
+    if joints is None:
+        return n
+    return joints.last(prompt, min(n, n_firm))
+
+
+class PromptCache:
+    """Bounded in bytes; the oldest first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._token_bytes = 0.0  # of the last one that was kept
+        self._kept: list[Kept] = []
+
+    @property
+    def limit(self) -> int:
+        return self._limit
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(kept.saved.n_bytes for kept in self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def holds(self, n_tokens: int) -> bool:
+        """Whether there is room for so many tokens, if everything else went."""
+        return self._limit > 0 and n_tokens * self._token_bytes <= self._limit
+
+    def put(self, kept: Kept) -> None:
+        """Keep it; older ones go as far as they must, and those it continues."""
+        self._token_bytes = kept.saved.n_bytes / max(1, len(kept.tokens))
+        self._kept = [old for old in self._kept if not _continues(kept, old)]
+        self._kept.append(kept)
+        while self.n_bytes > self._limit:
+            del self._kept[0]
+
+    def best(
+        self, prompt: Seq[int], owner: str, joints: Joints | None = None
+    ) -> tuple[Kept | None, int]:
+        """The one that shares most with a prompt, and how much that is."""
+        wanted = list(prompt)
+        shared = [kept.shared(wanted, owner, joints) for kept in self._kept]
+        n = max(shared, default=0)
+        return (self._kept[shared.index(n)], n) if n else (None, 0)
+
+    def pop(self, kept: Kept) -> None:
+        """It gets a slot again."""
+        self._kept.remove(kept)
+
+
+def _continues(new: Kept, old: Kept) -> bool:
+    n = len(old.tokens)
+    return new.owner == old.owner and new.tokens[:n] == old.tokens
+
 
 # Tokens of a prompt that may be read again to spare one idle slot between the busy ones: that is a
 # row of padding in each round, or a pass cut in two.

@@ -1,22 +1,30 @@
-"""Loads what drafts: proposers by name, draft models and heads from their files.
+"""What is decided and loaded before an engine answers: what fits, and what drafts.
 
-Knows the target they draft for; knows nothing of prices, passes or sequences.
+Knows files, memory and the target that proposers draft for; nothing of prices, passes or sequences.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from parlay.engine.settings import EngineSettings
-from parlay.errors import BadRequest, RollbackUnsupported, VocabularyMismatch
+from parlay.engine.settings import EngineSettings, LoadSettings
+from parlay.errors import BadRequest, ParlayError, RollbackUnsupported, VocabularyMismatch
+from parlay.llama import library
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings
 from parlay.llama.state_context import StateContext, is_lone_head, kind_of
 from parlay.llama.undo import Rollback
 from parlay.llama.vocabulary import Vocabulary
+from parlay.planning.limits import Wanted, engine_contexts, fit_here, load_list, plan_here
+from parlay.planning.needs import Load
+from parlay.planning.plan import Plan
+from parlay.planning.room import with_snapshots, with_wide_passes
+from parlay.planning.shape import read_shape
 from parlay.proposers.block import DFlashProposer
 from parlay.proposers.draft_model import DraftModel
 from parlay.proposers.drafting import DraftLimits
@@ -27,6 +35,9 @@ from parlay.proposers.proposer import Proposer
 from parlay.proposers.skeleton import SKELETON, SkeletonProposer
 from parlay.proposers.stepwise import AssistantProposer, ChainProposer, HeadProposer
 from parlay.proposers.translated import TranslatedProposer
+
+log = logging.getLogger("parlay.engine")
+chosen = logging.getLogger("parlay.chosen")
 
 # Made with the tokens of past texts to remember, by those that can.
 FREE_PROPOSERS: dict[str, Callable[[int], Proposer]] = {
@@ -192,3 +203,113 @@ def close_all(closing: Closing) -> None:
     """Free what was made, last made first."""
     while closing:
         closing.pop()()
+
+
+# Every pass, a plain one too, writes something for each of them: on an H200 sixteen took 11 % of a
+# 27B's plain pass. A draft model's drafts come every round and mostly end in a rejection: they are
+# worth it. What is found in the text is drafted seldom, and far where it is sure; drafts wider than
+# these are taken back by copies. On a CPU they take next to nothing.
+_MOST_SNAPSHOTS, _MOST_FOR_FINDS = 7, 1
+
+
+def choose_snapshots(settings: EngineSettings) -> int:
+    """As many as the widest window that pays, if memory allows; 0 where nothing is drafted."""
+    if settings.snapshots is not None and settings.draft and settings.window != 0:
+        return settings.snapshots
+    most = useful_snapshots(settings)
+    if not most:
+        return 0
+
+    def plan(tried: Sequence[Load]) -> Plan:
+        return plan_here(tried, budget_gb=settings.vram_budget_gb)
+
+    chosen = with_snapshots(load_list(*wanted_files(settings)), most, plan)[0].context.n_snapshots
+    log.info("%d snapshots of the recurrent state: so many tokens can be taken back", chosen)
+    return chosen
+
+
+def choose_rows(settings: EngineSettings, n_snapshots: int) -> int:
+    """Of a pass: as many as the batch, or as let a GPU read several prompts at once."""
+    if not settings.widens or not _on_gpu(settings):
+        return settings.context.n_batch
+    kept = replace(settings.context, n_snapshots=n_snapshots)
+    loads = load_list(*wanted_files(replace(settings, context=kept)))
+    plan = partial(plan_here, budget_gb=settings.vram_budget_gb)
+    chosen = with_wide_passes(loads, plan)[0].context.n_batch
+    log.info("passes of %d rows over prompts", chosen)
+    return chosen
+
+
+def room_for_prompts(settings: EngineSettings) -> int:
+    """Bytes of RAM in which earlier prompts are kept: as many as asked for, if they are free."""
+    if not settings.context.prompt_cache_bytes:
+        return 0
+    made = plan_here(load_list(*wanted_files(settings)), budget_gb=settings.vram_budget_gb)
+    return sum(item.n_bytes for item in made.items if item.what == "prompt cache")
+
+
+def useful_snapshots(settings: EngineSettings) -> int:
+    """As many as windows could use, whether or not there is room for them."""
+    if not settings.draft or settings.window == 0 or not read_shape(settings.target).takes_back:
+        return 0
+    if settings.snapshots is not None:
+        return settings.snapshots
+    if settings.window is not None:
+        return min(settings.window, _MOST_SNAPSHOTS)
+    most = (
+        _MOST_SNAPSHOTS
+        if drafter_files(settings.draft) or not _on_gpu(settings)
+        else _MOST_FOR_FINDS
+    )
+    return min(settings.widest, most, settings.context.rows_at_once - 1)
+
+
+def _on_gpu(settings: EngineSettings) -> bool:
+    return settings.model.gpu_layers != 0 and any(d.kind == "gpu" for d in library.devices())
+
+
+def wanted_files(settings: EngineSettings) -> tuple[Wanted, list[Wanted]]:
+    """Target and drafters as they will be loaded."""
+    types = (settings.drafter_cache_type_k, settings.drafter_cache_type_v)
+    ours, own = engine_contexts(settings.context, settings.widest, types)
+    paths: Sequence[Path] = drafter_files(settings.draft)
+    if settings.drafter_later:  # whoever loads it says what is wrong with it
+        paths = [path for path in paths if _is_readable(path)]
+    drafters = [Wanted(path, settings.drafter_model, own) for path in paths]
+    return Wanted(settings.target, settings.model, ours), drafters
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        read_shape(path)
+    except ParlayError:
+        return False
+    return True
+
+
+def fitted(given: LoadSettings, target: Path, draft: tuple[str, ...]) -> EngineSettings:
+    """For this file and these proposers; what is left to us is fitted to the machine."""
+    context, layers = given.context_size == "auto", given.gpu_layers == "auto"
+    return fit_engine(given.for_engine(target, draft), context=context, layers=layers)
+
+
+def fit_engine(settings: EngineSettings, *, context: bool, layers: bool) -> EngineSettings:
+    """The longest context, the most layers on the GPU, or both; told in a line."""
+    if not context and not layers:
+        return settings
+    target, drafters = wanted_files(settings)
+    kept = replace(target.context, n_snapshots=useful_snapshots(settings))
+    loads = load_list(replace(target, context=kept), drafters)
+    found = fit_here(
+        loads,
+        context=context,
+        layers=layers,
+        budget_gb=settings.vram_budget_gb,
+    )
+    chosen.info(found.line)
+    return replace(
+        settings,
+        context=replace(settings.context, context_size=found.context_size),
+        snapshots=kept.n_snapshots or settings.snapshots,  # there is room: they were counted
+        model=replace(settings.model, gpu_layers=found.gpu_layers, n_cpu_moe=found.n_cpu_moe),
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parlay.deployment import Deployment, DeploymentError, load_deployment
-from parlay.engine.startup.load_settings import LoadSettings
+from parlay.engine.settings import LoadSettings
 from parlay.llama.settings import Adapter, Override, RopeSettings
 from parlay.server.lifecycle.engine_start import (
     check_files,

@@ -16,10 +16,8 @@ from parlay.control.guard import Guarded, Limits, OnAlert
 from parlay.deployment import Deployment, DeploymentError
 from parlay.engine.engine import Engine
 from parlay.engine.pricing import Pricing
-from parlay.engine.settings import MAX_WINDOW, WIDE_WINDOW, EngineSettings
-from parlay.engine.start import drafter_files
-from parlay.engine.startup.fitting import fit_engine
-from parlay.engine.startup.load_settings import LoadSettings
+from parlay.engine.settings import MAX_WINDOW, WIDE_WINDOW, EngineSettings, LoadSettings
+from parlay.engine.start import drafter_files, fit_engine
 from parlay.errors import LoadError
 from parlay.hub.name import OllamaName, parse_name
 from parlay.hub.resolving import resolve_model
@@ -40,7 +38,7 @@ def engine_settings(deployment: Deployment) -> EngineSettings:
     runtime, given = deployment.runtime, load_settings(deployment)
     widest = max(1, given.context.rows_at_once // runtime.slots - 1)
     window = None if runtime.adaptive else min(runtime.fixed_window, widest)
-    return replace(given, window=window).unfitted(
+    return replace(given, window=window).for_engine(
         resolve_model(deployment.model.target),
         named_draft(deployment.model.drafter),
         max_window=min(max(runtime.speculative_window or 0, MAX_WINDOW), widest),

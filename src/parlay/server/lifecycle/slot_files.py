@@ -13,8 +13,8 @@ from typing import Any, TypeVar, cast
 
 from parlay import store
 from parlay.deployment import DeploymentError
-from parlay.engine.caching.prompt_cache import Kept
 from parlay.engine.engine import Engine
+from parlay.engine.slots import Kept
 from parlay.errors import BadRequest
 from parlay.front.errors import Failure
 from parlay.llama import library

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from parlay.engine import start as snapshots
 from parlay.engine.settings import EngineSettings
-from parlay.engine.startup import snapshots
-from parlay.engine.startup.snapshots import choose_rows, choose_snapshots, room_for_prompts
+from parlay.engine.start import choose_rows, choose_snapshots, room_for_prompts
 from parlay.llama import library
 from parlay.llama.settings import ContextSettings
 from parlay.planning import limits

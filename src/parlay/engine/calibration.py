@@ -1,6 +1,7 @@
-"""Calibration: what is found out about a target before it bets, once per machine, build and file.
+"""What passes cost here and what was learned of a pair, from one run to the next.
 
-What passes cost, recalled or measured now; knows no requests.
+Knows one target, the store and what a controller keeps; knows no requests. Of what processes learn
+beside each other whoever saw more of a proposer is believed.
 """
 
 from __future__ import annotations
@@ -9,10 +10,16 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from parlay import store
+from parlay.control.budget import BudgetController, Promise
+from parlay.control.choice import Controller
 from parlay.control.prices.cost import CostTable
+from parlay.control.prices.cutting import APART, Cutting
 from parlay.control.prices.drafter_cost import DrafterCost
+from parlay.control.rates import Rates
+from parlay.engine.exact.class_choice import Seen
 from parlay.engine.settings import EngineSettings
 from parlay.engine.start import MODEL, behind
 from parlay.llama import library
@@ -115,3 +122,53 @@ def _drafter_cost(drafter: Proposer) -> DrafterCost | None:
     if isinstance(inner, DraftModel):
         return measure_drafter(inner.passes)
     return measure_follower(drafter) if isinstance(drafter, Follower) else None
+
+
+_KIND = "learned"
+
+
+def learned_controller(
+    costs: CostTable, key: str, cutting: Cutting = APART, promise: Promise = "sum"
+) -> BudgetController:
+    """A controller that begins with what was learned; with nothing, where that makes no sense."""
+
+    def made(kept: dict[str, Any]) -> BudgetController:
+        return BudgetController(costs, kept, cutting=cutting, promise=promise)
+
+    return store.read(_KIND, key, made) or made({})
+
+
+def learned_acceptance(key: str) -> dict[str, Seen]:
+    """By proposer, how many of its tokens were tried in earlier runs, and how many held."""
+    return store.read(_KIND, key, _seen) or {}
+
+
+def _seen(kept: dict[str, Any]) -> dict[str, Seen]:
+    found = {who: Rates(each) for who, each in kept["rates"].items()}
+    return {
+        who: Seen(sum(r * n for r, n in zip(each.right, each.n, strict=True)), sum(each.n))
+        for who, each in found.items()
+    }
+
+
+def keep_learned(key: str, controller: Controller) -> None:
+    """For the next start, and for those who learn beside us."""
+    mine = controller.kept()
+    store.update(_KIND, key, lambda kept: joined(mine, kept or {}))
+
+
+def joined(mine: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
+    """Of each proposer, what rests on more tries."""
+    others = kept.get("rates")
+    found = dict(mine.get("rates", {}))
+    for who, record in (others if isinstance(others, dict) else {}).items():
+        if _n_tried(record) > _n_tried(found.get(who)):
+            found[who] = record
+    return {**mine, "rates": found}
+
+
+def _n_tried(record: Any) -> float:
+    try:
+        return sum(map(float, record[1]))
+    except (LookupError, TypeError, ValueError):
+        return -1.0

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from parlay.engine.caching.copying import Copying
-from parlay.engine.caching.prompt_cache import PromptCache
-from parlay.engine.slots import Slots
+from parlay.engine.slots import Copying, PromptCache, Slots
 from tests.engine.rig import LOGITS
 from tests.scripted import SavedText, ScriptedModel
 
