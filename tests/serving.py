@@ -74,6 +74,7 @@ def in_thread(made: Callable[[Ready[S]], Host[S]]) -> Iterator[tuple[S, int]]:
         if host.server is not None:
             host.server.should_exit = True
         thread.join(PATIENCE_S)
+        assert not thread.is_alive(), "the server does not end"
 
 
 @contextmanager
