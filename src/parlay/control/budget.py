@@ -266,7 +266,7 @@ class BudgetController:
         if text is None or text.answer != view.answer:
             if text is not None:
                 self.bank.close(text.purse)
-            text = self.texts[view.seq_id] = Text(view.answer, self.bank.open())
+            text = self.texts[view.seq_id] = Text(view.answer, self.bank.open(view.n_remaining))
         return text
 
     def _begin(self, views: Sequence[View], most: int) -> Pass:

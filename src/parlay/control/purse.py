@@ -19,6 +19,7 @@ SHARE = 0.02  # of the tokens said: what may always be lost
 FIRST, STAKE = 0.5, 4.0  # passes that the first answer may lose from its start; the most any may
 SAVED, WON = 16.0, 0.15  # the most that is saved for later answers, and their part of what was won
 LENT = 5.0  # passes lent at most for drafts that were vetoed and right, or one bet
+EACH = 0.045  # of the tokens that an answer may have: the most that it may stake
 STRETCH = 256  # passes of which several answers together lose no more than SHARE
 LEAK = 0.01  # of a pass: what the pool forgets with each; the rest of SHARE is its size
 GUARD, GUARDED = 0.5, 8.0  # of its tokens, or passes: what one answer may lose to the others
@@ -36,7 +37,8 @@ class Purse:
 
     def left(self, worst: float) -> float:
         """What a bet may lose that loses so much at worst."""
-        return max(self.stake, SHARE * self.n) + self.net + min(self.missed, max(worst, LENT))
+        allowed = max(self.stake, SHARE * self.n)
+        return allowed + self.net + min(self.missed, max(worst, LENT))
 
     @property
     def guard(self) -> float:
@@ -54,9 +56,9 @@ class Bank:
     def __init__(self, saved: float = FIRST) -> None:
         self.saved = saved
 
-    def open(self) -> Purse:
-        """An answer begins."""
-        stake = min(STAKE, self.saved)
+    def open(self, n_tokens: int) -> Purse:
+        """An answer begins, of so many tokens at most."""
+        stake = min(STAKE, self.saved, EACH * n_tokens)
         self.saved -= stake
         return Purse(stake)
 
