@@ -1,10 +1,9 @@
-"""Views and rounds made by hand, for tests of the control package."""
+"""Drafts and rounds made by hand, for tests of the control package."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from parlay.control.controller import View
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.curve import Curve
 from parlay.control.prices.drafter_cost import DrafterCost
@@ -30,30 +29,6 @@ def table(
 
 def draft(proposer: str, *confidence: float) -> Draft:
     return Draft((7,) * len(confidence), proposer, confidence)
-
-
-def view(
-    offers: Mapping[str, Draft] | None = None,
-    proposers: tuple[str, ...] = ("ngram",),
-    seq_id: int = 0,
-    n_generated: int = 1,
-    max_window: int = 16,
-    window: int | None = None,
-    fallback: Fallback | None = None,
-    n_context: int = 50,
-) -> View:
-    return View(
-        seq_id=seq_id,
-        n_context=n_context,
-        n_prompt=50,
-        n_generated=n_generated,
-        max_window=max_window,
-        proposers=proposers,
-        offers=offers or {},
-        window=window,
-        fallback=fallback,
-        n_remaining=200,
-    )
 
 
 def finished(

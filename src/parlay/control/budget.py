@@ -17,187 +17,36 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, zip_longest
 from typing import Any, Literal
 
 from parlay.control.choice import Choice, Choices, Confidences, View, imposed, plain
+from parlay.control.coming import Bet, Pass, Text
 from parlay.control.prices.cost import CostTable
-from parlay.control.prices.curve import MAX_ROWS, Curve
+from parlay.control.prices.curve import MAX_ROWS
 from parlay.control.prices.cutting import APART, Cutting
 from parlay.control.prices.drafter_cost import DrafterCost
-from parlay.control.purse import Bank, Pool, Purse
-from parlay.control.rates import BLIND, Hardness, Rates, cells_of
-from parlay.decoding.draft import Draft
+from parlay.control.purse import Bank, Pool
+from parlay.control.rates import BLIND, Rates, cells_of
+from parlay.control.searching import Searching
+from parlay.decoding.draft import JOINED
 from parlay.decoding.round import Fallback, Round
 
 Promise = Literal["sum", "each"]
 
 MARGIN, UNSTABLE = 0.02, 0.10  # of a plain pass that a bet has to save; by prices of a busy machine
-CHANGE = 0.5  # part of a change of shape that one bet has to pay: the next one is often as wide
 READING, MANY = 8.0, 16.0  # tokens of a draft model's rounds, and rounds, that pay for its reading
 SAVES = 0.7  # passes that a token saves which a vetoed draft had right, on average
 EXCESS = 1.5  # times what it should: a pass that took longer was not made longer by its bet
 WIDEST, LONGEST = 64, 16  # tokens of a free draft, and of a model's
 DEPTHS = (1, 4, 16)  # of a model's drafts for several answers, that are weighed before it begins
-SPAN = 8  # rows that may make up for a step in the prices
-# Searching: passes that one in vain may take, of all time, at once, and where a bet may come of it.
-CHEAP, SEARCH, VAIN, HOPE = 0.01, 0.004, 0.2, 2.5
-REPEATS = 0.8  # the chance of each token in a text that is thought to repeat itself
-ROOM = 0.25  # of what a token saves, if its answer is ahead and others have long to go
-HOPEFUL = 0.7  # of late drafts were right: two in a row from nothing
+# Of what a token saves, if its answer is ahead and the others have long to go.
+ROOM = 0.25
+REPEATS = 0.8  # the chance of each token in a text that seems to repeat itself
+HOST = 0.1  # what one pass moves of what the host is believed to take
 SAMPLED = " sampled"  # the rates of a proposer where texts are drawn at random
-
-
-@dataclass(slots=True)
-class Text:
-    """One answer in a slot."""
-
-    answer: int
-    purse: Purse
-    hardness: dict[tuple[str, bool], Hardness] = field(default_factory=dict)
-    hope: float = 0.0  # how often of late free drafts were right, bet on or not
-    waits: int = 0  # passes since it was searched for
-    vetoed: tuple[str, float] | None = None  # whose draft, and the passes that it would lose
-
-    def hard(self, who: str, blind: bool = False) -> Hardness:
-        found = self.hardness.get((who, blind))
-        if found is None:
-            found = self.hardness[who, blind] = Hardness()
-        return found
-
-
-@dataclass(slots=True)
-class Bet:
-    """Drafts that could be made for a pass: whose, with which chances, in what time.
-
-    A unit is a token more for everybody where all have as many rows, else one of anybody's.
-    """
-
-    who: list[str]  # by answer; empty: nobody's
-    alive: list[list[float]]  # that all tokens up to each are right
-    gained: list[float]  # tokens expected to hold, by units
-    users: frozenset[int] = frozenset()  # answers that a draft model drafts for
-    cost: DrafterCost | None = None
-    depth: int = 0  # tokens that it is expected to draft for each of several
-    draft_s: Sequence[float] = ()  # before the pass, by units
-    undo_s: Sequence[float] = ()  # taking it back, on average
-    invested_s: float = 0.0  # reading the text, which pays for itself
-    rounds: float = 1.0  # in so many rounds
-    units: int = 0  # that are taken
-    widest: int = 0  # tokens that the model may draft
-    speed: float = 0.0  # tokens a second
-    worst: float = 0.0  # plain passes that it may lose
-    lost: float = 0.0  # that it would lose, if it is vetoed, by its own rows and drafting
-
-    def sizes(self, equal: bool, units: int | None = None) -> list[int]:
-        """Tokens of each answer."""
-        units = self.units if units is None else units
-        if equal or len(self.alive) == 1:
-            return [min(units, len(each)) for each in self.alive]
-        order = sorted([(-c, i) for i, each in enumerate(self.alive) for c in each])
-        sizes = [0] * len(self.alive)
-        for _, i in order[:units]:
-            sizes[i] += 1
-        return sizes
-
-
-@dataclass(slots=True)
-class Pass:
-    """The coming pass, or one that is not yet observed: its answers, its prices and its bet."""
-
-    ids: list[tuple[int, int]]  # slots and answers
-    n: int  # sequences, those in gaps of the ids included
-    equal: bool  # all have as many rows
-    floor: int  # rows of each at least
-    curve: Curve
-    last_rows: int  # of the pass before it; 0: it had another shape whatever this one has
-    settles: bool  # whether that one was the first of its shape
-    excused: float  # seconds of changes of shape that no bet made
-    odd: bool  # its price is not that of its shape: something else was computed before it
-    steady: Sequence[float] = ()  # seconds by rows,
-    full: Sequence[float] = ()  # with the change of shape and settling,
-    paid: Sequence[float] = ()  # and with the part of it that one bet has to pay
-    widths: Sequence[int] = ()  # rows that a lone answer's pass is padded to
-    saved: Sequence[float] = ()  # tokens that it is worth that so many answers are one ahead
-    most_units: int = 0
-    back_s: float = 0.0  # to change to a plain pass again
-    plain_s: float = 1.0
-    plain_speed: float = 1.0  # tokens a second
-    host_s: float = 0.0  # outside the pass and drafting
-    pending: float = 0.0  # passes that the one before it may have lost
-    offers: list[Mapping[str, Draft]] = field(default_factory=list)
-    who: list[str] = field(default_factory=list)
-    was_searched: list[bool] = field(default_factory=list)
-    bet: Bet | None = None
-    vetoed: Bet | None = None  # the fastest that could not be borne,
-    missed: float = 0.0  # and its speed
-    shaped: bool = False  # whether it is known which shape it had
-
-    def price(self, most: int, pads: bool, n_answers: int) -> None:
-        """Seconds by rows, as far as drafts of `most` tokens reach."""
-        each = self.n if self.equal else 1
-        widest = (1 + most) * (self.n if self.equal else n_answers)
-        top = max(self.n * self.floor, min(widest + self.n - n_answers, MAX_ROWS))
-        self.most_units = max(0, (top - self.n) // each)
-        curve, last = self.curve, self.last_rows
-        self.steady = self.full = self.paid = curve.steady
-        plain_rows = self.n * self.floor
-        if curve.prices_change:
-            steady = curve.steady[: top + 1]
-            self.full = [s + curve.settling_s for s in curve.changed[: top + 1]]
-            if last <= top:
-                self.full[last] = steady[last]
-            pairs = zip(steady, self.full, strict=True)
-            self.paid = [s + CHANGE * (f - s) for s, f in pairs]
-            self.back_s = curve.changed[plain_rows] - steady[plain_rows] + curve.settling_s
-        self.plain_s = curve.steady[plain_rows]
-        if pads:  # rows that nobody reads, where the pass is cheaper with them
-            self.widths = widths = list(range(top + 1))
-            for rows in range(top - 1, 1, -1):
-                if self.paid[widths[rows + 1]] < self.paid[rows]:
-                    widths[rows] = widths[rows + 1]
-        self.plain_speed = n_answers / (self.paid[plain_rows] + self.host_s)
-
-    def worth(self, tokens: float) -> float:
-        """What it is worth that so many of several answers are a token ahead."""
-        if not self.saved:
-            return tokens
-        low = min(int(tokens), len(self.saved) - 2)
-        return self.saved[low] + (tokens - low) * (self.saved[low + 1] - self.saved[low])
-
-    def rows(self, units: int) -> int:
-        """Of a pass with so many units drafted."""
-        if self.equal:
-            return self.n * max(self.floor, 1 + units)
-        rows = max(self.n * self.floor, self.n + units)
-        return self.widths[rows] if units and self.widths else rows
-
-    def width(self, rows: int) -> int:
-        """Rows that a lone answer's pass of so many is padded to."""
-        return self.widths[rows] if 1 < rows < len(self.widths) else rows
-
-    def rows_of(self, drafted: Sequence[int]) -> int:
-        """Of a pass with so many tokens drafted for each."""
-        return min(MAX_ROWS, self.rows(max(drafted) if self.equal else sum(drafted)))
-
-    def worst_s(self, units: int) -> float:
-        """Seconds that are lost if nothing drafted holds and the shape has to change back."""
-        rows = self.rows(units)
-        extra_s = self.full[rows] - min(self.excused, self.full[rows] - self.steady[rows])
-        return max(0.0, extra_s - self.plain_s) + self.back_s
-
-    def slope(self, units: int) -> float:
-        """Seconds of one more row, at best of the next few."""
-        t, r = self.paid, self.rows(units)
-        return max(
-            0.0,
-            min(
-                [(t[b] - t[r]) / (b - r) for b in range(r + 1, r + 1 + SPAN) if b < len(t)],
-                default=0.0,
-            ),
-        )
 
 
 class BudgetController:
@@ -221,8 +70,8 @@ class BudgetController:
         self.excused = 0.0
         self.passes: deque[Pass] = deque(maxlen=4)  # chosen for, not yet observed
         self.turn, self.depth = 0, DEPTHS[1]
-        self.search_s = self.vain_s = self.hoped_s = self.host_s = 0.0
-        self.needs = 0.0
+        self.host_s = 0.0  # outside of passes and drafting
+        self.searching = Searching()
 
     def kept(self) -> dict[str, Any]:
         """What is worth keeping between runs, per pair of models."""
@@ -252,7 +101,8 @@ class BudgetController:
                 if best.who[i] and (n := min(n, views[i].max_window)):
                     gain = best.speed * (now.plain_s + now.host_s) / len(views)
                     choices[i] = Choice(best.who[i], n, expected_gain=gain)
-        for i, search in enumerate(self._searches(views, texts, now)):
+        wakes = partial(self._wakes, now, texts)
+        for i, search in enumerate(self.searching.due(views, texts, now, wakes)):
             if not search and choices[i].search:
                 choices[i] = replace(choices[i], search=False)
         if best is None or not best.users:
@@ -288,7 +138,7 @@ class BudgetController:
         floor = max([view.floor for view in views])
         now = Pass(ids, n, equal, floor, curve, last, self.settles, self.excused, odd)
         now.offers = [view.offers for view in views]
-        now.who = [{True: "", False: SAMPLED}[view.greedy] for view in views]
+        now.kinds = ["" if view.greedy else SAMPLED for view in views]
         now.was_searched = [view.searched and bool(view.proposers) for view in views]
         now.pending, now.host_s = pending, self.host_s
         now.price(most, len(views) == 1 and views[0].pads, len(views))
@@ -347,8 +197,8 @@ class BudgetController:
         for i in free_to:
             for who, offer in views[i].offers.items():
                 sure = offer.confidence[: min(WIDEST, views[i].max_window)]
-                if sure and who in views[i].proposers:
-                    rates = self._rates(who + now.who[i])
+                if sure:
+                    rates = self._rates(who + now.kinds[i])
                     if alive := rates.chances(sure, texts[i].hard(who)):
                         found.setdefault(i, []).append((who, alive))
         if len(views) == 1:
@@ -407,7 +257,7 @@ class BudgetController:
             blind = {}
             for i in free_to:
                 if model in views[i].models:
-                    rates, hard = self._rates(model + now.who[i]), texts[i].hard(model, True)
+                    rates, hard = self._rates(model + now.kinds[i]), texts[i].hard(model, True)
                     blind[i] = rates.blind(min(longest, views[i].max_window), hard)
             if not alone:
                 blind = self._for_whom(blind, now, free, cost)
@@ -447,8 +297,8 @@ class BudgetController:
         left = [free.alive[i] if free else [] for i in range(n)]
         bet = self._bet(who, [blind[i][:depth] if i in blind else left[i] for i in range(n)], now)
         bet.users, bet.cost, bet.depth = frozenset(blind), cost, depth
-        ready = min([views[i].ready.get(model, 0) for i in blind])
-        unread = sum([views[i].unread.get(model, 1) for i in blind])
+        bet.ready = ready = min([views[i].ready.get(model, 0) for i in blind])
+        bet.unread = unread = sum([views[i].unread.get(model, 1) for i in blind])
         first_s = 0.0 if ready else cost.catch_up_s(m, m)
         step_s, n_units = cost.step_s(m), len(bet.gained)
         steps = [max(0, (k if n == 1 else depth) - max(1, ready)) for k in range(1, n_units)]
@@ -518,7 +368,7 @@ class BudgetController:
         for i, (slot, _) in enumerate(now.ids):
             if i in bet.users and slot in drafted:
                 sure, hard = drafted[slot][: bet.widest], texts[i].hard(bet.who[i])
-                alive = self._rates(bet.who[i] + now.who[i]).chances(sure, hard)
+                alive = self._rates(bet.who[i] + now.kinds[i]).chances(sure, hard)
                 bet.alive[i] = alive + [0.0] * (len(sure) - len(alive))
 
     def _going(
@@ -535,7 +385,7 @@ class BudgetController:
         row, speed = bet.speed * now.slope(bet.units), bet.speed
         hope = []
         for i in asked:
-            alive, rates = bet.alive[i], self._rates(bet.who[i] + now.who[i])
+            alive, rates = bet.alive[i], self._rates(bet.who[i] + now.kinds[i])
             if len(alive) < bet.widest:
                 blind = texts[i].hard(bet.who[i], True).of(rates.right[BLIND])
                 hope.append(((alive[-1] if alive else 1.0) * blind - row, i))
@@ -555,7 +405,7 @@ class BudgetController:
         """Whether any longer draft is expected to be worth more than what there is."""
         assert bet.cost is not None
         alive, step_s = bet.alive[0], bet.cost.step_s()
-        blind = text.hard(bet.who[0], True).of(self._rates(bet.who[0] + now.who[0]).right[BLIND])
+        blind = text.hard(bet.who[0], True).of(self._rates(bet.who[0] + now.kinds[0]).right[BLIND])
         chances, n = list(alive), len(alive)
         while len(chances) < bet.widest:
             chances.append(chances[-1] * blind)
@@ -593,149 +443,145 @@ class BudgetController:
             **{s: sizes[i] for i, (s, _) in enumerate(now.ids) if i in bet.users and s in whole},
         }
 
-    # -- searching --------------------------------------------------------------------------------
-
-    def _searches(self, views: Sequence[View], texts: Sequence[Text], now: Pass) -> Sequence[bool]:
-        """For whom free proposers are asked before the next pass. A search is a small bet: it is
-        made while those in vain have taken little of late; of texts that seem to repeat themselves
-        more, if drafts of all of them would make up for it."""
-        n, each_s = len(texts), self.search_s
-        if n * each_s <= CHEAP * now.plain_s:
-            return [True] * n
-        for text, view in zip(texts, views, strict=True):
-            text.waits = 0 if view.searched else text.waits + 1
-        hopeful = [i for i, text in enumerate(texts) if text.hope >= HOPEFUL]
-        found = [False] * n
-        search_s = len(hopeful) * each_s
-        affords = self.hoped_s + search_s <= HOPE * VAIN * now.plain_s
-        if hopeful and affords and self._bears(self.needs, now, texts):
-            likely = [REPEATS**k for k in range(1, 1 + now.most_units)]
-            bet = self._bet([""] * n, [likely if i in hopeful else [] for i in range(n)], now)
-            best = max(
-                (n + gained) / (now.paid[now.rows(k)] + search_s + now.host_s)
-                for k, gained in enumerate(bet.gained)
-            )
-            if best > now.plain_speed * (1.0 + MARGIN):
-                for i in hopeful:
-                    found[i] = True
-        left_s = VAIN * now.plain_s - self.vain_s
-        for i in sorted(range(n), key=lambda i: -texts[i].waits):
-            if not found[i] and left_s >= each_s:
-                found[i], left_s = True, left_s - each_s
-        return found
-
-    def _observe_search(self, made: Pass, rounds: Sequence[Round]) -> None:
-        timing, bet = rounds[0].timing, any(r.n_drafted + r.n_dropped for r in rounds)
-        back_s, n = SEARCH * timing.total_s, sum(made.was_searched)
-        if bet:  # what a bet won is worth as much searching
-            n_ahead = sum([r.n_generated - 1 for r in rounds])
-            back_s += max(0.0, made.plain_s * (1 + n_ahead / len(rounds)) - timing.total_s)
-            self.needs = 0.0
-        self.vain_s = max(0.0, self.vain_s - back_s)
-        self.hoped_s = max(0.0, self.hoped_s - back_s)
-        if n and not bet:
-            each_s = timing.draft_s / n
-            self.search_s += (each_s - self.search_s) * (0.25 if self.search_s else 1.0)
-            texts = [self.texts[r.seq_id] for r in rounds]
-            n_hopeful = sum(
-                w and t.hope >= HOPEFUL for w, t in zip(made.was_searched, texts, strict=True)
-            )
-            self.hoped_s += n_hopeful * each_s
-            self.vain_s += (n - n_hopeful) * each_s
-            self.needs = 0.0 if made.vetoed is None else made.vetoed.worst
-        for r in rounds:
-            if (text := self.texts.get(r.seq_id)) is not None and r.agreed:
-                text.hope += 0.5 * (any(r.agreed.values()) - text.hope)
+    def _wakes(
+        self, now: Pass, texts: Sequence[Text], hopeful: Sequence[int], search_s: float
+    ) -> bool:
+        """Whether texts that seem to repeat themselves are worth so long a search: their drafts
+        would make up for it, and could be borne."""
+        if not self._bears(self.searching.needs, now, texts):
+            return False
+        n, likely = len(texts), [REPEATS**k for k in range(1, 1 + now.most_units)]
+        bet = self._bet([""] * n, [likely if i in hopeful else [] for i in range(n)], now)
+        paid = [now.paid[now.rows(k)] + search_s + now.host_s for k in range(len(bet.gained))]
+        speeds = [(n + tokens) / s for tokens, s in zip(bet.gained, paid, strict=True)]
+        return max(speeds) > now.plain_speed * (1.0 + MARGIN)
 
     # -- learning ---------------------------------------------------------------------------------
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """Book what the pass won or lost, and learn its price and what came of drafts."""
-        ids = [(r.seq_id, r.answer) for r in rounds]
-        while self.passes and self.passes[0].ids != ids:
+        told, n = {(r.seq_id, r.answer): r for r in rounds}, rounds[0].n_sequences
+        while self.passes and not (
+            told.keys() <= {*self.passes[0].ids} and n >= self.passes[0].size
+        ):
             self.passes.popleft()  # it failed, and was made again in another way
-        if not self.passes:
+        if not self.passes:  # nobody chose here for this one
+            self.shape, self.settles = (0, 0), False
             return
         made = self.passes.popleft()
-        drafted, accepted = [r.n_drafted for r in rounds], [r.n_accepted for r in rounds]
-        undone = sum(map(self._is_paid, drafted, accepted))
+        places = [i for i, key in enumerate(made.ids) if key in told]
+        rounds = [told[made.ids[i]] for i in places]
+        undone = sum([self._is_paid(r.n_drafted, r.n_accepted) for r in rounds])
         self._shaped(made, min(rounds[0].n_pass_rows, MAX_ROWS), undone > 0)
-        self._observe_time(made, rounds, undone)
-        self._observe_search(made, rounds)
-        for i, r in enumerate(rounds):
+        self._book(made, places, rounds, undone)
+        self._learn_prices(made, places, rounds, undone)
+        self.searching.observe(made, places, rounds, self.texts)
+        for i, r in zip(places, rounds, strict=True):
             text = self.texts.get(r.seq_id)
             if text is not None and text.answer == r.answer:
                 self._learn(made, i, r, text)
 
-    def _observe_time(self, made: Pass, rounds: Sequence[Round], undone: int) -> None:
-        first, curve, pace = rounds[0], made.curve, self.costs.pace
-        timing, rows = first.timing, first.n_pass_rows
+    def _book(
+        self, made: Pass, places: Sequence[int], rounds: Sequence[Round], undone: int
+    ) -> None:
+        """What the pass took beyond a plain one is its bet's, and of the plain passes after it as
+        far as the shape has to change back; noise and others' work are nobody's loss."""
+        first, pace, timing = rounds[0], self.costs.pace, rounds[0].timing
         betting = any(r.n_drafted + r.n_dropped for r in rounds)
-        whole = rows <= MAX_ROWS and (not made.equal or rows % made.n == 0)
-        changed = rows != made.last_rows
+        if made.bet is None and betting:  # a request asked for that window
+            return
+        plain_s, rows = made.plain_s + made.host_s, min(first.n_pass_rows, MAX_ROWS)
+        changed, seconds = rows != made.last_rows, made.plain_s + made.host_s
         settling = made.settles and not changed
-        expected = timing.verify_s / pace
-        if whole:
-            expected = curve.of(rows, changed) + settling * curve.settling_s
-        n_context = max([r.n_context for r in rounds])
-        undo_s, steady = undone * self.costs.undoing.seconds, not changed and not settling
-        seconds = made.plain_s + made.host_s
-        if betting or not steady:
-            # Noise and others' work are no bet's loss; what drafting took is.
-            seconds = min(
-                (timing.verify_s + timing.overhead_s) / pace,
-                EXCESS * (expected + undo_s + made.host_s),
-            )
+        if betting or changed or settling:
+            expected_s = self._expected_s(made, first) + made.host_s
+            expected_s += undone * self.costs.undoing.seconds
+            seconds = min((timing.verify_s + timing.overhead_s) / pace, EXCESS * expected_s)
             if first.reads_prompt:
-                seconds = expected + undo_s + made.host_s
+                seconds = expected_s
             if betting:
                 seconds += timing.draft_s / pace
-            if whole:
-                seconds -= min(
-                    made.excused,
-                    max(0.0, seconds - curve.steady[rows]),
-                    curve.changed[rows] - curve.steady[rows] if changed else curve.settling_s,
-                )
-        self._book(made, rounds, seconds / (made.plain_s + made.host_s))
-        if first.reads_prompt or not whole:
-            return
-        host_s = max(0.0, timing.overhead_s / pace - undo_s)
-        if undone:
-            self.costs.undoing = self.costs.undoing.after(
-                (timing.overhead_s / pace - made.host_s) / undone
-            )
-        else:
-            self.host_s += 0.1 * (host_s - self.host_s)
-        if made.odd:
-            return
-        if settling:
-            self.costs.observe_settling(rows, n_context, made.n, timing.verify_s)
-        else:
-            self.costs.observe(rows, n_context, made.n, changed, timing.verify_s)
-
-    def _book(self, made: Pass, rounds: Sequence[Round], passes: float) -> None:
-        """It took so many plain passes."""
+            if changed or settling:  # as far as plain decoding would have paid it, too
+                curve = made.curve
+                more_s = curve.changed[rows] - curve.steady[rows] if changed else curve.settling_s
+                seconds -= min(made.excused, more_s, max(0.0, seconds - curve.steady[rows]))
+        passes = seconds / plain_s
         alone = len(rounds) == 1 or self.promise == "each"
         for r in rounds:
             text = self.texts.get(r.seq_id)
             if text is not None and text.answer == r.answer:
+                won = r.n_generated - passes - r.outside_s / pace / plain_s
                 text.purse.n += r.n_generated
-                text.purse.waited += r.n_generated - passes
-                if alone:
-                    text.purse.net += r.n_generated - passes
+                text.purse.waited += won
+                text.purse.net += won if alone else 0.0
         if not alone:
             ahead = [sum([r.n_generated > k for r in rounds]) for k in range(1, WIDEST)]
             self.pool.book(1.0 + sum([made.worth(m) for m in ahead if m]) / len(rounds) - passes)
 
+    def _is_whole(self, made: Pass, first: Round) -> bool:
+        """Whether a pass has a price of its own: it was not cut in parts, nor read a prompt."""
+        rows = first.n_pass_rows
+        fits = rows <= MAX_ROWS and not (made.equal and rows % made.n)
+        return fits and not first.reads_prompt
+
+    def _expected_s(self, made: Pass, first: Round) -> float:
+        """By the prices, or as long as it took where it has none."""
+        rows = min(first.n_pass_rows, MAX_ROWS)
+        if not self._is_whole(made, first) and not first.reads_prompt:
+            return first.timing.verify_s / self.costs.pace
+        changed = rows != made.last_rows
+        settling_s = made.curve.settling_s if made.settles and not changed else 0.0
+        return made.curve.of(rows, changed) + settling_s
+
+    def _learn_prices(
+        self, made: Pass, places: Sequence[int], rounds: Sequence[Round], undone: int
+    ) -> None:
+        """None of a pass that something else was in or before: it has another price."""
+        first, costs, timing = rounds[0], self.costs, rounds[0].timing
+        if not self._is_whole(made, first):
+            return
+        if undone and timing.overhead_s:
+            taken_s = timing.overhead_s / costs.pace - made.host_s
+            costs.undoing = costs.undoing.after(taken_s / undone)
+        elif not undone:
+            self.host_s += HOST * (timing.overhead_s / costs.pace - self.host_s)
+        self._learn_drafting(made, places, rounds)
+        if made.odd:
+            return
+        rows, n_context = first.n_pass_rows, max([r.n_context for r in rounds])
+        changed = rows != made.last_rows
+        if made.settles and not changed:
+            costs.observe_settling(rows, n_context, made.n, timing.verify_s)
+        else:
+            costs.observe(
+                rows, n_context, made.n, changed, timing.verify_s, n_plain=made.n * made.floor
+            )
+
+    def _learn_drafting(self, made: Pass, places: Sequence[int], rounds: Sequence[Round]) -> None:
+        """What the draft model took: of one that drafted all of its tokens itself."""
+        bet = made.bet
+        if bet is None or bet.cost is None or bet.ready:
+            return
+        pairs = [(i, r) for i, r in zip(places, rounds, strict=True) if i in bet.users]
+        made_by = [r.n_drafted + r.n_dropped for _, r in pairs]
+        if not made_by or 0 in made_by or any(JOINED in r.proposer for r in rounds):
+            return
+        n_steps = [sum([n > k for n in made_by]) for k in range(1, max(made_by))]
+        expected_s = bet.cost.catch_up_s(bet.unread, len(made_by))
+        expected_s += sum([bet.cost.step_s(n) for n in n_steps])
+        search_s = self.searching.each_s * sum(made.was_searched)
+        bet.cost.observe(
+            expected_s, max(0.0, rounds[0].timing.draft_s / self.costs.pace - search_s)
+        )
+
     def _learn(self, made: Pass, i: int, r: Round, text: Text) -> None:
         """What came of offers, taken or not, tells how hard a text is; rates are those of bets."""
-        kind = made.who[i]
+        kind = made.kinds[i]
         if made.was_searched[i]:  # what was vetoed then is followed until the next search
             vetoed = made.vetoed
             text.vetoed = (vetoed.who[i], vetoed.lost) if vetoed is not None else None
         if text.vetoed is not None and text.vetoed[0] in r.agreed:
-            passes = SAVES if r.agreed[text.vetoed[0]] else -text.vetoed[1]
-            text.purse.miss(passes)
+            text.purse.miss(SAVES if r.agreed[text.vetoed[0]] else -text.vetoed[1])
         for who, n_right in r.agreed.items():
             offer = made.offers[i].get(who)
             if offer is not None:
@@ -746,6 +592,8 @@ class BudgetController:
         rates, tried = self._rates(r.proposer + kind), cells_of(r.confidence)
         hard = text.hard(r.proposer)
         if r.proposer not in r.agreed:
+            if JOINED in r.proposer:  # what of it is the model's is not told
+                return
             hard.see(rates, tried, r.n_accepted)
             blind, unsure = [BLIND] * r.n_drafted, text.hard(r.proposer, True)
             unsure.see(rates, blind, r.n_accepted)

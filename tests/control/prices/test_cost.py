@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from parlay.control.prices.both import Both
 from parlay.control.prices.cost import CostTable, load_costs, shipped_tables
 from parlay.control.prices.curve import Curve
 from parlay.control.prices.drafter_cost import DrafterCost
@@ -201,13 +200,10 @@ def test_made_up_prices_are_not_written_down() -> None:
 def test_what_a_drafter_costs_follows_the_machine_into_the_json_form() -> None:
     costs = table()
     assert costs.drafter is not None
-    costs.drafter.both = Both({1: 1.1}, {1: 0.2})
     costs.pace = 2.0
     again = costs.copy()
-    assert again.pace == 1.0 and again.drafter is not None and again.drafter.both is not None
+    assert again.pace == 1.0 and again.drafter is not None
     assert again.drafter.step_s() == pytest.approx(2 * costs.drafter.step_s())
-    assert again.drafter.both.token_s[1] == pytest.approx(0.4)
-    assert again.drafter.both.slowdown[1] == 1.1
 
 
 def test_no_pass_is_believed_to_take_no_time() -> None:

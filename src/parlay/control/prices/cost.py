@@ -13,7 +13,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from parlay.control.prices.both import Both
 from parlay.control.prices.curve import Curve, between, dear, surprise
 from parlay.control.prices.drafter_cost import DrafterCost
 from parlay.control.prices.undoing import Undoing
@@ -77,26 +76,22 @@ class CostTable:
         n_sequences: int,
         changed: bool,
         seconds: float,
-        both: Both | None = None,
+        n_plain: int | None = None,
     ) -> None:
-        """A pass without prompt rows took `seconds`, all but drafting included; `both`: prices of
-        the drafter that was at work meanwhile."""
+        """A pass that read no prompt took `seconds`; `n_plain`: rows of a plain one, if it is
+        padded to more than one for each sequence."""
         curve = self.curve(n_context, n_sequences)
-        slowdown = 1.0 if both is None else both.slowdown[rows]
         if rows in curve.young or rows > curve.last_known:
-            curve.learn(rows, changed, seconds / self.pace / slowdown)
+            curve.learn(rows, changed, seconds / self.pace)
             return
-        if changed and both is None and n_sequences == 1:
+        if changed and n_sequences == 1:
             curve.learn_change(rows, seconds / self.pace)
         cells = curve.changed if changed else curve.steady
-        beyond = surprise(seconds, cells[rows] * self.pace * slowdown) - 1.0
-        if both is None:
-            cells[rows] *= 1.0 + _CELL_RATE * beyond
-        else:
-            both.observe_pass(rows, beyond)
+        beyond = surprise(seconds, cells[rows] * self.pace) - 1.0
+        cells[rows] *= 1.0 + _CELL_RATE * beyond
         self.pace *= 1.0 + _PACE_RATE * beyond
         curve.known.add(rows)
-        if rows == n_sequences:
+        if rows == (n_plain or n_sequences):
             curve.calm_down(rows)
 
     def observe_settling(self, rows: int, n_context: int, n_sequences: int, seconds: float) -> None:
@@ -215,9 +210,8 @@ def _bucket(n_context: int) -> int:
 
 
 def _read_drafter(record: Mapping[str, Any]) -> DrafterCost:
-    block, both = record.get("block"), record.get("both")
+    block = record.get("block")
     made = DrafterCost(_read_curve(record), record["single_steps"])
-    made.both = Both.from_dict(both) if both else None
     made.block = _read_curve(block) if block else None
     made.longest = int(record["longest"]) if "longest" in record else None
     return made
@@ -227,10 +221,9 @@ def _write_drafter(drafter: DrafterCost, machine: float) -> dict[str, Any]:
     """`machine`: the pace of the whole table, of which the drafter's is a part."""
     pace = machine * drafter.pace
     block = {"block": _write_curve(drafter.block, pace)} if drafter.block else {}
-    both = {"both": drafter.both.to_dict(machine)} if drafter.both else {}
     longest = {} if drafter.longest is None else {"longest": drafter.longest}
     steps = {"single_steps": drafter.single_steps, **longest}
-    return {**_write_curve(drafter.curve, pace), **steps, **block, **both}
+    return {**_write_curve(drafter.curve, pace), **steps, **block}
 
 
 def _read_undoing(record: Mapping[str, Any]) -> Undoing:

@@ -1,4 +1,4 @@
-"""What a draft model costs: a token, catching up, a whole block, and beside the target's passes.
+"""What a draft model costs: a token, catching up, a whole block.
 
 Knows prices only.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parlay.control.prices.both import Both
 from parlay.control.prices.curve import MAX_ROWS, Curve, surprise
 
 # One observation moves its pace by so much.
@@ -16,8 +15,6 @@ _PACE_RATE = 0.10
 _SINGLE_STEPS = 4
 # A block drafter lets at most so many tokens of a sequence wait.
 _WAITING = 64
-# Of a token that is being drafted ahead when the target's pass ends, so much is left.
-_UNDER_WAY = 0.5
 
 
 @dataclass(slots=True)
@@ -29,7 +26,6 @@ class DrafterCost:
     pace: float = 1.0
     # Of a drafter that drafts whole blocks: a block by its rows. The curve is of catching up then.
     block: Curve | None = None
-    both: Both | None = None  # at work while the target is; None: nobody measured that
     longest: int | None = None  # tokens of its longest draft; None: as many as wanted
 
     def step_s(self, n_sequences: int = 1) -> float:
@@ -55,10 +51,6 @@ class DrafterCost:
             return self.pace * n_steps * curve.steady[n_sequences]
         there, back = curve.changed[n - n_sequences], curve.changed[n_sequences]
         return self.pace * (there + back + curve.settling_s)
-
-    def under_way_s(self, n_sequences: int = 1) -> float:
-        """Until a token drafted ahead for nothing is done: it is waited for."""
-        return _UNDER_WAY * self.step_s(n_sequences)
 
     def draft_s(self, n_drafted: int, n_missing: int = 1, n_sequences: int = 1) -> float:
         """A whole draft."""
