@@ -16,9 +16,9 @@ from typing import Any
 
 from parlay.ask import Accepted, Ask, Form, Pieces, Samplers, Speculation, ToolFunction
 from parlay.chat.deltas import Delta, Said
-from parlay.chat.model_text import Template
 from parlay.chat.parser import AnswerParser, RawText
 from parlay.chat.prompter import Prompter
+from parlay.chat.style import Template
 from parlay.engine.answer import Answer
 from parlay.engine.engine import Engine
 from parlay.engine.sequence import Piece, Sequence

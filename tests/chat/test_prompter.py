@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from parlay import Parlay
 from parlay.ask import Ask, Samplers, ToolFunction
-from parlay.chat.model_text import Template
 from parlay.chat.prompter import DEFAULT_TEMPERATURE, Prompter, PromptSettings
+from parlay.chat.style import Template
 from parlay.front.schema import ChatRequest
 from parlay.llama.model import Model
 from parlay.llama.settings import ModelSettings

@@ -13,9 +13,9 @@ from typing import Any
 
 from parlay.ask import Ask, Gap, Remark, ToolFunction
 from parlay.chat.control_words import NO_WORDS, ControlWords, Part
-from parlay.chat.model_text import Template, Vocabulary
-from parlay.chat.style import style_of
+from parlay.chat.style import Template, style_of
 from parlay.errors import BadRequest
+from parlay.llama.vocabulary import Vocabulary
 
 # For templates that know no tools: the Hermes instruction in our own words.
 _INSTRUCTION = (

@@ -15,7 +15,7 @@ from msgspec import structs
 from parlay.ask import Accepted, Ask, Facts, Form, Marks, Speculation
 from parlay.chat.conversation import Conversation, Prompt, offered
 from parlay.chat.guiding import Guiding, Wish
-from parlay.chat.model_text import Template
+from parlay.chat.style import Template
 from parlay.decoding.round import Fallback
 from parlay.decoding.sampling import Sampling
 from parlay.engine.request import ContextFull, Mode, Request

@@ -6,21 +6,38 @@ Read off the template by rendering it, once, when the model is loaded. Knows no 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from parlay.ask import CallForm
 from parlay.chat.forms import FALLBACK, FORMATS, LLAMA, marks_of
-from parlay.chat.model_text import Template, Vocabulary
 from parlay.decoding.reasoning import FORMS, THINK, Marks
 from parlay.errors import BadRequest
+from parlay.llama.vocabulary import Vocabulary
 
 _ASK = {"role": "user", "content": "?"}
 _REPLY = {"role": "assistant", "content": "!"}
 # Variables with which templates switch thinking off.
 SWITCHES = ("enable_thinking", "thinking")
 EFFORTS = ("reasoning_effort", "thinking_effort")
+
+
+class Template(Protocol):
+    """A conversation as its model was trained to read it."""
+
+    def mentions(self, text: str) -> bool:
+        """Whether a text stands in the template itself."""
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> str:
+        """The prompt for a conversation. Further keywords reach the template as they are."""
 
 
 @dataclass(frozen=True, slots=True)

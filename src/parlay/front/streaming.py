@@ -6,15 +6,16 @@ Knows ASGI; what the chunks say is not its business.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
+from msgspec.json import Encoder
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 DONE = "data: [DONE]\n\n"
 WAITING = ": the prompt is being read\n\n"  # a comment: no event
+_ENCODER = Encoder()
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -33,7 +34,9 @@ def event(kind: str, content: dict[str, Any]) -> bytes:
     return b"event: " + kind.encode() + b"\n" + frame(content)
 
 
-dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+def dumps(value: Any) -> str:
+    """JSON, as short as it may be."""
+    return _ENCODER.encode(value).decode()
 
 
 def named(kind: str, content: dict[str, Any]) -> str:

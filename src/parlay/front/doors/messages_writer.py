@@ -6,13 +6,14 @@ Knows both formats; where the deltas come from is not its business.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from parlay.ask import Figures
 from parlay.chat.deltas import CallArguments, CallBegin, Delta, Text, Thought
 from parlay.front.doors.door import Finished
 from parlay.front.errors import Failure
-from parlay.front.streaming import dumps, named
+from parlay.front.streaming import named
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -28,7 +29,6 @@ class MessageWriter:
         self._blocks: list[dict[str, Any]] = []
         self._texts: list[str] = []  # of the open block
         self._open: str | None = None  # its type
-        self._head = ""  # of its deltas: the same for each, written once
 
     def begin(self, n_cached: int) -> str:
         usage = {**_input(self._n_prompt, n_cached), "output_tokens": 0}
@@ -46,8 +46,7 @@ class MessageWriter:
                 block = {"id": delta.id, "name": delta.name, "input": {}}
                 found += self._close() + self._start("tool_use", block)
             elif isinstance(delta, CallArguments):
-                self._texts.append(delta.text)
-                found += f"{self._head}{dumps(delta.text)}}}}}\n\n"
+                found += self._add(delta.text)
         return found
 
     def idle(self) -> str:
@@ -60,11 +59,11 @@ class MessageWriter:
         return self._close()
 
     def close(self, how: Finished) -> str:
-        told = {"delta": self._stop, "usage": _usage(how.usage), **how.numbers}
+        told = {"delta": self._stop, "usage": _usage(how.figures), **how.numbers}
         return named("message_delta", told) + named("message_stop", {})
 
     def whole(self, how: Finished) -> dict[str, Any]:
-        told = {"usage": _usage(how.usage), **how.numbers}
+        told = {"usage": _usage(how.figures), **how.numbers}
         return {**self._message, "content": self._blocks, **self._stop, **told}
 
     def error(self, failure: Failure) -> str:
@@ -76,18 +75,18 @@ class MessageWriter:
         found = ""
         if self._open != kind:
             found = self._close() + self._start(kind, empty)
+        return found + self._add(text)
+
+    def _add(self, text: str) -> str:
         self._texts.append(text)
-        return f"{found}{self._head}{dumps(text)}}}}}\n\n"
+        kind, name = _DELTAS[self._open or "text"]
+        told = {"index": len(self._blocks) - 1, "delta": {"type": kind, name: text}}
+        return named("content_block_delta", told)
 
     def _start(self, kind: str, block: dict[str, Any]) -> str:
-        index, delta = len(self._blocks), _DELTAS[kind]
+        index = len(self._blocks)
         self._open, self._texts = kind, []
         self._blocks.append({"type": kind, **block})
-        self._head = (
-            "event: content_block_delta\ndata: "
-            f'{{"type":"content_block_delta","index":{index},'
-            f'"delta":{{"type":"{delta[0]}","{delta[1]}":'
-        )
         return named("content_block_start", {"index": index, "content_block": self._blocks[-1]})
 
     def _close(self) -> str:
@@ -118,10 +117,8 @@ def _object(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    n_prompt = usage.get("prompt_tokens") or 0
-    return {**_input(n_prompt, cached), "output_tokens": usage.get("completion_tokens") or 0}
+def _usage(told: Figures) -> dict[str, Any]:
+    return {**_input(told.n_prompt, told.n_cached), "output_tokens": told.n_generated}
 
 
 def _input(n_prompt: int, n_cached: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from parlay.chat.deltas import CallArguments, CallBegin, Delta, Scores, Text, Th
 from parlay.front.doors.chunks import scored
 from parlay.front.doors.door import Finished
 from parlay.front.errors import Failure
-from parlay.front.streaming import WAITING, dumps, named
+from parlay.front.streaming import WAITING, named
 
 
 class ResponseWriter:
@@ -46,7 +46,6 @@ class ResponseWriter:
         self._open: str | None = None  # the open item's type
         self._texts: list[str] = []
         self._figures: list[dict[str, Any]] = []
-        self._delta = ("", "")  # an event's text before its number, and from there to its delta
 
     def begin(self, n_cached: int) -> str:
         response = {**self._base, "status": "in_progress", "output": [], "usage": None}
@@ -85,7 +84,7 @@ class ResponseWriter:
             **self._base,
             "status": "incomplete" if cut else "completed",
             "output": self.output,
-            "usage": _usage(how.usage),
+            "usage": _usage(how),
             **how.numbers,
         }
         if cut:
@@ -117,15 +116,11 @@ class ResponseWriter:
         found = "" if self._open == kind else self._close() + self._start_text(kind)
         self._texts.append(text)
         self._figures += figures
-        end = ""
-        if kind == "message":
-            end = f',"logprobs":{dumps(figures)}' if figures else _NO_FIGURES
-        return f"{found}{self._numbered()}{dumps(text)}{end}}}\n\n"
-
-    def _numbered(self) -> str:
-        before, after = self._delta
-        self._n_events += 1
-        return f"{before}{self._n_events - 1}{after}"
+        delta: dict[str, Any] = {"content_index": 0, "delta": text}
+        if kind == "reasoning":
+            return found + self._event(f"{_THOUGHT}.delta", self._placed(delta))
+        told = self._placed({**delta, "logprobs": figures})
+        return found + self._event("response.output_text.delta", told)
 
     def _start_text(self, kind: str) -> str:
         prefix = "msg" if kind == "message" else "rs"
@@ -133,8 +128,6 @@ class ResponseWriter:
         own: dict[str, Any] = {"role": "assistant"} if kind == "message" else {"summary": []}
         item |= {**own, "status": "in_progress", "content": []}
         found = self._add(kind, item)
-        event = "response.output_text.delta" if kind == "message" else _THOUGHT + ".delta"
-        self._set_delta(event, item["id"], '"content_index":0,')
         part = {"content_index": 0, "part": _part(kind, "", [])}
         return found + self._event("response.content_part.added", self._placed(part))
 
@@ -149,16 +142,15 @@ class ResponseWriter:
             "name": call.name,
             "input" if free else "arguments": "",
         }
-        found = self._add(kind, item)
-        self._set_delta("response.function_call_arguments.delta", str(item["id"]), "")
-        return found
+        return self._add(kind, item)
 
     def _arguments(self, text: str) -> str:
         """A tool that takes free text is told at its end: what comes here is JSON around it."""
         self._texts.append(text)
-        if not text or self._open == "custom_tool_call":
+        if self._open == "custom_tool_call":
             return ""
-        return f"{self._numbered()}{dumps(text)}}}\n\n"
+        kind = "response.function_call_arguments.delta"
+        return self._event(kind, self._placed({"delta": text}))
 
     def _add(self, kind: str, item: dict[str, Any]) -> str:
         self._open, self._texts, self._figures = kind, [], []
@@ -202,14 +194,6 @@ class ResponseWriter:
         self._n_events += 1
         return named(kind, {"sequence_number": self._n_events - 1, **data})
 
-    def _set_delta(self, kind: str, item_id: str, more: str) -> None:
-        """An item's deltas differ in their number and text only: the rest is written once."""
-        index = len(self.output) - 1
-        self._delta = (
-            f'event: {kind}\ndata: {{"type":"{kind}","sequence_number":',
-            f',"item_id":"{item_id}","output_index":{index},{more}"delta":',
-        )
-
     def _at(self) -> dict[str, Any]:
         return {"output_index": len(self.output) - 1}
 
@@ -218,7 +202,6 @@ class ResponseWriter:
 
 
 _THOUGHT = "response.reasoning_text"
-_NO_FIGURES = ',"logprobs":[]'
 
 
 def _part(kind: str, text: str, figures: list[dict[str, Any]]) -> dict[str, Any]:
@@ -235,14 +218,12 @@ def _input(text: str) -> str:
         return text
 
 
-def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    n_prompt, n_answer = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-    details = usage.get("prompt_tokens_details") or {}
-    made = usage.get("completion_tokens_details") or {}
+def _usage(how: Finished) -> dict[str, Any]:
+    told = how.figures
     return {
-        "input_tokens": n_prompt,
-        "input_tokens_details": {"cached_tokens": details.get("cached_tokens") or 0},
-        "output_tokens": n_answer,
-        "output_tokens_details": {"reasoning_tokens": made.get("reasoning_tokens") or 0},
-        "total_tokens": n_prompt + n_answer,
+        "input_tokens": told.n_prompt,
+        "input_tokens_details": {"cached_tokens": told.n_cached},
+        "output_tokens": told.n_generated,
+        "output_tokens_details": {"reasoning_tokens": how.n_thought},
+        "total_tokens": told.n_prompt + told.n_generated,
     }
