@@ -201,6 +201,24 @@ def test_several_sequences_draft_in_one_pass_per_token() -> None:
     assert [d.tokens for d in drafts] == [greedy(LOGITS, texts[i], 2 + i) for i in texts]
 
 
+@pytest.mark.parametrize(("lacking", "width"), [((1, 1, 1), 1), ((1, 2, 1), 2), ((4, 1, 3), 4)])
+def test_several_that_lack_little_on_a_device_are_read_in_one_pass_of_equal_rows(
+    lacking: tuple[int, ...], width: int
+) -> None:
+    model = Steady(LOGITS, N_VOCAB)
+    proposer = drafter(model)
+    texts = {i: [i, 1, 2] for i in range(3)}
+    proposer.draft([Ask(i, text, 1) for i, text in texts.items()])
+    model.shapes.clear()
+    for i, n in enumerate(lacking):
+        texts[i] += [(greedy(LOGITS, texts[i], 1)[0] + 1) % N_VOCAB] * n
+    drafts = proposer.draft([Ask(i, text, 3) for i, text in texts.items()])
+    assert model.shapes == [(width,) * 3, (1,) * 3, (1,) * 3]
+    assert [d.tokens for d in drafts] == [greedy(LOGITS, text, 3) for text in texts.values()]
+    for i, text in texts.items():
+        assert model.cache[i] == [*text, *drafts[i].tokens[:-1]]
+
+
 def test_sequences_go_into_a_pass_in_the_order_of_their_ids_and_drafts_come_as_asked() -> None:
     class Ordered(ScriptedModel):
         def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:

@@ -5,14 +5,14 @@ Knows nothing of the target. Nothing has to tell it what was accepted: it compar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parlay.decoding.draft import Draft
-from parlay.decoding.span import LoadedPasses, Span, common_prefix
+from parlay.decoding.span import LoadedPasses, Span, common_prefix, pad
 from parlay.proposers.drafting import Drafting, DraftLimits, extended
 from parlay.proposers.proposer import Ask, Proposer, Worth
 
@@ -116,6 +116,9 @@ class DraftModel(Proposer):
     def _catch_up(self, going: Sequence[Drafting]) -> list[Rows]:
         """Feed every sequence's missing tokens; return the rows of their last ones."""
         missing = {d.ask.seq_id: self._missing(d.ask) for d in going}
+        width = self._common_width(missing)
+        if width:
+            return self._read_equally(missing, width)
         share = self._limits.n_batch // max(1, len(missing))
         largest = 1 if self._model.steady else share  # the longest span that may carry logits
         while any(len(rest) > largest for rest in missing.values()):
@@ -128,6 +131,39 @@ class DraftModel(Proposer):
         rows = self._decode(missing, n_logits=1)
         for seq_id in missing:  # where a cache that cannot be cut comes back to, if the draft fails
             self._model.mark(seq_id)
+        return rows
+
+    def _common_width(self, missing: Mapping[int, Sequence[int]]) -> int:
+        """Rows of each in one pass over several sequences that lack little; 0: there is none.
+
+        After a round some lack one token, some two or three. Equal rows for all are one pass of a
+        shape that comes again, where rest after rest would be several of others.
+        """
+        most = max(map(len, missing.values()), default=0)
+        width = 1 << (most - 1).bit_length() if most else 0
+        cached, size = self._cached, self._model.context_size
+        fits = (
+            self._model.steady
+            and len(missing) > 1
+            and 1 < most <= _STEADY_CATCH_UP
+            and width * len(missing) <= self._limits.n_batch
+            and self._model.free_rollback >= width
+            and all(len(cached[s].tokens) + width <= size for s in missing)
+        )
+        return width if fits else 0
+
+    def _read_equally(self, missing: Mapping[int, list[int]], width: int) -> list[Rows]:
+        """What is lacking, with rows that nobody reads up to so many of each; those go again."""
+        cached = self._cached
+        spans = [
+            Span(s, len(cached[s].tokens), pad(rest, width), 1, width - len(rest))
+            for s, rest in missing.items()
+        ]
+        rows = self._model.decode(spans)
+        for seq_id, rest in missing.items():
+            cached[seq_id].tokens.extend(rest)
+            if len(rest) < width:
+                self._model.truncate(seq_id, len(cached[seq_id].tokens))
         return rows
 
     def _bite(self, n_missing: int, share: int) -> int:
