@@ -32,7 +32,7 @@ from parlay.proposers.drafting import DraftLimits
 from parlay.proposers.lookup import Lookup
 from parlay.proposers.proposer import Ask, Proposer, Worth
 from parlay.proposers.skeleton import SkeletonProposer
-from tests.engine.rig import LOGITS, N_VOCAB, Rig, exact_class, plain, whole_class
+from tests.engine.rig import LOGITS, N_VOCAB, Letters, Rig, exact_class, plain, whole_class
 from tests.scripted import LaxConstraint, ScriptedModel, ScriptedProposer
 
 PROMPT = (1, 2, 3, 4, 5)
@@ -722,6 +722,41 @@ def test_what_fails_between_launch_and_fetch_ends_its_own_answer_and_no_other() 
     assert all(len(shape) == 3 for shape in rig.target.shapes[1 : 1 + len(answers[1].rounds)])
     (after,) = rig.run(Request(PROMPT, max_tokens=5))
     assert rig.text(after) == plain(Request(PROMPT, max_tokens=5))
+
+
+class Unreadable(Letters):
+    """A text that breaks at its fourth token."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def push(self, token: int) -> str:
+        self.n += 1
+        if self.n > 3:
+            raise ValueError("no text")
+        return super().push(token)
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_text_that_cannot_be_read_ends_its_own_answer_while_others_go_on(gpu: bool) -> None:
+    rig = Rig(slots=2, window=2)
+    if gpu:
+        overlapping(rig)
+    request, said = Request((*PROMPT, 1), max_tokens=30), list[str]()
+    honest = rig.add(request)
+    broken = Sequence(
+        Request((*PROMPT, 2), max_tokens=30),
+        Unreadable(),
+        frozenset(),
+        lambda _seq, pieces: said.extend(piece.text for piece in pieces),
+    )
+    rig.loop.add(broken)
+    rig.finish()
+    assert (broken.finish_reason, broken.retired) == ("error", True)
+    assert "".join(said) == plain(broken.request)[: len("".join(said))]
+    assert rig.text(honest) == plain(request)
+    (after,) = rig.run(Request((*PROMPT, 2), max_tokens=9))  # its slot was left in order
+    assert rig.text(after) == plain(after.request)
 
 
 def test_what_is_done_beside_a_pass_is_no_time_of_it() -> None:
