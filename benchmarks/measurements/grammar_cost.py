@@ -33,8 +33,7 @@ from parlay.decoding.sampling import Sampling, draw
 from parlay.decoding.span import common_prefix
 from parlay.engine.structured.grammar import Grammars
 from parlay.hub.resolving import resolve_model
-from parlay.llama.vocabulary import Vocabulary
-from parlay.llama.vocabulary_only import open_vocabulary
+from parlay.llama.vocabulary import Vocabulary, open_vocabulary
 from parlay.proposers.proposer import GREEDY, Ask
 from parlay.proposers.skeleton import SkeletonProposer
 

@@ -15,7 +15,7 @@ from time import perf_counter
 
 from benchmarks.shared.arguments import parser_of
 from parlay.hub.resolving import resolve_model
-from parlay.llama.vocabulary_only import open_vocabulary
+from parlay.llama.vocabulary import open_vocabulary
 from parlay.proposers.lookup import Lookup
 from parlay.proposers.proposer import Ask
 

@@ -51,7 +51,7 @@ from benchmarks.shared.ratios import ratio, ratio_of_repeats, recorded, shown
 from parlay.bench.peer import PeerSettings
 from parlay.bench.statistics import Estimate
 from parlay.hub.resolving import resolve_model
-from parlay.llama.vocabulary_only import open_vocabulary
+from parlay.llama.vocabulary import open_vocabulary
 
 TOPICS = ("rain", "bread", "a bridge", "bees", "glass", "maps", "salt", "trains")
 TEXTS = ("chat", "edit", "extract")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.measurements.grammar_cost import ANSWERS, KINDS, PARTS, Widened, example, measure
 from parlay.bench.suite import load_suite
-from parlay.llama.vocabulary_only import open_vocabulary
+from parlay.llama.vocabulary import open_vocabulary
 
 SCHEMA = {
     "type": "object",

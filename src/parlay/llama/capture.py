@@ -111,9 +111,9 @@ def selector_size(drafter: Model) -> int:
     return int(_call("selector")(drafter.handle))
 
 
-def keep_last(handle: int | None, *, every_row: bool) -> None:
-    """Let a context keep the state after its last layer, of every row or of those with logits."""
-    _call("set_last")(handle, True, not every_row)
+def keep_last(handle: int | None) -> None:
+    """Let a context keep the state after its last layer, of the rows with logits."""
+    _call("set_last")(handle, True, True)
 
 
 def last_states(handle: int | None, n: int, width: int) -> States:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from parlay.decoding.span import Span
 from parlay.decoding.states import Listener
-from parlay.errors import BadRequest, DecodeError, LoadError
+from parlay.errors import BadRequest, Closed, DecodeError, LoadError
 from parlay.llama import adapters, fence, library
 from parlay.llama.batch import Batch
 from parlay.llama.capture import Capture
@@ -380,7 +380,8 @@ class Context:
 
     @property
     def _open_handle(self) -> int:
-        assert self._handle is not None, "a closed context runs no passes"
+        if self._handle is None:
+            raise Closed("the context is closed; open it again")
         return self._handle
 
 

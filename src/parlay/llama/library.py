@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from parlay.errors import DecodeError, EngineError
+from parlay.errors import DecodeError, EngineError, LoadError
 from parlay.llama import engines
 from parlay.llama.binding import ON_LOG, Binding
 
@@ -118,6 +118,13 @@ def check(code: int, call: str) -> None:
     if code != 0:
         reason = _DECODE_CODES.get(code, last_error())
         raise DecodeError(f"{call} failed with code {code}: {reason}", code=code)
+
+
+def made(handle: int | None, what: str) -> int:
+    """What a C call made; LoadError, with llama.cpp's own reason, where that is nothing."""
+    if not handle:
+        raise LoadError(f"llama.cpp could not {what}: {last_error()}")
+    return handle
 
 
 def version() -> str:

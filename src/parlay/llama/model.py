@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from parlay.errors import BadRequest, Closed, LoadError
+from parlay.errors import BadRequest, Closed
 from parlay.llama import adapters, binding, cpu, large_pages, library
 from parlay.llama.facts import read_facts
 from parlay.llama.library import C
@@ -118,10 +118,8 @@ def _load(
     params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
     params.progress_callback = _on_progress(in_large_pages, is_wanted)
     library.forget_errors()
-    handle: int | None = C.llama_model_load_from_file(os.fsencode(path), params)
-    if not handle:
-        raise LoadError(f"llama.cpp could not load {path.name}: {library.last_error()}")
-    return handle
+    loaded = C.llama_model_load_from_file(os.fsencode(path), params)
+    return library.made(loaded, f"load {path.name}")
 
 
 def has_room_for_a_copy(settings: ModelSettings, n_bytes: int) -> bool:

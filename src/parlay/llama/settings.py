@@ -251,11 +251,3 @@ class ContextSettings:
         if self.rows_at_once < _MIN_UBATCH:
             return self
         return replace(self, n_batch=n * self.n_batch, n_ubatch=self.rows_at_once)
-
-
-def parse_split(text: str) -> tuple[float, ...]:
-    """`3,1`: shares of each GPU, with commas between."""
-    try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise BadRequest(f"tensor split {text!r} is not numbers with commas; try 3,1") from None

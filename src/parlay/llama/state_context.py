@@ -74,10 +74,8 @@ class StateContext(Context):
         if self.kind == "dflash":
             causal = self.setting("attention.causal") == "true"
             C.llama_set_causal_attn(handle, causal)
-            if self.n_candidates:
-                capture.keep_last(handle, every_row=True)
         else:
-            capture.keep_last(handle, every_row=False)
+            capture.keep_last(handle)
         return handle
 
     # -- what the file says ---------------------------------------------------

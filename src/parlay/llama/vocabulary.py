@@ -9,11 +9,15 @@ from __future__ import annotations
 import codecs
 import ctypes
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from parlay.errors import BadRequest, Closed
+from parlay.llama import library
 from parlay.llama.binding import TOKEN_CONTROL, TOKEN_UNKNOWN
 from parlay.llama.library import C
 
@@ -176,6 +180,24 @@ class Vocabulary:
             buffer = ctypes.create_string_buffer(-n)
             n = C.llama_token_to_piece(self._handle, token, buffer, len(buffer), 0, special)
         return buffer.raw[:n]
+
+
+@contextmanager
+def open_vocabulary(path: Path) -> Iterator[Vocabulary]:
+    """The vocabulary of a model file without its weights: quick, however large the model."""
+    library.start()
+    params = C.llama_model_default_params()
+    params.vocab_only = True
+    library.forget_errors()
+    handle = library.made(
+        C.llama_model_load_from_file(os.fsencode(path), params), f"read {path.name}"
+    )
+    vocabulary = Vocabulary(C.llama_model_get_vocab(handle))
+    try:
+        yield vocabulary
+    finally:
+        vocabulary.close()
+        C.llama_model_free(handle)
 
 
 def _unbroken(text: str) -> Iterator[str]:

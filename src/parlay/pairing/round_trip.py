@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from parlay.llama.vocabulary import Vocabulary
-from parlay.llama.vocabulary_only import open_vocabulary
+from parlay.llama.vocabulary import Vocabulary, open_vocabulary
 from parlay.pairing.samples import SAMPLES
 
 
