@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -196,6 +197,31 @@ def test_everything_may_come_at_once(path: str, stream: bool) -> None:
     assert "on and" in told
     (outcome,) = front.outcomes
     assert (outcome.status, outcome.finish_reason, outcome.stream) == (200, "stop", stream)
+
+
+class Watched(ChatDoor):
+    """Writes down on which thread it was asked."""
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+
+    def ask(self, body: ChatRequest, visit: Visit) -> Asked:
+        self.threads.append(threading.get_ident())
+        return super().ask(body, visit)
+
+
+@pytest.mark.parametrize(("n", "beside"), [(10, False), (1 << 20, True)])
+def test_a_large_request_is_understood_once_and_beside_the_event_loop(n: int, beside: bool) -> None:
+    front, app, door = Bare(Scripted(WHOLE)), FastAPI(), Watched()
+
+    async def knock(request: Request) -> Response:
+        return await answer(request, door, front)
+
+    app.post("/watched")(knock)
+    told = asked(front, "/watched", {"messages": [{"role": "user", "content": "x" * n}]}, app)
+    assert "on and" in told
+    (thread,) = door.threads
+    assert (thread != threading.get_ident()) == beside
 
 
 class Clumsy(ChatWriter):

@@ -36,7 +36,7 @@ from parlay.chat.deltas import CallBegin, Delta
 from parlay.chat.parser import AnswerParser, RawText
 from parlay.front import errors, unknown
 from parlay.front import streaming as sse
-from parlay.front.bodies import read
+from parlay.front.bodies import understood
 from parlay.front.doors.door import Asked, Door, Finished, Visit
 
 log = logging.getLogger("parlay.server")
@@ -102,8 +102,8 @@ class Front(Protocol):
 
 async def answer(request: Request, door: Door, front: Front) -> Response:
     """Answer a request at a door."""
-    body = await read(request, door.body)
-    asked = door.ask(body, front.visit(request))
+    visit = front.visit(request)
+    asked = await understood(request, door.body, lambda body: door.ask(body, visit))
     ask, remarks = front.checked(asked, request)
     backend, model, told = front.choose(ask.model)
     n = ask.n * len(ask.prompts or (0,))

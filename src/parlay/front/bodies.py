@@ -10,6 +10,7 @@ import asyncio
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from fastapi import Request
@@ -19,6 +20,7 @@ from parlay.front import errors
 from parlay.front.errors import Failure
 
 Kind = TypeVar("Kind", bound=BaseModel)
+Made = TypeVar("Made")
 NOT_JSON = Failure(
     400, "send one JSON object, with Content-Type: application/json", code="invalid_json"
 )
@@ -30,11 +32,20 @@ _SUSPICIOUS = re.compile(rb"NaN|Infinity|\\u[dD][89a-fA-F]|\d[eE]\+?\d{3}|\d{300
 
 
 async def read(request: Request, kind: type[Kind]) -> Kind:
-    """The body of a request; a large one is parsed beside the event loop."""
+    """The body of a request."""
+    return await understood(request, kind, lambda body: body)
+
+
+async def understood(
+    request: Request, kind: type[Kind], understand: Callable[[Kind], Made]
+) -> Made:
+    """What the body of a request means; of a large one found out beside the event loop."""
     raw = await request.body()
-    if len(raw) <= _SMALL:
-        return parsed(raw, kind)
-    return await asyncio.to_thread(parsed, raw, kind)
+
+    def work() -> Made:
+        return understand(parsed(raw, kind))
+
+    return work() if len(raw) <= _SMALL else await asyncio.to_thread(work)
 
 
 def parsed(raw: bytes, kind: type[Kind]) -> Kind:

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from parlay.ask import Answerer, Ask
 from parlay.front import errors
 from parlay.front.answers import Front, answer
-from parlay.front.bodies import read, schema_of
+from parlay.front.bodies import read, schema_of, understood
 from parlay.front.doors.chat import ChatDoor
 from parlay.front.doors.completions import CompletionsDoor
 from parlay.front.doors.door import Door, Visit
@@ -84,8 +84,10 @@ for _door in DOORS:
 
 @_post("/v1/messages/count_tokens", CountRequest, "How many tokens a conversation has")
 async def count_tokens(request: Request) -> Response:
-    chat = chat_of(to_chat(await read(request, CountRequest)).chat)
-    ask = Ask(door="messages", **chat.asked())
+    def meant(body: CountRequest) -> Ask:
+        return Ask(door="messages", **chat_of(to_chat(body).chat).asked())
+
+    ask = await understood(request, CountRequest, meant)
     return JSONResponse({"input_tokens": await backend_of(request).count(ask)})
 
 
@@ -115,9 +117,11 @@ def _not_kept(visit: Visit, response_id: str) -> errors.Failure:
 
 @_post("/apply-template", TemplateRequest, "A conversation as the model reads it")
 async def apply_template(request: Request) -> Response:
-    body = await read(request, TemplateRequest)
-    given = body.model_dump(include=set(TemplateRequest.model_fields))
-    ask = Ask(door="chat", **ChatRequest.model_validate(given).asked())
+    def meant(body: TemplateRequest) -> Ask:
+        given = body.model_dump(include=set(TemplateRequest.model_fields))
+        return Ask(door="chat", **ChatRequest.model_validate(given).asked())
+
+    ask = await understood(request, TemplateRequest, meant)
     return JSONResponse({"prompt": await backend_of(request).render(ask)})
 
 
