@@ -46,7 +46,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
 # What an engine is chosen by holds for the tests, too.
 KEPT = ("PARLAY_PICTURES", "PARLAY_ENGINE", "PARLAY_PLAIN_LLAMA")
 
-pytest_plugins = ["tests.server.fixtures"]  # servers that several parts' tests share
+pytest_plugins = ["tests.front.fixtures"]  # servers that several parts' tests share
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -41,9 +41,8 @@ from parlay.engine.sequence import Sequence as Answering
 from parlay.engine.settings import MAX_WINDOW, LoadSettings
 from parlay.engine.worker import Worker
 from parlay.errors import ParlayError
-from parlay.server.lifecycle.process import Process
-from parlay.server.lifecycle.service import Service
 from tests.engine.rig import Rig
+from tests.engine_thread import EngineThreads
 from tests.serving import PATIENCE_S, in_thread, wait_for
 
 Door = Literal["chat", "completions", "infill", "responses", "messages"]
@@ -374,32 +373,22 @@ def keys(model: Path | str, given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class ServerInThread(Server):
-    """In a thread of this process; `service` is for tests that are no part of the contract."""
-
-    def __init__(self, url: str, service: Service) -> None:
-        super().__init__(url)
-        self.service = service
-
-
-def _in_thread(file: Path) -> Any:
-    return in_thread(partial(Process, lambda: load_deployment(file, environ={})))
-
-
 @contextmanager
-def server(model: Path, **given: Any) -> Iterator[ServerInThread]:
-    """One that answers, with its drafters loaded."""
+def server(model: Path, **given: Any) -> Iterator[Server]:
+    """One that answers in threads of this process, with its drafters loaded."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = deployment(Path(folder) / "parlay.yaml", model, **given)
+        read = partial(load_deployment, file, environ={})
+        with in_thread(read, EngineThreads().begin) as (_, port):
+            yield _ready(Server(f"http://127.0.0.1:{port}"), given)
 
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        _in_thread(deployment(Path(folder) / "parlay.yaml", model, **given)) as (service, port),
-    ):
-        found = ServerInThread(f"http://127.0.0.1:{port}", service)
-        if "model__drafter" in given:
-            found.key = next(iter(given.get("server__api_keys", ())), "")
-            wait_for(lambda: found.figures()["drafter"]["state"] != "loading")
-            found.key = ""
-        yield found
+
+def _ready(found: Server, given: Mapping[str, Any]) -> Server:
+    if "model__drafter" in given:
+        found.key = next(iter(given.get("server__api_keys", ())), "")
+        wait_for(lambda: found.figures()["drafter"]["state"] != "loading")
+        found.key = ""
+    return found
 
 
 def server_on(model: str, **given: Any) -> Any:
@@ -409,7 +398,7 @@ def server_on(model: str, **given: Any) -> Any:
     """
 
     @pytest.fixture(scope="module")
-    def running(request: pytest.FixtureRequest) -> Iterator[ServerInThread]:
+    def running(request: pytest.FixtureRequest) -> Iterator[Server]:
         with server(request.getfixturevalue(model), **given) as found:
             yield found
 

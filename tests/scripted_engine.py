@@ -38,6 +38,7 @@ from parlay.backend.link import Link
 from parlay.backend.serving import Post, Serving, Tell
 from parlay.errors import LoadError
 
+Trouble = Callable[[str, str | None], None]
 JSON_CALLS = CallForm(name="json", kind="json", open="<tool_call>", close="</tool_call>")
 
 
@@ -58,7 +59,7 @@ class Making:
 class Scripted:
     """Its passes are made on a thread of its own, as a real engine's are."""
 
-    def __init__(self, hello: wire.Hello, post: Post) -> None:
+    def __init__(self, hello: wire.Hello, post: Post, _trouble: Trouble) -> None:
         told = hello.deployment
         if told.get("unable"):
             raise LoadError(str(told["unable"]))

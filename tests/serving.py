@@ -12,11 +12,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from openai import OpenAI
 
-from parlay.web.hosting import Host, Ready, Served
+from parlay.deployment import Deployment
+from parlay.front.life import Begin, Life
+from parlay.front.service import Service
 
 # Far more than anything here takes, even on a busy machine: who waits that long, has hung.
 PATIENCE_S = 300.0
@@ -28,8 +30,6 @@ ENDLESS: dict[str, Any] = {
     "context_full": "slide",
     "stream": True,
 }
-
-S = TypeVar("S", bound=Served)
 
 
 class Answering:
@@ -43,21 +43,21 @@ class Answering:
 
 
 @contextmanager
-def in_thread(made: Callable[[Ready[S]], Host[S]]) -> Iterator[tuple[S, int]]:
+def in_thread(read: Callable[[], Deployment], begin: Begin) -> Iterator[tuple[Service, int]]:
     """The service, as soon as it answers, and its port."""
     started = threading.Event()
-    found: list[tuple[S, int]] = []
+    found: list[tuple[Service, int]] = []
     failed: list[BaseException] = []
 
-    def ready(service: S, port: int) -> None:
+    def ready(service: Service, port: int) -> None:
         found.append((service, port))
         started.set()
 
-    host = made(ready)
+    life = Life(read, ready, begin)
 
     def run() -> None:
         try:
-            host.run()
+            life.run()
         except BaseException as error:
             failed.append(error)
         finally:
@@ -71,8 +71,8 @@ def in_thread(made: Callable[[Ready[S]], Host[S]]) -> Iterator[tuple[S, int]]:
             raise failed[0]
         yield found[0]
     finally:
-        if host.server is not None:
-            host.server.should_exit = True
+        if life.server is not None:
+            life.server.should_exit = True
         thread.join(PATIENCE_S)
         assert not thread.is_alive(), "the server does not end"
 

@@ -9,9 +9,9 @@ import pytest
 
 from parlay.deployment import load_deployment
 from parlay.engine.start import FREE_PROPOSERS
+from parlay.front.gate import checked_keys
 from parlay.hub.name import HubName, parse_name
 from parlay.routing import parse_draft
-from parlay.web.security import checked_keys
 
 FOLDER = Path(__file__).parents[1] / "examples"
 FILES = sorted(FOLDER.glob("*.yaml"))

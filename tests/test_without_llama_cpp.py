@@ -34,12 +34,12 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return without_llama_cpp(f"sys.argv = ['parlay', *{arguments!r}]; {main}")
 
 
-def test_the_package_the_gateway_and_commands_that_load_no_model_run_without_it() -> None:
+def test_the_front_and_commands_that_load_no_model_run_without_it() -> None:
     """All in one process: to start one takes longer than anything here."""
     code = """
-import parlay.gateway.process
+import parlay.front.life
 from parlay.cli.main import app_main
-for verb in ("top", "models"):
+for verb in ("serve", "ps"):
     sys.argv = ["parlay", verb, "--help"]
     try:
         app_main()
@@ -48,7 +48,7 @@ for verb in ("top", "models"):
 """
     found = without_llama_cpp(code)
     assert found.returncode == 0, found.stderr
-    assert "parlay top" in found.stdout and "parlay models" in found.stdout
+    assert "parlay serve" in found.stdout and "parlay ps" in found.stdout
 
 
 def test_a_deployment_is_rendered_without_it(tmp_path: Path) -> None:

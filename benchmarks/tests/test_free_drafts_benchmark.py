@@ -66,7 +66,7 @@ def peer(*_settings: object) -> Iterator[str]:
 def test_a_short_run_says_the_edit_in_every_arm_and_asks_the_server_under_the_same_grammar(
     tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fake server; the real one is started in tests/gateway/test_llama_cpp.py."""
+    """A fake server; the real one is started in tests/front/remote/test_llama_cpp.py."""
     out = tmp_path / "found.json"
     monkeypatch.setattr(served, "llama", peer)
     call = ["free_drafts", "--model", str(tiny_llama), "--prompts", "1", "--server", "llama-server"]

@@ -141,6 +141,7 @@ class Accepted(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     thinking: bool = False  # the prompt's end opened the thinking
     functions: tuple[ToolFunction, ...] = ()  # that the answer may call
     remarks: tuple[Remark, ...] = ()
+    headers: dict[str, str] = {}  # told with the answer, such as which pool makes it
 
 
 class Reading(Struct, frozen=True, tag=True):

@@ -209,6 +209,7 @@ class RuntimeSection(Section):
     prompt_cache_mb: int = Field(1024, ge=0)
     context_full: Literal["stop", "slide"] = "stop"
     llama: LlamaFlags = LlamaFlags()
+    pass_timeout_s: float = Field(300, gt=0)  # a pass that takes longer: the engine is begun anew
 
     @field_validator("exact_class")
     @classmethod
@@ -279,6 +280,7 @@ class ServerSection(Section):
     port: int = Field(8080, ge=0, le=65535)
     api_keys: tuple[SecretStr, ...] = ()
     api_keys_file: str | None = None  # one key a line
+    admin_keys: tuple[SecretStr, ...] = ()  # open everything else, and /live: others' requests
     allow_public_without_key: bool = False
     cors_origins: Names = ()  # empty: no other site's page may ask
     allowed_hosts: Names = ()  # names it answers to besides loopback and its address
@@ -301,7 +303,7 @@ class ServerSection(Section):
     unknown_fields: Literal["tell", "refuse"] = "tell"  # of request bodies
     stored_responses: int = Field(0, ge=0, le=1_000_000)  # kept for previous_response_id
 
-    @field_validator("api_keys", mode="before")
+    @field_validator("api_keys", "admin_keys", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(value.split(",")) if isinstance(value, str) else value

@@ -8,6 +8,15 @@ from __future__ import annotations
 from parlay.ask import Refused
 from parlay.errors import BadRequest, Closed, ParlayError, PromptTooLong
 
+
+class Declined(ParlayError):
+    """Something other than an answer was asked for and is refused."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.message)
+        self.refused = refused
+
+
 SHUTTING_DOWN = Refused(
     503, "the server is shutting down", "server_error", "shutting_down", retry_after=5
 )
@@ -15,6 +24,8 @@ SHUTTING_DOWN = Refused(
 
 def refusal(error: Exception) -> Refused:
     """What is told of an exception; of one that nobody foresaw only that there was one."""
+    if isinstance(error, Declined):
+        return error.refused
     if isinstance(error, PromptTooLong):
         return Refused(400, error.message, code="context_length_exceeded")
     if isinstance(error, BadRequest):

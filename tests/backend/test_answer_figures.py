@@ -8,6 +8,7 @@ import pytest
 
 from parlay.backend import answer_figures as statistics
 from parlay.backend.answer_figures import merged, timings
+from parlay.backend.observer import Observer
 from parlay.backend.plain_speed import PlainSpeed
 from parlay.decoding.counts import Counts
 from parlay.decoding.round import WAITS, Fallback, Round, Timing
@@ -15,7 +16,6 @@ from parlay.decoding.verdict import Verdict
 from parlay.engine.answer import Answer
 from parlay.engine.request import Request
 from parlay.engine.sequence import Piece, Sequence
-from parlay.server.figures.observer import Observer
 from tests.engine.rig import Letters
 
 

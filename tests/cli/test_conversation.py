@@ -24,7 +24,7 @@ from parlay.cli.main import app
 from parlay.cli.run import talk_once
 from parlay.decoding.verdict import Origin
 from parlay.errors import BadRequest
-from tests.server.running import Running
+from tests.front.running import Running
 
 TOLD = {
     "drafted": 6, "accepted": 4, "rounds": 6, "acceptance_length": 1.67, "token_acceptance": 0.66,

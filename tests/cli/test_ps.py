@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from parlay.cli.main import app
 from parlay.cli.ps import screen, screens, spark
-from tests.server.running import Running, running, server_on
+from tests.front.running import Running, running, server_on
 
 RECENT: dict[str, Any] = {
     "rounds": 10,

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from parlay import store
+from parlay.backend.slot_files import SlotFiles
 from parlay.engine.engine import Engine
 from parlay.engine.exact.class_probe import probe
 from parlay.engine.exact.exactness import ExactClass, Inexact
@@ -24,7 +25,6 @@ from parlay.engine.request import Mode, Request
 from parlay.engine.sequence import Sequence as Answering
 from parlay.errors import BadRequest
 from parlay.llama import library
-from parlay.server.lifecycle.slot_files import SlotFiles
 from tests.engine.rig import Rig, exact_class, plain, whole_class
 from tests.engine.test_engine import PROBE, SOON, Waiting, run, settings
 from tests.requantise import requantise

@@ -72,6 +72,11 @@ class Link:
             while self._waiting and not self.broken and selector.select(seconds):
                 self._flush()
 
+    def end(self) -> None:
+        """Nothing is said or heard any more: whoever reads returns."""
+        self.broken = True
+        self._nudge()
+
     def close(self) -> None:
         for sock in (self._socket, self._wake, self._woken):
             sock.close()

@@ -18,20 +18,23 @@ from typing import Any, Protocol
 from parlay.ask import Ask, Done, Facts, Refused, Reply
 from parlay.backend import wire
 from parlay.backend.link import Link
-from parlay.errors import BadRequest, ParlayError
+from parlay.errors import ParlayError
+from parlay.refusals import refusal
 
 log = logging.getLogger("parlay.server")
 _PULSE_S = 1.0
 _LAST_WORDS_S = 2.0
 # A front that died takes its engine along: so long it may keep what it learned.
-_ORPHAN_S = 1.5
+_ORPHAN_S = 1.0
 Tell = Callable[[Sequence[Reply]], None]
 
 
 class Served(Protocol):
     """Whatever answers in this process."""
 
-    facts: Facts
+    @property
+    def facts(self) -> Facts:
+        """Of its model."""
 
     async def begin(self, ask: Ask, tell: Tell) -> Callable[[], None]:
         """Understand a request and start it; returns what takes it back. `tell` hears `Accepted`
@@ -75,6 +78,9 @@ class Post:
                 self._link.send(wire.told([(n, tuple(found)) for n, found in parts.items()]))
 
 
+OpenServed = Callable[[wire.Hello, Post, Callable[[str, str | None], None]], Served]
+
+
 class _Open:
     """A request that is answered, or being understood."""
 
@@ -96,8 +102,10 @@ class _Open:
 class Serving:
     """From the first word of a front to its last."""
 
-    def __init__(self, link: Link, open_served: Callable[[wire.Hello, Post], Served]) -> None:
-        self._link = link
+    def __init__(
+        self, link: Link, open_served: OpenServed, exit_now: Callable[[int], object] = os._exit
+    ) -> None:
+        self._link, self._exit_now = link, exit_now
         self._open_served = open_served
         self._post = Post(link)
         self._frames = wire.Frames()
@@ -111,17 +119,23 @@ class Serving:
 
     def run(self) -> int:
         """Until the front ends it; its exit status."""
-        return asyncio.run(self._run())
+        reader = threading.Thread(target=self._read, name="parlay-reader", daemon=True)
+        try:
+            return asyncio.run(self._run(reader))
+        finally:
+            self._stopped = True
+            self._link.end()
+            reader.join()
 
-    async def _run(self) -> int:
+    async def _run(self, reader: threading.Thread) -> int:
         self._loop = asyncio.get_running_loop()
         self._hello, self._over = self._loop.create_future(), asyncio.Event()
-        threading.Thread(target=self._read, name="parlay-reader", daemon=True).start()
+        reader.start()
         hello = await self._hello
         if hello.version != wire.VERSION:
             return self._unable("ParlayError", "the server is of another version; restart it")
         try:
-            self._served = self._open_served(hello, self._post)
+            self._served = self._open_served(hello, self._post, self._trouble)
         except ParlayError as error:
             return self._unable(type(error).__name__, error.message)
         except Exception as error:
@@ -143,6 +157,9 @@ class Serving:
         self._link.drain(_LAST_WORDS_S)
         return 1
 
+    def _trouble(self, kind: str, message: str | None) -> None:
+        self._link.send(wire.frame(wire.Trouble(kind, message)))
+
     async def _pulse(self, served: Served) -> None:
         while True:
             await asyncio.sleep(_PULSE_S)
@@ -159,11 +176,11 @@ class Serving:
         if self._stopped:
             return
         # Nobody asks any more, and nobody else ends this process.
-        last = threading.Timer(_ORPHAN_S, os._exit, (0,))
+        last = threading.Timer(_ORPHAN_S, self._exit_now, (0,))
         last.daemon = True
         last.start()
         if self._served is None:
-            os._exit(0)
+            self._exit_now(0)
         self._call_soon(self._over.set)
 
     def _push(self, data: bytes) -> None:
@@ -203,8 +220,9 @@ class Serving:
         try:
             found.begun(await self._served.begin(message.ask, tell))
         except Exception as error:
-            log.exception("a request could not be begun")
-            tell([refused(error)])
+            if not isinstance(error, ParlayError):
+                log.exception("a request could not be begun")
+            tell([refusal(error)])
 
     async def _call(self, message: wire.Call) -> None:
         assert self._served is not None
@@ -212,19 +230,12 @@ class Serving:
             value = await self._served.call(message.name, message.arguments)
             answer = wire.frame(wire.Returned(message.number, value))
         except Exception as error:
-            if not isinstance(error, ParlayError) and not hasattr(error, "status"):
+            if not isinstance(error, ParlayError):
                 log.exception("%s failed", message.name)
-            answer = wire.frame(wire.Returned(message.number, failed=refused(error)))
+            answer = wire.frame(wire.Returned(message.number, failed=refusal(error)))
         self._link.send(answer)
 
     def _later(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)  # the loop itself keeps no reference
         task.add_done_callback(self._tasks.discard)
-
-
-def refused(error: Exception) -> Refused:
-    """As a front may tell it: of what nobody foresaw only that it happened."""
-    if isinstance(error, BadRequest):
-        return Refused(400, error.message)
-    return Refused(500, "internal error; the server's log has the details", "server_error")

@@ -29,6 +29,8 @@ from parlay.deployment import KEPT_NAMES, Deployment
 from parlay.engine.exact.class_calibration import exactness_told
 from parlay.engine.start import FREE_PROPOSERS
 from parlay.errors import BadRequest, ParlayError
+from parlay.front.browsers import is_loopback
+from parlay.front.gate import Keys, check_bind
 from parlay.front.remote.server import key_headers
 from parlay.hub.resolving import missing_model, resolve_model
 from parlay.llama import capture, kernels, library, threads
@@ -45,8 +47,6 @@ from parlay.planning.limits import proposals_for, usable_pools
 from parlay.planning.workload import MIN_REQUESTS, profile, read_logs
 from parlay.reading import counters
 from parlay.routing import parse_draft
-from parlay.web.browsers import is_loopback
-from parlay.web.security import Keys, check_bind
 
 EXAMPLE = """
 Example: parlay doctor speculative-deploy.yaml --junit doctor.xml

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -29,9 +29,6 @@ from parlay.cli.common import (
 from parlay.deployment import KEPT_NAMES, Deployment, DeploymentError
 from parlay.errors import BadRequest, ModelFileError, ModelUnavailable, ParlayError
 from parlay.llama import engines
-
-if TYPE_CHECKING:
-    from parlay.web.supervised import Supervised
 
 EXAMPLE = """
 Example: parlay serve bartowski/Qwen2.5-7B-Instruct-GGUF:Q4_K_M
@@ -105,8 +102,6 @@ def serve(
         _render(read(), render, out, json_output)
     elif check:
         _check(read(), json_output)
-    elif read().engine == "endpoints":
-        _serve_gateway(read, json_output)
     else:
         _serve(read, json_output)
 
@@ -125,55 +120,24 @@ def deployment_file(what: str | None) -> Path | None:
 
 
 def _serve(read: Read, json_output: bool) -> None:
-    from parlay.web.supervised import Supervised
+    from parlay.front.life import Life
+    from parlay.front.service import Service
 
     # What happens to a server while nobody looks must be in its log.
-    for name in ("parlay.server", "parlay.alerts", "parlay.engine"):
+    for name in ("parlay.server", "parlay.alerts"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    supervised = Supervised.here()
-    if supervised is None and (line := engines.hint()):
+    if line := engines.hint():
         logging.getLogger("parlay.chosen").info(line)
-    if supervised is None and read().server.max_restarts:
-        from parlay.web.supervisor import Supervisor  # which loads nothing of a server
-
-        raise typer.Exit(Supervisor(read).run())
-    _serve_here(read, json_output, supervised)
-
-
-def _serve_here(read: Read, json_output: bool, supervised: Supervised | None) -> None:
-    from parlay.server.lifecycle.heap import share_heap
-    from parlay.server.lifecycle.process import Process
-    from parlay.server.lifecycle.service import Service
-
-    share_heap()
 
     def ready(service: Service, port: int) -> None:
-        if supervised is not None and supervised.n_deaths:
-            return  # it was said before the first death
-        url = _url(service.deployment, port)
+        url, facts = _url(service.deployment, port), service.backend.facts
         if json_output:
-            typer.echo(json.dumps({"url": url, "model": service.model_name}))
+            typer.echo(json.dumps({"url": url, "model": service.model_names[0]}))
         else:
-            typer.echo(f"{service.model_name} is served at {url} (mode {service.engine.mode})")
+            typer.echo(f"{service.model_names[0]} is served at {url} (mode {facts.mode})")
 
-    Process(read, ready, supervised).run()
-
-
-def _serve_gateway(read: Read, json_output: bool) -> None:
-    from parlay.gateway.process import GatewayProcess
-    from parlay.gateway.service import Gateway
-
-    for name in ("parlay.server", "parlay.alerts", "parlay.gateway"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-
-    def ready(gateway: Gateway, port: int) -> None:
-        url, n = _url(gateway.deployment, port), len(gateway.pools.all)
-        if json_output:
-            typer.echo(json.dumps({"url": url, "servers": n}))
-        else:
-            typer.echo(f"{n} servers are asked through {url}")
-
-    GatewayProcess(read, ready).run()
+    if status := Life(read, ready).run():
+        raise typer.Exit(status)
 
 
 def _url(deployment: Deployment, port: int) -> str:
@@ -206,16 +170,10 @@ def _render(deployment: Deployment, kind: str, out: Path | None, json_output: bo
 
 def _check(deployment: Deployment, json_output: bool) -> None:
     """Whether this deployment could start: files, keys, bind address, memory."""
+    from parlay.backend import opening
+    from parlay.front.gate import checked_keys
     from parlay.front.remote.server import key_headers
-    from parlay.server.lifecycle.engine_start import (
-        check_files,
-        check_memory,
-        drafter_paths,
-        with_fit,
-        with_known_drafter,
-    )
-    from parlay.web.request_log import check_log
-    from parlay.web.security import checked_keys
+    from parlay.front.request_log import check_log
 
     problem = None
     try:
@@ -225,10 +183,10 @@ def _check(deployment: Deployment, json_output: bool) -> None:
             key_headers(pool)
         if deployment.engine == "local":
             _refuse_missing(deployment)
-            check_files(deployment)
-            deployment = with_fit(with_known_drafter(deployment))
-            check_memory(deployment)
-            for path in drafter_paths(deployment):
+            opening.check_files(deployment)
+            deployment = opening.with_fit(opening.with_known_drafter(deployment))
+            opening.check_memory(deployment)
+            for path in opening.drafter_paths(deployment):
                 _check_drafter(path)
     except ParlayError as error:
         problem = error.message

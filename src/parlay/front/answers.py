@@ -144,8 +144,7 @@ class Answering:
         try:
             begun = await sse.unless_gone(self._begin(path), request.receive)
             if begun and self._asked.stream:
-                headers = unknown.header(self._remarks)
-                return sse.EventStream(self._frames(path), self._leave, headers)
+                return sse.EventStream(self._frames(path), self._leave, self._headers)
             here = begun and await sse.unless_gone(self._collect(), request.receive)
             if not here:
                 await self._leave()
@@ -153,7 +152,7 @@ class Answering:
             self._finished(200)
             body = self._writer.whole(self._whole)
             await self._leave()
-            return JSONResponse(body, headers=unknown.header(self._remarks))
+            return JSONResponse(body, headers=self._headers)
         except Exception as error:
             if self._outcome.accepted is None:  # whoever counts refusals does
                 self._outcome.logged = True
@@ -166,6 +165,11 @@ class Answering:
         except BaseException:
             await self._leave()
             raise
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        accepted = self._outcome.accepted
+        return {**unknown.header(self._remarks), **(accepted.headers if accepted else {})}
 
     async def _begin(self, path: str) -> None:
         """Until the backend has accepted; before that nothing is promised."""

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from parlay.backend import wire
 
@@ -24,37 +25,52 @@ Hear = Callable[["EngineProcess", wire.FromEngine], None]
 Gone = Callable[["EngineProcess", int], None]
 
 
+class Child(Protocol):
+    """A process, as far as it is needed here."""
+
+    def poll(self) -> int | None:
+        """Its exit status, once it has ended."""
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status; raises TimeoutExpired."""
+
+
+Launch = Callable[[Sequence[str], socket.socket], Child]
+
+
+def launch(command: Sequence[str], theirs: socket.socket) -> Child:
+    """Its end of the socket is all that it inherits: with the front, that is closed."""
+    return subprocess.Popen(
+        [*command, str(theirs.fileno())],
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,  # the front's own output is read by programs
+        pass_fds=[theirs.fileno()],
+        start_new_session=True,  # Ctrl-C is for the front, which drains
+    )
+
+
 class EngineProcess(asyncio.Protocol):
     """From `start` until `gone` was called with its exit status."""
 
-    def __init__(self, hear: Hear, gone: Gone) -> None:
-        self._hear, self._gone = hear, gone
+    def __init__(self, hear: Hear, gone: Gone, launch: Launch = launch) -> None:
+        self._hear, self._gone, self._launch = hear, gone, launch
         self._frames = wire.Frames()
         self._transport: asyncio.Transport | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self._ending: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
         self.started = self.heard = loop.time()  # when it last said anything at all
         self.ended = asyncio.Event()
 
     async def start(self, command: Sequence[str], hello: wire.Hello) -> None:
-        """Its end of the socket is all that it inherits: with the front, that is closed."""
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(
-                [*command, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=sys.stderr,  # the front's own output is read by programs
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is for the front, which drains
-            )
+            self._process = self._launch(command, theirs)
         ours.setblocking(False)
         await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
         self.send(hello)
-
-    @property
-    def pid(self) -> int:
-        return 0 if self._process is None else self._process.pid
 
     def send(self, message: wire.FromFront) -> None:
         """Nothing where it is gone: its death will be told."""

@@ -32,8 +32,10 @@ from parlay.ask import (
     Token,
 )
 from parlay.backend import wire
-from parlay.front.engine_process import COMMAND, EngineProcess
-from parlay.front.errors import Failure
+from parlay.deployment import DeploymentError
+from parlay.errors import LoadError, ModelFileError, ModelUnavailable, ParlayError
+from parlay.front.engine_process import COMMAND, EngineProcess, Gone, Hear
+from parlay.front.errors import Failure, of_refused
 
 log = logging.getLogger("parlay.server")
 T = TypeVar("T")
@@ -55,6 +57,9 @@ _GIVEN_UP = Refused(
 )
 _CLOSED = Refused(503, "the server is shutting down", "server_error", "shutting_down", None, 5)
 _UNREAD = Refused(408, "the answer was not read for too long", "server_error", "stalled")
+_KINDS: dict[str, type[ParlayError]] = {
+    kind.__name__: kind for kind in (DeploymentError, LoadError, ModelFileError, ModelUnavailable)
+}
 _NOT_THERE = Failure(
     503, "the engine is being started; try again", "server_error", "loading", retry_after=5
 )
@@ -66,6 +71,11 @@ class Unable(Exception):
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind, self.message = kind, message
+
+    def as_error(self) -> ParlayError:
+        """As it would have been raised here."""
+        kind = _KINDS.get(self.kind, ParlayError)
+        return kind(self.message)
 
 
 class Stream:
@@ -145,9 +155,10 @@ class ProcessBackend:
         alert: Callable[[str, str | None], None],
         given_up: Callable[[], None],
         command: Sequence[str] = COMMAND,
+        process: Callable[[Hear, Gone], EngineProcess] = EngineProcess,
     ) -> None:
         """`most_pass_s`: a pass that takes longer does not end. `given_up`: it died too often."""
-        self._hello, self._command = hello, command
+        self._hello, self._command, self._make = hello, command, process
         self._max_restarts, self._most_pass_s = max_restarts, most_pass_s
         self._alert, self._on_given_up = alert, given_up
         self._numbers = itertools.count(1)
@@ -174,7 +185,7 @@ class ProcessBackend:
     async def _load(self, hello: wire.Hello) -> Facts:
         """Begin a process and wait until it is ready; it is asked from then on."""
         ready = self._ready = asyncio.get_running_loop().create_future()
-        coming = self._coming = EngineProcess(self._hear, self._gone)
+        coming = self._coming = self._make(self._hear, self._gone)
         await coming.start(self._command, hello)
         facts: Facts = await ready
         before, self._process, self._coming = self._process, coming, None
@@ -270,7 +281,7 @@ class ProcessBackend:
 
     def _give_up(self, refusal: Refused) -> None:
         """Everybody is told, and nobody is asked any more."""
-        self._refusal = refusal
+        self._refusal = self._refusal or refusal
         for stream in (*self._waiting, *self._sent.values()):
             stream.put((refusal,))
         self._waiting.clear()
@@ -326,7 +337,7 @@ class ProcessBackend:
         if result is None or result.done():
             return
         if message.failed is not None:
-            result.set_exception(failure(message.failed))
+            result.set_exception(of_refused(message.failed))
         else:
             result.set_result(message.value)
 
@@ -450,6 +461,29 @@ class ProcessBackend:
     async def trace(self, answer_id: str) -> dict[str, Any] | None:
         return await self.call("trace", dict[str, Any] | None, answer_id=answer_id)  # type: ignore[arg-type]
 
+    async def live(self) -> dict[str, Any]:
+        return await self.call("live", dict[str, Any])
+
+    async def follow(self, deployment: dict[str, Any]) -> None:
+        """What of a deployment a running engine takes over at once; it is begun anew with it."""
+        self._hello = wire.Hello(wire.VERSION, deployment)
+        if self._process is not None:
+            self._facts = await self.call("reload", Facts, deployment=deployment)
+
+    async def fits_beside(self, deployment: dict[str, Any]) -> bool:
+        """Whether another engine has room while this one is loaded."""
+        if self._process is None:
+            return True
+        return await self.call("fits_beside", bool, deployment=deployment)
+
+    async def reload(self) -> None:
+        """A front reads deployments, and says which: `follow` or `replace`."""
+
+    @property
+    def n_places(self) -> int:
+        """Answers that are made at once; so many wait as long as there is no engine."""
+        return 0 if self._facts is None else self._facts.n_slots
+
     async def plan(self) -> dict[str, Any]:
         return await self.call("plan", dict[str, Any])
 
@@ -468,8 +502,15 @@ class ProcessBackend:
         while (self._sent or self._waiting) and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.05)
 
+    def give_up(self) -> None:
+        """Nobody waits any longer: everybody is told."""
+        self._give_up(_CLOSED)
+        for number, stream in list(self._sent.items()):
+            if stream.process is not None:
+                stream.process.send(wire.Cancel(number))
+
     async def close(self) -> None:
-        """Tell everybody who still waits, and let the engine end."""
+        """Let the engine keep what it learned, and end."""
         self._give_up(_CLOSED)
         for task in self._tasks:
             task.cancel()
@@ -482,18 +523,6 @@ class ProcessBackend:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)  # the loop itself keeps no reference
         task.add_done_callback(self._tasks.discard)
-
-
-def failure(refused: Refused) -> Failure:
-    """What a backend refused, as an error to be raised."""
-    return Failure(
-        refused.status,
-        refused.message,
-        refused.kind,
-        refused.code,
-        refused.param,
-        refused.retry_after,
-    )
 
 
 def _ended_early(status: int) -> str:

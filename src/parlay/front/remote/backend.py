@@ -7,12 +7,15 @@ and others do not, traffic follows measured time. Knows asks and pools; knows no
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
+
+from msgspec import structs
 
 from parlay.ask import (
     Accepted,
@@ -29,10 +32,11 @@ from parlay.ask import (
 )
 from parlay.deployment import Deployment
 from parlay.errors import ParlayError
-from parlay.front import errors as failures
+from parlay.front import errors
 from parlay.front.errors import Failure
 from parlay.front.remote import request as asking
 from parlay.front.remote.pools import Pools
+from parlay.front.remote.recent import Answered, Recent
 from parlay.front.remote.relay import Attempt, Chunk, ServerFailed
 from parlay.front.remote.request import unsupported
 from parlay.front.remote.server import Server
@@ -47,7 +51,7 @@ _BROKEN = Failure(502, "the server stopped in the midst of its answer", "server_
 _NOBODY = Failure(
     502, "no server could answer this request; try again", "server_error", "upstream", None, 1
 )
-_CLOSED = failures.unavailable("the server is shutting down", "shutting_down")
+_CLOSED = errors.unavailable("the server is shutting down", "shutting_down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,10 @@ class _Observed:
     n_tries: int = 0
     said: AnswerEvent = AnswerEvent()  # noqa: RUF009 - frozen, so sharing it is safe
     pool: str = ""
+
+    @property
+    def deadline(self) -> float:
+        return self.arrived + (self.ask.time_limit_s or float("inf"))
 
     @property
     def n_generated(self) -> int:
@@ -103,6 +111,8 @@ class RemoteBackend:
         self._chars, self._tokens = 400.0, 100.0  # of prompts; until measured four a token
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._over = asyncio.Event()  # those who still wait are given up
+        self._recent = Recent()
 
     async def start(self) -> None:
         """Look at everyone, now and from now on."""
@@ -161,16 +171,33 @@ class RemoteBackend:
         """`whole`: nothing goes to the client before the end, so until then another server can
         take over."""
         try:
-            async for replies in self._answer(ask, whole):
-                yield replies
+            replies = self._answer(ask, whole)
+            async with contextlib.aclosing(replies):
+                while (batch := await self._unless_over(replies)) is not None:
+                    yield batch
         except ServerFailed as error:
             yield [_refused(error.answer or _BROKEN)]
         except (Failure, ParlayError) as error:
-            yield [_refused(failures.of(error))]
+            yield [_refused(errors.of(error))]
+
+    async def _unless_over(self, replies: AsyncGenerator[list[Reply], None]) -> list[Reply] | None:
+        """The next batch, unless all are given up meanwhile."""
+        coming = asyncio.ensure_future(anext(replies, None))
+        over = asyncio.ensure_future(self._over.wait())
+        try:
+            await asyncio.wait({coming, over}, return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                raise _CLOSED
+            return coming.result()
+        finally:
+            for task in (coming, over):
+                task.cancel()
+            await asyncio.gather(coming, over, return_exceptions=True)
 
     async def _answer(self, ask: Ask, whole: bool) -> AsyncGenerator[list[Reply], None]:
         if self._closed:
             raise _CLOSED
+        ask = self._limited(ask)
         enabled, policy = asking.wish_of(ask.speculation)
         n_chars = sum(map(len, asking.texts_of(ask)))
         n_prompt = max(1, round(n_chars * self._tokens / self._chars))
@@ -203,6 +230,17 @@ class RemoteBackend:
                 self._later(attempt.close())
         if whole:
             yield held
+
+    def _limited(self, ask: Ask) -> Ask:
+        """The deployment's own limits and defaults, where it sets them."""
+        server = self._deployment.server
+        most, given = server.max_answer_tokens, ask.max_tokens
+        if most is not None:
+            ask = structs.replace(ask, max_tokens=most if given is None else min(given, most))
+        if ask.samplers.temperature is None and "default_temperature" in server.model_fields_set:
+            samplers = structs.replace(ask.samplers, temperature=server.default_temperature)
+            ask = structs.replace(ask, samplers=samplers)
+        return ask
 
     def _decide(self, route: str, enabled: bool | None, plain: str | None) -> PoolDecision:
         if not self.pools.both():
@@ -239,10 +277,12 @@ class RemoteBackend:
                 int(settings.max_answer_mb * 1e6),
             )
             try:
-                await attempt.begin()
+                await asyncio.wait_for(attempt.begin(), max(0.0, seen.deadline - perf_counter()))
             except BaseException as error:
                 self.pools.release(server)
                 self._later(attempt.close())
+                if isinstance(error, asyncio.TimeoutError):
+                    raise errors.timed_out(ask.time_limit_s or 0.0) from None
                 if not isinstance(error, ServerFailed):
                     raise
                 failed = error
@@ -282,10 +322,15 @@ class RemoteBackend:
                 mode="faithful",
                 policy=seen.rule,
                 functions=ask.tools,
+                headers={
+                    "X-Parlay-Pool": seen.pool,
+                    "X-Parlay-Speculative": str(seen.decision.speculative).lower(),
+                    "X-Parlay-Reason": seen.decision.why,
+                },
             )
         ]
         told = perf_counter()
-        async for chunks in _all(attempt):
+        async for chunks in self._until(attempt, seen, speakers):
             replies: list[Reply] = []
             for chunk in chunks:
                 replies += self._read(chunk, seen, speakers)
@@ -294,19 +339,43 @@ class RemoteBackend:
                 replies.append(SoFar(self._figures(seen)))
             if replies:
                 yield replies
-        if any(speaker.reason is None for speaker in speakers) and not attempt.done:
-            raise ServerFailed("cut")
         figures = self._figures(seen)
         yield [
-            *(End(i, s.reason or "stop", figures) for i, s in enumerate(speakers)),  # type: ignore[arg-type]
+            *(End(i, s.reason or "length", figures) for i, s in enumerate(speakers)),
             Done(figures),
         ]
+
+    async def _until(
+        self, attempt: Attempt, seen: _Observed, speakers: Sequence[Speaker]
+    ) -> AsyncGenerator[list[Chunk], None]:
+        """What comes, up to the end of every choice, or to the time limit: what is there by then is
+        still worth having."""
+        yield attempt.first
+        rest = attempt.rest()
+        while not attempt.done:
+            coming = anext(rest, None)
+            try:
+                left = seen.deadline - perf_counter()
+                # A timer for every chunk would cost more than the chunk.
+                chunks = await (coming if left > 60 else asyncio.wait_for(coming, max(0.0, left)))
+            except asyncio.TimeoutError:
+                return
+            except ServerFailed as error:
+                if error.reason == "cut" and all(speaker.reason for speaker in speakers):
+                    return  # only the farewell is missing
+                raise
+            if chunks is None:
+                if all(speaker.reason for speaker in speakers):
+                    return
+                raise ServerFailed("cut")
+            yield chunks
 
     def _read(self, chunk: Chunk, seen: _Observed, speakers: Sequence[Speaker]) -> list[Reply]:
         event, now = answers.event_of(chunk), perf_counter()
         if event.text:
             seen.first, seen.last = seen.first or now, now
             seen.n_chunks += 1
+            self._recent.word(seen.rule)
         seen.said = seen.said.then(event)
         found: list[Reply] = []
         for choice in map(answers.mapping, answers.listed(chunk.get("choices"))):
@@ -323,7 +392,14 @@ class RemoteBackend:
         if seen.said.n_prompt and n_chars:
             self._chars = 0.99 * self._chars + n_chars
             self._tokens = 0.99 * self._tokens + seen.said.n_prompt
-        self._timing(seen.rule).observe(server.pool.speculative, *seen.decoding())
+        seconds, tokens = seen.decoding()
+        timing = self._timing(seen.rule)
+        timing.observe(server.pool.speculative, seconds, tokens)
+        plain, n = timing.sides[False].s_per_token, seen.n_generated
+        self._recent.word(seen.rule, n - seen.n_chunks)
+        plain_s = None if plain is None else plain * tokens
+        told, fallback = seen.said.speculation, seen.decision.fallback
+        self._recent.take(seen.rule, Answered(n, told, fallback, seconds, plain_s))
 
     def _figures(self, seen: _Observed) -> Figures:
         """What an answer's numbers are; what its server does not tell is null."""
@@ -345,6 +421,7 @@ class RemoteBackend:
             "speculates": seen.decision.speculative,
             "reason": seen.decision.why,
             "fallback": seen.decision.fallback,
+            "retries": seen.n_tries,
             "generated": n,
             "rounds": rounds,
             "drafted": drafted,
@@ -401,6 +478,15 @@ class RemoteBackend:
     @property
     def n_open(self) -> int:
         return self.pools.n_in_flight + self.pools.n_waiting
+
+    @property
+    def n_waiting(self) -> int:
+        """Who waits for a server is told by `figures`."""
+        return 0
+
+    @property
+    def n_places(self) -> int:
+        return self.pools.n_places
 
     def full(self, n_coming: int) -> Failure | None:
         """Whether there is no place for one more beside those on their way in."""
@@ -463,6 +549,40 @@ class RemoteBackend:
             "servers": await self.slots(),
             "queue": {"slots": self.pools.n_places, "waiting": self.pools.n_waiting},
             "retries": self.n_retries,
+            "decisions": [
+                {"route": route, "speculative": speculative, "reason": why, "requests": n}
+                for (route, speculative, why), n in sorted(self.decisions.items())
+            ],
+        }
+
+    async def live(self) -> dict[str, Any]:
+        """What the front's snapshots tell: a server in a slot's words."""
+        slots = [
+            {
+                "id": i,
+                "busy": each.in_flight > 0,
+                "prompt": 0,
+                "generated": each.told.n_generated,
+                "cached": each.in_flight,
+                "pool": each.pool.name,
+                "state": each.health.state,
+            }
+            for i, each in enumerate(self.pools.all)
+        ]
+        memory = {"place": "ram", "planned_bytes": None, "used_bytes": 0}
+        return {
+            "mode": None,
+            "exact_class": None,
+            "exact_cost_percent": None,
+            "proposers": [],
+            "drafter": "none",
+            "baseline_ms": None,
+            "slots": slots,
+            "context_size": max(each.pool.max_concurrent for each in self.pools.all),
+            "waiting": self.pools.n_waiting,
+            "memory": {**memory, "used_pct": 0.0, "limit_pct": 100.0},
+            "remembered_tokens": None,
+            "groups": self._recent.look(self.facts.names[0]),
         }
 
     async def memory(self) -> dict[str, Any]:
@@ -508,6 +628,11 @@ class RemoteBackend:
         while self.n_open and perf_counter() < end:
             await asyncio.sleep(0.05)
 
+    def give_up(self) -> None:
+        """Nobody waits any longer: answers end where they are."""
+        self._closed = True
+        self._over.set()
+
     async def close(self) -> None:
         """Hang up everywhere, once what was put off is done."""
         self._closed = True
@@ -521,12 +646,6 @@ class RemoteBackend:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)  # the loop itself keeps no reference
         task.add_done_callback(self._tasks.discard)
-
-
-async def _all(attempt: Attempt) -> AsyncGenerator[list[Chunk], None]:
-    yield attempt.first
-    async for chunks in attempt.rest():
-        yield chunks
 
 
 async def _close_when_idle(server: Server) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from parlay.ask import CallForm, Detail, Marks, Pieces, Score
 from parlay.reading import answers
@@ -33,7 +33,7 @@ class Speaker:
         self._thinking = False
         self._spoke = False  # something but thinking: what is thought later stands in the text
         self._calls: dict[int, _Call] = {}
-        self.reason: str | None = None  # how it ended
+        self.reason: Literal["stop", "length"] | None = None  # how it ended
 
     def push(self, choice: dict[str, Any], at_ms: float) -> Pieces | None:
         """What one streamed choice says; None where it says nothing yet."""
