@@ -593,6 +593,51 @@ class Longest(FixedWindow):
         return Choices([Choice(draft.proposer, len(draft.tokens)) for draft in longest])
 
 
+class Verifying(FixedWindow):
+    """Drafts four tokens with a model, and verifies so many of them."""
+
+    def __init__(self, n_verified: int) -> None:
+        super().__init__(4)
+        self.n_verified = n_verified
+
+    def choose(self, views: Seq[View]) -> Choices:
+        made = super().choose(views).each
+        return Choices(made, verified=lambda drafted: dict.fromkeys(drafted, self.n_verified))
+
+
+@pytest.mark.parametrize("n_verified", [0, 1, 3, 4])
+def test_of_a_models_draft_as_much_is_verified_as_the_controller_wants(n_verified: int) -> None:
+    _, model = draft_model()
+    rig = Rig(proposers={"model": model}, controller=Verifying(n_verified))
+    (seq,) = rig.run(Request(PROMPT, max_tokens=30))
+    whole = [r for r in seq.rounds if r.n_drafted + r.n_dropped == 4]
+    assert {(r.n_drafted, r.n_dropped) for r in whole} == {(n_verified, 4 - n_verified)}
+    if not n_verified:
+        assert {r.fallback for r in whole} == {Fallback.UNPROFITABLE}
+    assert rig.text(seq) == plain(seq.request)
+
+
+def test_answers_share_a_pass_in_the_order_of_their_slots_whoever_came_first() -> None:
+    """llama.cpp puts neighbours together only if their ids come in order."""
+    orders: list[list[int]] = []
+    rig = Rig(slots=3, window=0, mode="faithful")
+    start = rig.target.start
+
+    def started(spans: Seq[Span]) -> None:
+        orders.append([span.seq_id for span in spans])
+        start(spans)
+
+    rig.target.start = started  # type: ignore[method-assign]
+    for n, length in ((1, 2), (2, 30), (3, 30)):
+        rig.add(Request((*PROMPT, n), max_tokens=length))
+    for _ in range(4):
+        rig.loop.step()
+    rig.add(Request((*PROMPT, 4), max_tokens=9))  # in the first slot, behind the others
+    rig.finish()
+    assert [0, 1, 2] in orders[4:]
+    assert all(order == sorted(order) for order in orders)
+
+
 def overlapping(rig: Rig) -> list[str]:
     """Let the rig's target compute as a GPU does; what happens, in order."""
     said: list[str] = []
@@ -826,6 +871,7 @@ def test_what_made_a_pass_inexact_is_told_of_that_pass_and_of_no_other() -> None
     rig.loop.spoiled = None
     rig.finish()
     assert [r.exact for r in seq.rounds] == [True, True, False, True, True]
+    assert (seq.exact, seq.inexact) == (False, Inexact.STATES)
 
 
 def test_a_shape_is_new_after_a_prompt_and_old_after_a_round() -> None:

@@ -357,11 +357,9 @@ class Loop:
         for row in plan.rows:
             seq = row.seq
             with self._alone(seq):
-                if seq.done:  # beside the pass: its rows go
-                    seq.n_cached = self._slots.keep(seq.seq_id, row.span.start)
-                elif row.span.n_logits:
+                if row.span.n_logits:
                     settled.append((row, self._settle(row, logits[seq.seq_id])))
-                if not row.decodes and not seq.done:
+                if not row.decodes:
                     seq.n_cached = self.target.length(seq.seq_id)
                     self._mark(row)
         return settled
