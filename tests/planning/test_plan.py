@@ -133,7 +133,7 @@ def test_proposals_fit_and_the_context_is_the_longest_that_does() -> None:
     plan = replan(loads)
     assert plan.verdict == "does not fit"
     found = {p.option.split()[0]: p for p in propose(plan, replan)}
-    assert set(found) == {"--cache-type-k", "--context-size", "--draft"}
+    assert set(found) == {"--set", "--context-size", "--draft"}
     assert all(p.plan.verdict == "fits" for p in found.values())
     size = int(found["--context-size"].option.split()[1])
     longer = [load(size + 256), load(size + 256, role="drafter")]

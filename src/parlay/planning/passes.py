@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from parlay.llama.facts import Recurrent
 from parlay.planning.arena import Node, Tape
-from parlay.planning.shape import Layer, Shape
+from parlay.planning.shape import DELTA_NETS, Layer, Shape
 
 F32, F16, I32, I64 = 4, 2, 4, 8  # bytes
 # The smallest matrix that quantised keys and values are rotated by before they are stored.
@@ -82,6 +82,7 @@ class _Graph:
             tokens = tape.input(work.n_tokens * I32)
             tape.input(self._full)  # room for embeddings given instead of tokens
             current = tape.op(self._full, tokens)
+            self._mixed_inputs()
         self.positions = tape.input(work.n_tokens * I32)
         self.indices = tape.input(work.n_tokens * I64)
         # Without flash attention values are stored transposed, one index for each number.
@@ -92,6 +93,14 @@ class _Graph:
         self.output_ids = tape.input(work.n_outputs * I32)
         self._rotations()
         return current
+
+    def _mixed_inputs(self) -> None:
+        """Room for a batch of tokens and given embeddings: a copy that nothing reads is kept."""
+        tape, n = self.tape, self.work.n_tokens
+        tokens, given, places = tape.input(n * I32), tape.input(self._full), tape.input(n * I64)
+        looked_up = tape.op(self._full, tokens)
+        copied = tape.op(self._full, given, kept=True)
+        tape.op(0, copied, looked_up, places)
 
     def _rotations(self) -> None:
         if self.work.rotated_k:
@@ -223,5 +232,7 @@ class _Graph:
         step = tape.op(n_inner * t, mixing)
         states = (1 + self.work.n_snapshots) * state.n_state * s
         scanned = tape.op(n_inner * t + states, hidden, step, mixing)
-        gated = tape.op(n_inner * t, scanned, inner)
+        # Only delta nets compute what gates the answer once it is there.
+        gate = tape.op(n_inner * t, x) if self.shape.architecture in DELTA_NETS else inner
+        gated = tape.op(n_inner * t, scanned, gate)
         return tape.op(self._full, gated)

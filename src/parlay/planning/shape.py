@@ -53,6 +53,7 @@ _TAKEN_BACK = frozenset(
     }
 )
 _RECURRENT_ONLY = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7")
+DELTA_NETS = ("qwen35", "qwen35moe")
 # What the passes of these compute is followed operation by operation (passes.py).
 FOLLOWED = frozenset({"gemma3", "lfm2", "llama", "mamba", "qwen2", "qwen3", "qwen35"})
 
