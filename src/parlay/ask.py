@@ -289,7 +289,7 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class State(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A backend at this moment."""
 
-    status: Literal["loading", "ready", "draining", "died"]
+    status: Literal["loading", "restarting", "ready", "draining", "died"]
     drafter: str = "none"
     exact_class: str | None = None
     exact_cost_percent: float | None = None

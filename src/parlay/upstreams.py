@@ -1,11 +1,10 @@
 """Pools of OpenAI-compatible servers, as the deployment file names them under `upstreams:`.
 
-Knows addresses, names and bounds; asks nobody. The gateway acts on it.
+Knows addresses, names and bounds; asks nobody. The remote backend acts on it.
 """
 
 from __future__ import annotations
 
-from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
@@ -25,8 +24,6 @@ class Pool(BaseModel):
     api_key: SecretStr | None = None
     api_key_file: str | None = None
     health: str = Field("/health", pattern=r"^/[^\s?#]*$")
-    # Formats the engines have themselves; requests in others are put in chat's words.
-    formats: tuple[Literal["messages", "responses"], ...] = ()
     max_concurrent: int = Field(64, ge=1, le=65536)  # of each server; what is over waits here
 
     @field_validator("urls")

@@ -156,24 +156,17 @@ def test_the_live_pane_shows_figures_charts_and_one_request_s_rounds(
         assert found.complaints == []
 
 
-def test_a_quick_bench_runs_from_the_page_to_its_report(benched: Running, chromium: Any) -> None:
+def test_a_quick_bench_runs_from_the_page_at_the_ordinary_door(
+    benched: Running, chromium: Any
+) -> None:
     with tab(chromium, f"{benched.url}/#bench") as found:
         page = found.page
         page.select_option("#bench-pairs", "1")
         page.select_option("#bench-tokens", "16")
         page.click("#bench-start")
-        page.wait_for_selector("progress:not([hidden])")
-        check_access(page)
         page.wait_for_selector(".result .headline", timeout=180_000)
         assert "identical" in page.inner_text(".result")
-        page.wait_for_selector("#pane-bench .js-plotly-plot .scatterlayer")
-        page.wait_for_selector(".pays .headline:text-matches('acceptance|cannot pay')")
         check_access(page)
-        page.wait_for_timeout(500)
-        with page.expect_popup() as opened:
-            page.click("text=Open the report")
-        opened.value.wait_for_selector("body[data-ready=yes]")
-        assert "speed-up" in opened.value.inner_text("main").lower()
         assert found.complaints == []
 
 
@@ -184,34 +177,12 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(server: Running, chr
         send(page, REPEATING, "both")
         page.wait_for_selector(".race")
         assert found.overflow <= 0
-        told = ".pays .headline:text-matches('acceptance|pay|measured')"
-        for name, part in (("live", "#pane-live .js-plotly-plot .bars"), ("bench", told)):
+        form = "#bench-start"
+        for name, part in (("live", "#pane-live .js-plotly-plot .bars"), ("bench", form)):
             page.click(f"#tab-{name}")
             page.wait_for_selector(part)
             assert found.overflow <= 0
             check_access(page)
-        assert found.complaints == []
-
-
-def test_the_first_screen_lists_the_models_of_this_machine(
-    target: Path,
-    server: Running,
-    chromium: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("one", "two"):
-        path = tmp_path / f".lmstudio/models/acme/Tiny/{name}.gguf"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(target.read_bytes())
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with tab(chromium, server.url) as found:
-        page = found.page
-        page.wait_for_selector(".shelf li")
-        assert "parlay serve two" in page.inner_text(".shelf")
-        page.click(".shelf button >> nth=0")
-        page.wait_for_selector("text=Copied")
-        check_access(page)
         assert found.complaints == []
 
 
@@ -250,7 +221,7 @@ def test_a_server_that_is_gone_is_waited_for(target: Path, chromium: Any, port: 
 def test_the_key_is_asked_for_kept_in_the_tab_and_never_in_an_address(
     target: Path, chromium: Any
 ) -> None:
-    options = {"server__api_keys": "secret-key"}
+    options = {"server__admin_keys": "secret-key"}
     with running(target, **options) as server, tab(chromium, server.url) as found:
         page = found.page
         page.wait_for_selector("#key-dialog[open]")

@@ -47,6 +47,8 @@ class Running:
 def begin(deployment: Deployment, alert: Alert, given_up: Callable[[], None]) -> Running:
     """The backend of a deployment; `start` begins it."""
     if deployment.engine == "endpoints":
+        if kept := without_effect(deployment):
+            log.warning("set where the engines are started, without effect here: %s", kept)
         return Running(RemoteBackend(deployment, alert), deployment)
     server, runtime = deployment.server, deployment.runtime
     backend = ProcessBackend(
@@ -57,6 +59,32 @@ def begin(deployment: Deployment, alert: Alert, given_up: Callable[[], None]) ->
         given_up=given_up,
     )
     return Running(backend, deployment)
+
+
+def without_effect(deployment: Deployment) -> str:
+    """The keys that are set and that only an engine of ours can follow; empty: there are none."""
+    sections = {
+        "model": ("target", "drafter", "tokenizer", "lora"),
+        "runtime": tuple(type(deployment.runtime).model_fields),
+        "server": ("max_prompt_tokens", "parse_special_in_messages", "slot_save_path"),
+        "monitoring": (
+            "alert_on_acceptance_drop",
+            "acceptance_drop",
+            "cache_compaction_interval",
+            "log_prompts",
+            "memory_pressure_pct",
+        ),
+    }
+    found = [
+        f"{section}.{key}"
+        for section, keys in sections.items()
+        for key in keys
+        if key in getattr(deployment, section).model_fields_set
+    ]
+    for rule in deployment.routes:
+        given = {"draft": rule.draft, "window": rule.window}
+        found += [f"routes.{rule.name}.{key}" for key, value in given.items() if value is not None]
+    return ", ".join(found)
 
 
 def told(deployment: Deployment) -> dict[str, Any]:

@@ -79,8 +79,13 @@ class LiveFigures:
 
     def requests(self) -> list[dict[str, Any]]:
         """The last ones, the latest first."""
-        latest = reversed(self._requests.values())
-        return [{name: record.get(name) for name in _COLUMNS} for record in latest]
+        return [
+            {
+                **{name: record.get(name) for name in _COLUMNS},
+                "traced": "mode" in record,  # by an engine of ours, which keeps its rounds
+            }
+            for record in reversed(self._requests.values())
+        ]
 
     def request(self, answer_id: str) -> dict[str, Any] | None:
         return self._requests.get(answer_id)

@@ -13,7 +13,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -492,7 +492,8 @@ class ProcessBackend:
         if self._refusal is not None:
             return State(status="draining" if self._refusal is _CLOSED else "died")
         if self._process is None:
-            return State(status="loading", n_waiting=self.n_waiting)
+            status: Literal["loading", "restarting"] = "restarting" if self._deaths else "loading"
+            return State(status=status, n_waiting=self.n_waiting)
         state = await self.call("state", State)
         return msgspec.structs.replace(state, n_waiting=state.n_waiting + self.n_waiting)
 

@@ -1,33 +1,19 @@
 // The chat pane: talk to the model with speculation, without, or the same prompt both ways.
 
-import { ask, events, get } from "./api.js";
+import { ask, events } from "./api.js";
 import { announce, fill, h } from "./dom.js";
-import { bytes, times } from "./format.js";
+import { times } from "./format.js";
 import { Text, figures, legend } from "./answer.js";
 import { Race } from "./race.js";
 
 const MAX_TURNS = 24; // of the conversation that go to the server
 const MAX_SHOWN = 40; // exchanges on the page
-const MAX_MODELS = 12; // of this machine, on the first screen
 const MODES = [["with", "With speculation"], ["without", "Without"], ["both", "Side by side"]];
 const EXAMPLES = [
   ["Text that repeats itself", "Write ten times: The quick brown fox jumps over the lazy dog."],
   ["Edit some code", "Rename total to amount in this code and return all of it:\n\ndef total(prices):\n    total = 0\n    for price in prices:\n        total = total + price\n    print(total)\n    return total"],
   ["Something new", "Write a short story about a lighthouse keeper who finds a letter."],
 ];
-
-/** A model of this machine, and the command that starts with it. */
-function shelved(model) {
-  const copy = h("button", { class: "quiet", type: "button", onclick: async () => {
-    await navigator.clipboard?.writeText(model.command).catch(() => {});
-    copy.textContent = "Copied";
-    announce(`Copied: ${model.command}`);
-  } }, "Copy");
-  const state = model.serving ? "answers here" : model.fits ? "fits" : "too large for now";
-  return h("li", { class: model.fits ? "" : "large" },
-    h("strong", {}, model.name), h("span", {}, `${bytes(model.bytes)} · ${model.quantisation} · ${state}`),
-    model.serving ? null : h("code", {}, model.command), model.serving ? null : copy);
-}
 
 export class Chat {
   #turns = [];
@@ -44,19 +30,7 @@ export class Chat {
 
   /** What the server says about itself. */
   know(snapshot) {
-    if (!this.asked) {
-      this.asked = true;
-      this.#shelve();
-    }
     for (const option of this.guess.options) option.disabled = option.value !== "" && !snapshot.proposers.length;
-  }
-
-  /** Which models are on this machine; a server for others, and a gateway, tell none. */
-  async #shelve() {
-    const found = await get("/live/models").catch(() => []);
-    if (found.length < 2) return;
-    fill(this.shelf, h("p", { class: "try" }, "Models on this machine: stop the server and start with one of them."),
-      h("ul", {}, found.slice(0, MAX_MODELS).map(shelved)));
   }
 
   #empty() {
@@ -67,8 +41,7 @@ export class Chat {
       h("p", { class: "try" }, "Try one:"),
       h("div", { class: "examples" }, EXAMPLES.map(([name, prompt]) =>
         h("button", { class: "example", type: "button", onclick: () => { this.input.value = prompt; this.#grow(); this.input.focus(); } },
-          h("strong", {}, name), h("span", {}, prompt.split("\n")[0])))),
-      this.shelf = h("div", { class: "shelf" }));
+          h("strong", {}, name), h("span", {}, prompt.split("\n")[0])))));
   }
 
   #form() {

@@ -56,9 +56,9 @@ export class Feed extends EventTarget {
   }
 
   #later(error) {
-    const locked = error.status === 401;
-    const wait = locked ? LONGEST_MS : this.#wait;
-    this.#tell("state", { state: locked ? "locked" : "lost", why: error.message, retry_ms: wait });
+    const state = { 401: "locked", 403: "private" }[error.status] ?? "lost";
+    const wait = state === "lost" ? this.#wait : LONGEST_MS;
+    this.#tell("state", { state, why: error.message, retry_ms: wait });
     this.#wait = Math.min(2 * this.#wait, LONGEST_MS);
     this.#timer = setTimeout(() => { this.#timer = undefined; this.#run(); }, wait);
   }

@@ -202,7 +202,7 @@ export class Live {
       return h("div", { class: "slot" }, h("span", { class: "name" }, name), h("span", { class: "track", "aria-hidden": true }, meter), h("span", {}, bytes(value)));
     };
     fill(this.memory, row("planned", memory.planned_bytes, "planned"), row("used", memory.used_bytes, "used"),
-      h("p", { class: "soft" }, `${where}, models and caches planned; ${memory.place === "gpu" ? "all that the device holds" : "the whole process"} used. The machine's memory is ${fixed(memory.used_pct, 0)} % full; at ${fixed(memory.limit_pct, 0)} % the drafter is given up.`));
+      h("p", { class: "soft" }, `${where}, models and caches planned; ${memory.place === "gpu" ? "all that the device holds" : "the engine's process"} used. The machine's memory is ${fixed(memory.used_pct, 0)} % full; at ${fixed(memory.limit_pct, 0)} % the drafter is given up.`));
   }
 
   #sayAlerts(alerts) {

@@ -1,6 +1,6 @@
 // The page: tabs, theme, key, connection; each pane is a module of its own.
 
-import { key, whenLocked } from "./api.js";
+import { get, key, whenLocked } from "./api.js";
 import { byId, fill, h } from "./dom.js";
 import { Feed } from "./feed.js";
 import { fixed } from "./format.js";
@@ -12,7 +12,7 @@ const feed = new Feed();
 const panes = {
   chat: new Chat(byId("pane-chat"), (id) => { show("live"); panes.live.open(id); }),
   live: new Live(byId("pane-live"), feed),
-  bench: new Bench(byId("pane-bench"), feed),
+  bench: new Bench(byId("pane-bench")),
 };
 
 // -- tabs ------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ dialog.addEventListener("close", () => {
 // -- connection ------------------------------------------------------------------------------
 
 const connection = byId("connection"), banner = byId("banner");
-const WORDS = { connecting: "connecting", open: "live", lost: "disconnected", locked: "key needed" };
+const WORDS = { connecting: "connecting", open: "live", lost: "disconnected", locked: "key needed", private: "figures are for admins" };
 let known = "";
 
 feed.addEventListener("state", ({ detail }) => {
@@ -106,6 +106,7 @@ feed.addEventListener("state", ({ detail }) => {
   connection.dataset.state = detail.state;
   connection.textContent = WORDS[detail.state];
   banner.hidden = detail.state !== "lost";
+  if (detail.state === "private") get("/health").then((told) => { byId("model").textContent = `${told.model} · ${told.mode}`; }, () => {});
   if (detail.state === "lost") {
     const wait = Math.max(1, Math.round(detail.retry_ms / 1000));
     fill(banner, h("span", {}, `Not connected: ${detail.why}. Trying again in ${wait} s. `),
