@@ -172,7 +172,7 @@ class OwnProcess:
         """Send one request and wait for its answer; the far side keeps the time limit."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.write(json.dumps(request, default=asdict) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except OSError:
@@ -216,12 +216,15 @@ class ProcessArm:
 def serve() -> None:
     """The far side: answer requests until the input ends."""
     from parlay.llama import library
+    from parlay.llama.settings import RopeSettings
 
     parlay: Parlay | None = None
     for line in sys.stdin:
         verb, body = next(iter(json.loads(line).items()))
         try:
             if verb == "open":
+                if isinstance(body.get("rope"), dict):
+                    body["rope"] = RopeSettings(**body["rope"])
                 parlay = Parlay(**body)
                 answer: dict[str, Any] = {"build": library.version()}
             else:

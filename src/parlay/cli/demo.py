@@ -15,7 +15,7 @@ from parlay.cli import show
 from parlay.decoding.counts import Counts
 from parlay.engine.answer import Answer
 from parlay.engine.start import MODEL
-from parlay.errors import ParlayError
+from parlay.errors import EngineError, ParlayError
 from parlay.models import default_model
 from parlay.parlay import Parlay
 
@@ -54,7 +54,7 @@ def main() -> int:
             return tour(parlay, out)
     except ParlayError as error:
         print(f"parlay: {error.message}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, EngineError) else 2
 
 
 def tour(parlay: Parlay, out: Console) -> int:
