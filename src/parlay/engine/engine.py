@@ -63,6 +63,7 @@ from parlay.errors import BadRequest, Closed, PromptTooLong
 from parlay.llama.context import Context
 from parlay.llama.kernels import PROMPT_ROWS
 from parlay.llama.model import Model
+from parlay.llama.settings import MIN_BATCH
 from parlay.llama.undo import Rollback
 from parlay.llama.vocabulary import Detokenizer
 from parlay.planning.limits import check_fits
@@ -95,7 +96,7 @@ class Engine:
     ) -> None:
         """`progress` is told, on the engine's thread, what is being measured; `after_pass` is
         called there once a pass, when all sinks have been given what it brought."""
-        self.settings = settings
+        self.settings = settings = _that_fits(settings)
         self._told = progress
         self._after_pass = after_pass
         self._closing: Closing = []
@@ -547,6 +548,16 @@ class Engine:
     def pair_key(self, drafters: Iterable[Path]) -> str:
         """Under what prices and what was learned of these drafters are kept."""
         return self._calibration.pair_key(drafters)
+
+
+def _that_fits(settings: EngineSettings) -> EngineSettings:
+    """With a batch that is not larger than all its sequences: llama.cpp cuts it down to those, and
+    aborts where a pass has more rows than that."""
+    context = settings.context
+    n_batch = min(context.n_batch, max(MIN_BATCH, context.context_size * context.n_sequences))
+    n_ubatch = min(context.n_ubatch, n_batch)
+    fitting = replace(context, n_batch=n_batch, n_ubatch=n_ubatch)
+    return settings if fitting == context else replace(settings, context=fitting)
 
 
 def _models(proposers: Mapping[str, Proposer]) -> dict[str, Proposer]:

@@ -36,7 +36,7 @@ CACHE_TYPES = {
 MOST_RECORDINGS = 24
 _MAX_SEQUENCES = 256  # llama.cpp's own limit
 _MAX_CELLS = (1 << 31) - 1
-_MIN_BATCH = 16  # what the probes of rollback and exactness need
+MIN_BATCH = 16  # what the probes of rollback and exactness need
 _MIN_UBATCH = 32  # the widest pass of the probe of exact shapes must not be cut
 
 
@@ -194,10 +194,10 @@ class ContextSettings:
                 f"a context of {self.context_size} tokens for {self.n_sequences} sequence(s) is"
                 f" more than llama.cpp can count; give at most {_MAX_CELLS // self.n_sequences}"
             )
-        if self.n_batch < max(_MIN_BATCH, self.n_sequences):
+        if self.n_batch < max(MIN_BATCH, self.n_sequences):
             raise BadRequest(
                 f"a batch of {self.n_batch} rows is too small; give at least"
-                f" {max(_MIN_BATCH, self.n_sequences)}"
+                f" {max(MIN_BATCH, self.n_sequences)}"
             )
         if self.n_ubatch and not _MIN_UBATCH <= self.n_ubatch <= self.n_batch:
             raise BadRequest(
