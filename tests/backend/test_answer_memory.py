@@ -25,7 +25,7 @@ def opened(path: Path) -> AnswerMemory:
     """That of an engine which has nothing but a suffix proposer."""
     suffix = Lookup(remember_tokens=1000)
     bets = SimpleNamespace(proposers={"suffix": suffix})
-    engine = SimpleNamespace(bets=bets, call=done)
+    engine = SimpleNamespace(drafts=bets, call=done)
     memory = AnswerMemory(cast(Engine, engine), path)
     assert suffix.memory is not None
     suffix.memory.add("", list(range(40)))
