@@ -60,7 +60,7 @@ def test_a_deployment_is_rendered_without_it(tmp_path: Path) -> None:
 
 
 def test_who_wants_a_model_is_told_in_one_line_what_to_install() -> None:
-    found = command("generate", "hello")
+    found = command("run", "hello")
     assert found.returncode == 1
     assert "parlay: no engine: llama.cpp's libraries are not installed" in found.stderr
     assert "Traceback" not in found.stderr

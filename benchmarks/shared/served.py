@@ -22,11 +22,10 @@ import psutil
 from parlay.bench.peer import LlamaServer, PeerSettings
 
 PARLAY = """
-import logging, typer
-from parlay.cli.option_groups import with_groups
-from parlay.cli.serve import serve
-logging.basicConfig(level=logging.WARNING)
-typer.run(with_groups(serve))
+import sys
+from parlay.cli.main import app_main
+sys.argv[1:1] = ["serve"]
+app_main()
 """
 
 

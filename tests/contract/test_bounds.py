@@ -76,17 +76,6 @@ def test_bodies_on_their_way_take_places_and_give_them_back(model: Path) -> None
         doors.until(lambda: server.post("/v1/completions", SMALL).status_code == 200)
 
 
-def test_connections_are_counted(model: Path) -> None:
-    with doors.server(model, server__max_connections=3) as server:
-        with ExitStack() as stack:
-            for _ in range(3):
-                stack.enter_context(connected(server))
-            with connected(server) as one_more:
-                one_more.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert error_in(one_more)["code"] == "too_many_connections"
-        doors.until(lambda: server.health().get("status") == "ok")
-
-
 def test_a_client_that_never_reads_is_let_go(model: Path) -> None:
     """Far below the time limit of a request."""
     long = ["a name of many bytes " * 1000]  # in every event: buffers are full soon
