@@ -21,12 +21,7 @@ import psutil
 
 from parlay.bench.peer import LlamaServer, PeerSettings
 
-PARLAY = """
-import sys
-from parlay.cli.main import app_main
-sys.argv[1:1] = ["serve"]
-app_main()
-"""
+PARLAY = "from parlay.cli.entry import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +47,7 @@ class Served:
 
     @property
     def parent(self) -> psutil.Process:
-        """The process that was started; of `parlay serve` it is the supervisor."""
+        """The process that was started; of `parlay serve` it is the front."""
         return psutil.Process(self.process.pid)
 
     @property
@@ -64,7 +59,7 @@ class Served:
 @contextmanager
 def parlay(*arguments: str) -> Iterator[Served]:
     """`parlay serve` with these arguments."""
-    with _started([sys.executable, "-c", PARLAY, *arguments, "--json"]) as (process, line):
+    with _started([sys.executable, "-c", PARLAY, "serve", *arguments, "--json"]) as (process, line):
         yield Served(process, json.loads(line)["url"].removesuffix("/v1"))
 
 

@@ -34,7 +34,7 @@ from parlay.chat.prompter import Prompter, PromptSettings
 from parlay.control.guard import LimitAlert
 from parlay.deployment import Deployment
 from parlay.engine.pricing import Pricing
-from parlay.errors import BadRequest, ParlayError
+from parlay.errors import BadRequest, LoadError
 
 _GRACE_S = 0.25  # a client that waited for the model asks at once
 _PATIENCE_S = 10.0
@@ -322,9 +322,11 @@ class Host:
         """By what is free now; a context or layers that are to be found fit by themselves."""
 
         def fits() -> bool:
+            wanted = opening.with_known_drafter(Deployment.model_validate(deployment))
+            opening.check_files(wanted)  # one that cannot be loaded is not waited for
             try:
-                opening.check_memory(Deployment.model_validate(deployment))
-            except ParlayError:
+                opening.check_memory(wanted)
+            except LoadError:
                 return False
             return True
 

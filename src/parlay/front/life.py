@@ -21,6 +21,7 @@ from parlay.errors import ParlayError
 from parlay.front.app import make_app
 from parlay.front.backends import Running, begin
 from parlay.front.connections import bounded
+from parlay.front.errors import Failure
 from parlay.front.gate import checked_keys
 from parlay.front.process_backend import Unable
 from parlay.front.service import Service
@@ -138,7 +139,7 @@ class Life:
                 service.apply(new)
                 self._tell_restart(service, running.started_with, new)
                 await running.follow(new)
-            except (ParlayError, Unable) as error:
+            except (ParlayError, Unable, Failure) as error:
                 log.error("the deployment was not reloaded: %s", error)
                 service.alerts.set("reload", "the deployment has an error; the old one stays")
                 service.apply(old)
