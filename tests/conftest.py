@@ -25,6 +25,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from parlay import models, store
+from parlay.deployment import MonitoringSection
 from parlay.engine.exact import class_calibration
 from parlay.engine.structured import grammar_check
 from tests import distribution, tiny_models
@@ -107,6 +108,14 @@ def certificates_read_once() -> Iterator[None]:
     """Every client reads all the world's again, in 50 ms: more than most requests here take."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def drafters_stay_on_a_full_machine() -> Iterator[None]:
+    """Who tests what memory pressure does pretends it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MonitoringSection, "memory_pressure_pct", 100)
         yield
 
 

@@ -368,7 +368,6 @@ def keys(model: Path | str, given: Mapping[str, Any]) -> dict[str, Any]:
         "runtime.mode": "exact",
         "server.port": 0,
         "server.drain_s": 2,
-        "monitoring.memory_pressure_pct": 100,
         **{key.replace("__", "."): value for key, value in given.items()},
     }
 

@@ -185,7 +185,7 @@ upstreams:
   - name: plain
     urls: [https://10.0.0.3/models]
     max_concurrent: 8
-gateway: {eject_s: 5}
+gateway: {stall_timeout_s: 5}
 """
 
 
@@ -197,7 +197,7 @@ def test_upstreams_are_pools_of_addresses(tmp_path: Path) -> None:
     assert (betting.speculative, plain.speculative) == (True, False)
     assert betting.api_key_file == str(tmp_path / "upstream.key")
     assert plain.max_concurrent == 8
-    assert (found.gateway.eject_s, found.gateway.retries) == (5, 4)
+    assert (found.gateway.stall_timeout_s, found.gateway.retries) == (5, 4)
 
 
 def test_an_address_or_a_pool_cannot_stand_there_twice(tmp_path: Path) -> None:

@@ -86,8 +86,7 @@ def _write(path: Path, args: argparse.Namespace, *, drafter: bool) -> None:
             "slots": args.slots, "threads": args.threads, "context_size": args.context,
         },
         "server": {"port": 0, "queue_size": 16, "request_timeout_s": 300},
-        "monitoring": {"request_log": str(path.parent / "requests.jsonl"),
-                       "request_log_max_mb": 1},
+        "monitoring": {"request_log": str(path.parent / "requests.jsonl")},
     }  # fmt: skip
     content["model"]["drafter"] = with_model if drafter else without
     path.write_text(yaml.safe_dump(content))

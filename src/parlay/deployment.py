@@ -209,7 +209,7 @@ class RuntimeSection(Section):
     prompt_cache_mb: int = Field(1024, ge=0)
     context_full: Literal["stop", "slide"] = "stop"
     llama: LlamaFlags = LlamaFlags()
-    pass_timeout_s: float = Field(300, gt=0)  # a pass that takes longer: the engine is begun anew
+    pass_timeout_s: ClassVar[float] = 300  # a pass that takes longer: the engine is begun anew
 
     @field_validator("exact_class")
     @classmethod
@@ -252,11 +252,11 @@ class MonitoringSection(Section):
     acceptance_drop: ClassVar[float] = 0.3  # below the usual one, of which is told
     cache_compaction_interval: int = Field(8192, ge=0)  # tokens; 0: never
     request_log: str | None = None
-    request_log_max_mb: float = Field(64, gt=0)
+    request_log_max_mb: ClassVar[float] = 64
     request_log_keep: ClassVar[int] = 5  # files of that size
     log_prompts: bool = False
     alert_webhook: str | None = None
-    memory_pressure_pct: float = Field(95, gt=0, le=100)
+    memory_pressure_pct: ClassVar[float] = 95
 
     @field_validator("alert_webhook")
     @classmethod
@@ -293,7 +293,7 @@ class ServerSection(Section):
     max_body_mb: float = Field(4, gt=0)
     max_prompt_tokens: int | None = Field(None, ge=1)  # absent: what the context holds
     max_answer_tokens: int | None = Field(None, ge=1)
-    max_n: int = Field(8, ge=1, le=128)
+    max_n: ClassVar[int] = 8
     # For requests that name none; absent: what the model's file recommends, else 0.8.
     default_temperature: float | None = Field(None, ge=0, le=100)
     slot_save_path: str | None = None  # a folder; absent: slots are not saved
@@ -313,15 +313,11 @@ class GatewaySection(Section):
     """How upstreams are watched and asked; only with `engine: endpoints`."""
 
     health_interval_s: float = Field(2, gt=0)
-    health_timeout_s: float = Field(2, gt=0)
-    eject_after: int = Field(3, ge=1)  # failed requests in a row while the health check passes
-    eject_s: float = Field(1, gt=0)  # the first time; twice as long each time after
-    max_eject_s: float = Field(60, gt=0)
+    health_timeout_s: ClassVar[float] = 2
     retries: int = Field(2, ge=0, le=16)  # before the first byte only
-    connect_timeout_s: float = Field(5, gt=0)
+    connect_timeout_s: ClassVar[float] = 5
     stall_timeout_s: float = Field(120, gt=0)  # the longest silence in a stream, its start too
-    max_answer_mb: float = Field(64, gt=0)
-    explore_share: float = Field(0.05, ge=0, le=0.5)  # at most, of a route's requests
+    max_answer_mb: ClassVar[float] = 64
 
 
 class Deployment(Section):

@@ -15,7 +15,7 @@ import pytest
 from parlay.backend.drafter_care import LOADER
 from parlay.backend.opening import needed_gb
 from parlay.decoding.round import Fallback
-from parlay.deployment import DeploymentError, load_deployment
+from parlay.deployment import DeploymentError, MonitoringSection, load_deployment
 from parlay.engine.start import Loader
 from parlay.errors import DecodeError, LoadError
 from tests import tiny_drafters, tiny_models
@@ -121,7 +121,8 @@ def test_under_pressure_the_drafter_goes_and_comes_back(
     used = 50.0
     real = psutil.virtual_memory()
     monkeypatch.setattr(psutil, "virtual_memory", lambda: real._replace(percent=used))
-    with running(target, model__drafter=str(drafter), monitoring__memory_pressure_pct=90) as server:
+    monkeypatch.setattr(MonitoringSection, "memory_pressure_pct", 90)
+    with running(target, model__drafter=str(drafter)) as server:
         wait_for(lambda: server.drafter == "ready")
         used = 95.0
         wait_for(lambda: server.drafter == "absent")

@@ -60,7 +60,6 @@ def running(target: Path, **overrides: Any) -> Iterator[Running]:
         "runtime.mode": "exact",  # and so has the choice by what exactness costs on this machine
         "server.port": 0,
         "server.drain_s": 2,
-        "monitoring.memory_pressure_pct": 100,
         **{key.replace("__", "."): value for key, value in overrides.items()},
     }
 

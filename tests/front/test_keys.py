@@ -90,13 +90,11 @@ def test_guard_rails_are_those_of_the_file() -> None:
 def limited(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     options: dict[str, Any] = {
         "server__max_answer_tokens": 700,
-        "server__max_n": 2,
         "server__default_temperature": 0,
         "runtime__context_full": "slide",
         "runtime__context_size": 256,
         "monitoring__alert_webhook": "http://127.0.0.1:9/hook",
         "monitoring__request_log": str(tmp_path_factory.mktemp("log") / "requests.jsonl"),
-        "monitoring__request_log_max_mb": 3,
     }
     with running(target, **options) as server:
         yield server
@@ -111,5 +109,5 @@ def test_limits_and_defaults_act_on_answers(limited: Running) -> None:
     assert whole["usage"]["completion_tokens"] == 700  # past the context of 256: it slid
     texts = {ask(max_tokens=30).json()["choices"][0]["text"] for _ in range(3)}
     assert len(texts) == 1  # greedy, though no temperature was named
-    refused = ask(n=3)
-    assert refused.status_code == 400 and "at most 2" in refused.text
+    refused = ask(n=9)
+    assert refused.status_code == 400 and "at most 8" in refused.text

@@ -25,11 +25,15 @@ def test_what_cannot_be_taken_over_whole_changes_nothing(tmp_path: Path) -> None
     before = Deployment.model_validate({"server": section})
     log = str(tmp_path / "file" / "log")
     wrong = {
-        "the last key is gone": changed(before, server={"api_keys": (), "max_n": 5}),
+        "the last key is gone": changed(before, server={"api_keys": (), "max_answer_tokens": 5}),
         "no address is taken anew": changed(before, server={"api_keys": (), "host": "127.0.0.1"}),
-        "no such key file": changed(before, server={"api_keys_file": "/nowhere", "max_n": 5}),
+        "no such key file": changed(
+            before, server={"api_keys_file": "/nowhere", "max_answer_tokens": 5}
+        ),
         "a garbled key file": changed(before, server={"api_keys_file": str(tmp_path / "garbled")}),
-        "no such log": changed(before, monitoring={"request_log": log}, server={"max_n": 5}),
+        "no such log": changed(
+            before, monitoring={"request_log": log}, server={"max_answer_tokens": 5}
+        ),
     }
     service = Service(before)
     for what, new in wrong.items():
@@ -37,7 +41,7 @@ def test_what_cannot_be_taken_over_whole_changes_nothing(tmp_path: Path) -> None
             service.apply(new)
         assert service.deployment is before, what
         assert service.keys.opens("Bearer secret") and not service.keys.opens(""), what
-    right = {"max_n": 5}, {"request_log": str(tmp_path / "log")}
+    right = {"max_answer_tokens": 5}, {"request_log": str(tmp_path / "log")}
     service.apply(changed(before, server=right[0], monitoring=right[1]))
-    assert service.deployment.server.max_n == 5
+    assert service.deployment.server.max_answer_tokens == 5
     service.close()

@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from parlay.deployment import Deployment
+import pytest
+
+from parlay.deployment import Deployment, GatewaySection
 from parlay.front.backends import begin
+from parlay.front.remote import server
 from parlay.front.remote.backend import RemoteBackend
+from parlay.front.remote.health import HealthLimits
 from parlay.front.service import Service
 from tests.serving import Answering, in_thread, wait_for
 
@@ -17,13 +21,10 @@ QUICK = {
     "server": {"port": 0, "drain_s": 2, "request_timeout_s": 120},
     "gateway": {
         "health_interval_s": 0.1,
-        "health_timeout_s": 60,
-        "connect_timeout_s": 60,
-        "eject_s": 0.2,
-        "max_eject_s": 1,
         "stall_timeout_s": 60,
     },
 }
+LIMITS = {"health_timeout_s": 60.0, "connect_timeout_s": 60.0}
 
 
 class Running(Answering):
@@ -53,11 +54,16 @@ def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def gateway(*pools: dict[str, Any], wait: bool = True, **sections: Any) -> Iterator[Running]:
+def gateway(
+    *pools: dict[str, Any],
+    wait: bool = True,
+    limits: dict[str, float] | None = None,
+    **sections: Any,
+) -> Iterator[Running]:
     """A gateway over pools, as they stand in a deployment file; sections by name."""
     content = merged(QUICK, sections)
     deployment = Deployment.model_validate({"engine": "endpoints", "upstreams": pools, **content})
-    with served(lambda: deployment) as found:
+    with served(lambda: deployment, limits) as found:
         if wait:
             ups = found.pools.all
             wait_for(lambda: all(up.health.state != "unknown" for up in ups))
@@ -66,6 +72,12 @@ def gateway(*pools: dict[str, Any], wait: bool = True, **sections: Any) -> Itera
 
 
 @contextmanager
-def served(read: Callable[[], Deployment]) -> Iterator[Running]:
-    with in_thread(read, begin) as (service, port):
-        yield Running(service, port)
+def served(
+    read: Callable[[], Deployment], limits: dict[str, float] | None = None
+) -> Iterator[Running]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (LIMITS | (limits or {})).items():
+            patch.setattr(GatewaySection, name, value)
+        patch.setattr(server, "LIMITS", HealthLimits(eject_s=0.2, max_eject_s=1.0))
+        with in_thread(read, begin) as (service, port):
+            yield Running(service, port)

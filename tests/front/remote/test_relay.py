@@ -258,7 +258,7 @@ def test_an_engine_whose_health_check_fails_is_ejected_before_anyone_asks_it(
 def test_a_hanging_health_check_is_a_failed_one() -> None:
     with engines(Engine("m")) as (one,):
         one.mode = "hang_health"
-        with gateway(pool(one), wait=False, gateway={"health_timeout_s": 0.2}) as running:
+        with gateway(pool(one), wait=False, limits={"health_timeout_s": 0.2}) as running:
             wait_for(lambda: running.state(0) == "out")
             refused = ask(running)
             assert refused.status_code == 503
@@ -385,9 +385,9 @@ def test_an_answer_that_does_not_begin_in_time_is_refused() -> None:
 def test_a_whole_answer_over_the_limit_is_refused() -> None:
     with engines(Engine("m")) as (one,):
         one.mode = "oversize"
-        with gateway(pool(one), gateway={"max_answer_mb": 0.1, "retries": 0}) as running:
+        with gateway(pool(one), limits={"max_answer_mb": 0.1}, gateway={"retries": 0}) as running:
             refused = ask(running)
-            assert refused.status_code == 502 and "max_answer_mb" in refused.text
+            assert refused.status_code == 502 and "larger than" in refused.text
 
 
 # -- clients ------------------------------------------------------------------------------------

@@ -17,6 +17,12 @@ from tests.front.remote.test_relay import ASK, ask, pool, stream, text_of
 from tests.serving import wait_for
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is about checks that take long."""
+    monkeypatch.setattr(GatewaySection, "health_timeout_s", 30)
+
+
 def test_a_check_that_breaks_ends_neither_the_checks_nor_the_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -41,7 +47,7 @@ def test_a_check_that_breaks_ends_neither_the_checks_nor_the_connections(
 def test_a_server_that_leaves_while_it_is_looked_at_is_merely_gone() -> None:
     async def leave(one: Engine) -> str | None:
         pool_ = Pool(name="a", urls=(one.url,))
-        up = Upstream(pool_, one.url, GatewaySection(health_timeout_s=30))
+        up = Upstream(pool_, one.url, GatewaySection())
         looking = asyncio.create_task(up.check())
         while not one.n_looks:  # a connection that is only being made is not closed with the others
             await asyncio.sleep(0.01)
@@ -141,7 +147,7 @@ def test_a_connection_that_is_closed_as_it_is_taken_up_is_not_a_server_that_is_g
     async def look() -> str | None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        up = Upstream(Pool(name="one", urls=(url,)), url, GatewaySection(health_timeout_s=30))
+        up = Upstream(Pool(name="one", urls=(url,)), url, GatewaySection())
         try:
             return (await up.fetch("/health")).problem
         finally:

@@ -258,7 +258,7 @@ class RemoteBackend:
 
     def _timing(self, route: str) -> RouteTiming:
         if route not in self.routes:
-            self.routes[route] = RouteTiming(self._deployment.gateway.explore_share)
+            self.routes[route] = RouteTiming()
         return self.routes[route]
 
     async def _begin(self, ask: Ask, seen: _Observed, tried: list[Server]) -> Attempt:

@@ -184,5 +184,5 @@ def _told(chunk: Chunk, message: str) -> Failure | None:
 
 
 _TOO_LARGE = Failure(
-    502, "the server's answer is larger than gateway.max_answer_mb", "server_error", "upstream"
+    502, "the server's answer is larger than a gateway passes on", "server_error", "upstream"
 )

@@ -25,6 +25,7 @@ log = logging.getLogger("parlay.server")
 _MAX_PAGE = 4_000_000
 # Servers close connections that idle for five seconds; a request must not meet such a one.
 _KEEP_ALIVE_S = 2.0
+LIMITS = HealthLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,7 @@ class Server:
     def __init__(self, pool: Pool, url: str, settings: GatewaySection) -> None:
         self.pool = pool
         self.url = url
-        self.health = Health(
-            HealthLimits(settings.eject_after, settings.eject_s, settings.max_eject_s)
-        )
+        self.health = Health(LIMITS)
         self.in_flight = 0
         self.n_answered = 0
         self.n_failed = 0

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Why = Literal["measuring", "faster", "exploring"]
+EXPLORE_SHARE = 0.05  # of requests, to the slower side
 MIN_ANSWERS = 3  # on each side before they are compared
 _FORGET = 0.95  # weight of all earlier answers when one comes
 _MARGIN = 0.03  # the other side must be so much faster to take over
@@ -48,7 +49,7 @@ class RouteTiming:
     Of n requests at most `explore_share * n + MIN_ANSWERS` go to the side believed slower.
     """
 
-    def __init__(self, explore_share: float) -> None:
+    def __init__(self, explore_share: float = EXPLORE_SHARE) -> None:
         self._share = explore_share
         self.sides = {True: Side(), False: Side()}
         self.leader = True  # until measured: its pool was set up to be faster
