@@ -42,8 +42,6 @@ SAVES = 0.7  # passes that a token saves which a vetoed draft had right, on aver
 EXCESS = 1.5  # times what it should: a pass that took longer was not made longer by its bet
 WIDEST, LONGEST = 64, 16  # tokens of a free draft, and of a model's
 DEPTHS = (1, 4, 16)  # of a model's drafts for several answers, that are weighed before it begins
-# Of what a token saves, if its answer is ahead and the others have long to go.
-ROOM = 0.25
 REPEATS = 0.8  # the chance of each token in a text that seems to repeat itself
 HOST = 0.1  # what one pass moves of what the host is believed to take
 SAMPLED = " sampled"  # the rates of a proposer where texts are drawn at random
@@ -147,15 +145,11 @@ class BudgetController:
         return now
 
     def _saved(self, n_context: int, n: int, now: Pass) -> list[float]:
-        """Whoever is ahead ends sooner and leaves a smaller pass to the others. If nobody waits for
-        the slot, that saves what the pass is cheaper then, and not a part of it for each token."""
+        """Tokens that plain passes make in the time that is saved if so many end sooner."""
         curves = [self.costs.curve(n_context, k) for k in range(1, n)]
         plain_s = [0.0, *(c.steady[k * now.floor] for k, c in enumerate(curves, 1)), now.plain_s]
         each = n / now.plain_s
-        return [
-            ROOM * m + (1.0 - ROOM) * each * max(0.0, now.plain_s - plain_s[n - m])
-            for m in range(n + 1)
-        ]
+        return [each * max(0.0, now.plain_s - left_s) for left_s in plain_s[::-1]]
 
     def _resolve(self, views: Sequence[View]) -> float:
         """What the last pass may have lost, in plain passes, while it is not yet observed; its
@@ -209,19 +203,15 @@ class BudgetController:
             yield self._bet([who for who, _ in chosen], [alive for _, alive in chosen], now)
 
     def _bet(self, who: list[str], alive: list[list[float]], now: Pass) -> Bet:
-        if len(alive) == 1:
-            gains = list(alive[0])
-        elif now.equal:
-            gains = [now.worth(sum(column)) for column in zip_longest(*alive, fillvalue=0.0)]
+        order: list[tuple[float, int]] = []
+        if now.equal:
+            gains = [sum(column) for column in zip_longest(*alive, fillvalue=0.0)]
         else:
-            gains, said = [], [0.0] * max(map(len, alive))
-            for chance, at in sorted([(c, at) for each in alive for at, c in enumerate(each)])[
-                ::-1
-            ]:
-                gains.append(now.worth(said[at] + chance) - now.worth(said[at]))
-                said[at] += chance
+            order = [(chance, i) for i, each in enumerate(alive) for chance in each]
+            order.sort(key=lambda token: -token[0])
+            gains = [chance for chance, _ in order]
         del gains[now.most_units :]
-        bet = Bet(who, alive, list(accumulate(gains, initial=0.0)))
+        bet = Bet(who, alive, list(accumulate(gains, initial=0.0)), order)
         bet.draft_s = bet.undo_s = [0.0] * len(bet.gained)
         if self.costs.undoing.seconds:
             bet.undo_s = self._undo_s(alive, len(bet.gained))
@@ -323,11 +313,16 @@ class BudgetController:
                 found = (n + bet.gained[k]) / seconds
                 if found <= speed and found <= missed:
                     continue
+                worth = now.worth(bet.ahead(now.equal, k)) if now.saved else bet.gained[k]
+                found = (n + worth) / seconds
+                if found <= speed and found <= missed:
+                    continue
                 worst = self._worst(bet, k, now)
                 if self._bears(worst, now, texts):
                     if found > speed:
                         best, speed = bet, found
                         bet.units, bet.speed, bet.worst = k, found, worst
+                        bet.part = worth / bet.gained[k]
                 elif found > missed:
                     missed = now.missed = found
                     now.vetoed = bet
@@ -431,6 +426,8 @@ class BudgetController:
         for k in range(1, len(found.gained)):
             seconds = now.paid[now.rows(k)] + spent_s + found.undo_s[k] + now.host_s
             tokens = len(now.ids) + found.gained[k]
+            if now.saved and tokens >= speed * seconds:
+                tokens = len(now.ids) + now.worth(found.ahead(now.equal, k))
             if tokens >= speed * seconds and (
                 len(now.ids) == 1
                 or self._bears((now.worst_s(k) + spent_s) / now.plain_s, now, texts)
@@ -453,7 +450,8 @@ class BudgetController:
         n, likely = len(texts), [REPEATS**k for k in range(1, 1 + now.most_units)]
         bet = self._bet([""] * n, [likely if i in hopeful else [] for i in range(n)], now)
         paid = [now.paid[now.rows(k)] + search_s + now.host_s for k in range(len(bet.gained))]
-        speeds = [(n + tokens) / s for tokens, s in zip(bet.gained, paid, strict=True)]
+        worth = [now.worth(bet.ahead(now.equal, k)) for k in range(len(bet.gained))]
+        speeds = [(n + tokens) / s for tokens, s in zip(worth, paid, strict=True)]
         return max(speeds) > now.plain_speed * (1.0 + MARGIN)
 
     # -- learning ---------------------------------------------------------------------------------
@@ -515,8 +513,9 @@ class BudgetController:
                 text.purse.waited += won
                 text.purse.net += won if alone else 0.0
         if not alone:
-            ahead = [sum([r.n_generated > k for r in rounds]) for k in range(1, WIDEST)]
-            self.pool.book(1.0 + sum([made.worth(m) for m in ahead if m]) / len(rounds) - passes)
+            part = 1.0 if made.bet is None else made.bet.part
+            n_ahead = sum([r.n_generated - 1 for r in rounds])
+            self.pool.book(1.0 + part * n_ahead / len(rounds) - passes)
 
     def _is_whole(self, made: Pass, first: Round) -> bool:
         """Whether a pass has a price of its own: it was not cut in parts, nor read a prompt."""

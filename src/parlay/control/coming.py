@@ -16,6 +16,7 @@ from parlay.decoding.draft import Draft
 
 CHANGE = 0.5  # part of a change of shape that one bet has to pay: the next one is often as wide
 SPAN = 8  # rows that may make up for a step in the prices
+ROOM = 0.25  # of a token's time, if its answer is ahead and those that stay have long to go
 
 
 @dataclass(slots=True)
@@ -46,6 +47,8 @@ class Bet:
     who: list[str]  # by answer; empty: nobody's
     alive: list[list[float]]  # that all tokens up to each are right
     gained: list[float]  # tokens expected to hold, by units
+    order: list[tuple[float, int]] = field(default_factory=list)  # chances and whose, best first
+    part: float = 1.0  # of a token that is what one is worth
     users: frozenset[int] = frozenset()  # answers that a draft model drafts for
     cost: DrafterCost | None = None
     unread: int = 0  # tokens that it has to read,
@@ -66,11 +69,19 @@ class Bet:
         units = self.units if units is None else units
         if equal or len(self.alive) == 1:
             return [min(units, len(each)) for each in self.alive]
-        order = sorted([(-c, i) for i, each in enumerate(self.alive) for c in each])
         sizes = [0] * len(self.alive)
-        for _, i in order[:units]:
+        for _, i in self.order[:units]:
             sizes[i] += 1
         return sizes
+
+    def ahead(self, equal: bool, units: int) -> list[float]:
+        """Tokens of each answer that are expected to hold."""
+        if equal:
+            return [sum(each[:units]) for each in self.alive]
+        found = [0.0] * len(self.alive)
+        for chance, i in self.order[:units]:
+            found[i] += chance
+        return found
 
 
 @dataclass(slots=True)
@@ -90,7 +101,7 @@ class Pass:
     full: Sequence[float] = ()  # with the change of shape and settling,
     paid: Sequence[float] = ()  # and with the part of it that one bet has to pay
     widths: Sequence[int] = ()  # rows that a lone answer's pass is padded to
-    saved: Sequence[float] = ()  # tokens that it is worth that so many answers are one ahead
+    saved: Sequence[float] = ()  # tokens that it saves if so many answers end a token sooner
     most_units: int = 0
     back_s: float = 0.0  # to change to a plain pass again
     plain_s: float = 1.0
@@ -135,12 +146,18 @@ class Pass:
                     widths[rows] = widths[rows + 1]
         self.plain_speed = n_answers / (self.paid[plain_rows] + self.host_s)
 
-    def worth(self, tokens: float) -> float:
-        """What it is worth that so many of several answers are a token ahead."""
-        if not self.saved:
-            return tokens
-        low = min(int(tokens), len(self.saved) - 2)
-        return self.saved[low] + (tokens - low) * (self.saved[low + 1] - self.saved[low])
+    def worth(self, ahead: Sequence[float]) -> float:
+        """What it is worth that each answer comes so many tokens further, in tokens. Whoever ends
+        sooner leaves a smaller pass to the others; if nobody waits for the slot, that saves what
+        the pass is cheaper then. So much of it is what all of them come further together."""
+        total = sum(ahead)
+        if not self.saved or not total:
+            return total
+        value, before, n_ahead = 0.0, 0.0, len(ahead)
+        for tokens in sorted(ahead):
+            value += (tokens - before) * self.saved[n_ahead]
+            before, n_ahead = tokens, n_ahead - 1
+        return ROOM * total + (1.0 - ROOM) * value
 
     def rows(self, units: int) -> int:
         """Of a pass with so many units drafted."""

@@ -22,7 +22,7 @@ LENT = 5.0  # passes lent at most for drafts that were vetoed and right, or one 
 EACH = 0.045  # of the tokens that an answer may have: the most that it may stake
 STRETCH = 256  # passes of which several answers together lose no more than SHARE
 LEAK = 0.01  # of a pass: what the pool forgets with each; the rest of SHARE is its size
-GUARD, GUARDED = 0.5, 8.0  # of its tokens, or passes: what one answer may lose to the others
+GUARD, GUARDED = 0.7, 8.0  # of its tokens, or passes: what one answer may lose to the others
 
 
 @dataclass(slots=True)
