@@ -111,11 +111,14 @@ def test_asking_changes_nothing() -> None:
         views = [view(said=said)]
         made = [controller.choose(views) for controller in (asked, left_alone)]
         assert made[0].each == made[1].each
-        made[0].going({0: [0.9]}), made[0].verified({0: [0.9]}), made[0].width(3)
+        made[0].going({0: [0.9]})
+        made[0].verified({0: [0.9]})
+        made[0].width(3)
         rounds = told(
             made[1], views, n_right=(i % 3) * 4, pass_s=1.0 + 0.3 * made[1].each[0].window
         )
-        asked.observe(rounds), left_alone.observe(rounds)
+        asked.observe(rounds)
+        left_alone.observe(rounds)
         said += rounds[0].n_generated
     assert asked.kept() == left_alone.kept()
 
