@@ -64,7 +64,7 @@ class Outcome:
         found = [f"{n} honest requests {kind}" for kind, n in self.honest.items() if kind in _BAD]
         internal = {s: n for s, n in self.hostile.items() if s.startswith("5") and s not in _KNOWN}
         found += [f"{n} hostile requests answered {status}" for status, n in internal.items()]
-        for name, values in (("engine", self.rss_mb[1:]), ("supervisor", self.parent_mb)):
+        for name, values in (("engine", self.rss_mb[1:]), ("front", self.parent_mb)):
             if len(values) > 1 and values[-1] - values[0] > _GROWTH_MB:
                 found.append(f"the {name} grew from {values[0]:.0f} to {values[-1]:.0f} MB")
         return found
@@ -254,7 +254,7 @@ def main() -> int:
         "reloads": outcome.n_reloads,
         "down_s": outcome.down_s,
         "engine_rss_mb": [round(x) for x in outcome.rss_mb],
-        "supervisor_rss_mb": [round(x) for x in outcome.parent_mb],
+        "front_rss_mb": [round(x) for x in outcome.parent_mb],
         "problems": problems + outcome.details[:10],
     }
     served.tell(found, args.out)

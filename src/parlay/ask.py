@@ -359,14 +359,5 @@ class Backend(Answerer, Protocol):
     async def trace(self, answer_id: str) -> dict[str, Any] | None:
         """One of the last answers, round by round; None: it is not kept."""
 
-    async def plan(self) -> dict[str, Any]:
-        """What the model takes and what fits, as `parlay plan` tells it."""
-
-    async def reload(self) -> None:
-        """Read the deployment again, and take over what a running model can."""
-
-    async def drain(self, seconds: float) -> None:
-        """Take no more requests; return when all are answered, or the time is over."""
-
     async def close(self) -> None:
         """End it, and everything it still answers."""

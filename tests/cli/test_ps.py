@@ -128,8 +128,11 @@ served = server_on("tiny_llama")
 def test_the_key_comes_from_the_environment(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running(tiny_llama, server__api_keys="secret-key") as locked:
+    keys = {"server__api_keys": "some-key", "server__admin_keys": "secret-key"}
+    with running(tiny_llama, **keys) as locked:
         refused = call(locked.url)
         assert "PARLAY_API_KEY" in str(refused.exception)
+        monkeypatch.setenv("PARLAY_API_KEY", "some-key")
+        assert "server.admin_keys" in str(call(locked.url).exception)
         monkeypatch.setenv("PARLAY_API_KEY", "secret-key")
         assert call(locked.url).exit_code == 0

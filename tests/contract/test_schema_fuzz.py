@@ -43,11 +43,6 @@ OPERATIONS = {
     "GET /live",
     "GET /live/requests",
     "GET /live/requests/{request_id}",
-    "GET /live/costs",
-    "GET /live/models",
-    "GET /live/bench",
-    "POST /live/bench",
-    "DELETE /live/bench",
 }
 
 

@@ -314,7 +314,7 @@ class Host:
         self._end("")
         return self._traces.trace(answer_id)
 
-    async def _call_reload(self, deployment: dict[str, Any]) -> Facts:
+    async def _call_follow(self, deployment: dict[str, Any]) -> Facts:
         self.follow(deployment)
         return self.facts
 
@@ -332,7 +332,7 @@ class Host:
 
         return await asyncio.to_thread(fits)
 
-    async def _call_plan(self) -> dict[str, Any]:
+    async def _footprint_now(self) -> dict[str, Any]:
         drafters = self._drafter.paths if self._drafter.state == "ready" else ()
         return await asyncio.to_thread(self._footprint.look, drafters)
 
@@ -392,7 +392,7 @@ class Host:
             "context_size": self.engine.target.context_size,
             "waiting": state.n_waiting,
             "memory": {
-                **await self._call_plan(),
+                **await self._footprint_now(),
                 "used_pct": self._memory.used_pct,
                 "limit_pct": self._memory.limit_pct,
             },

@@ -25,8 +25,7 @@ _HEAD = struct.Struct("!I")
 
 CallName = Literal[
     "render", "count", "tokenize", "detokenize", "save_slot", "restore_slot", "erase_slot",
-    "slots", "memory", "forget", "state", "figures", "live", "trace", "plan", "reload",
-    "fits_beside",
+    "slots", "memory", "forget", "state", "figures", "live", "trace", "follow", "fits_beside",
 ]  # fmt: skip
 
 

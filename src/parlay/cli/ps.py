@@ -143,6 +143,8 @@ def events(client: httpx.Client) -> Iterator[tuple[str, dict[str, Any]]]:
 def _check(response: httpx.Response) -> None:
     if response.status_code == httpx.codes.UNAUTHORIZED:
         raise Unreachable("the server asks for a key; give it in PARLAY_API_KEY or --api-key")
+    if response.status_code == 403:
+        raise Unreachable("others' requests are shown to admins: use a key of server.admin_keys")
     if response.status_code != httpx.codes.OK:
         raise Unreachable(f"the server answered {response.status_code}; is it a parlay server?")
 

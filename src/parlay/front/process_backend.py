@@ -468,7 +468,7 @@ class ProcessBackend:
         """What of a deployment a running engine takes over at once; it is begun anew with it."""
         self._hello = wire.Hello(wire.VERSION, deployment)
         if self._process is not None:
-            self._facts = await self.call("reload", Facts, deployment=deployment)
+            self._facts = await self.call("follow", Facts, deployment=deployment)
 
     async def fits_beside(self, deployment: dict[str, Any]) -> bool:
         """Whether another engine has room while this one is loaded."""
@@ -476,16 +476,10 @@ class ProcessBackend:
             return True
         return await self.call("fits_beside", bool, deployment=deployment)
 
-    async def reload(self) -> None:
-        """A front reads deployments, and says which: `follow` or `replace`."""
-
     @property
     def n_places(self) -> int:
         """Answers that are made at once; so many wait as long as there is no engine."""
         return 0 if self._facts is None else self._facts.n_slots
-
-    async def plan(self) -> dict[str, Any]:
-        return await self.call("plan", dict[str, Any])
 
     async def state(self) -> State:
         """Told even while there is no engine."""
@@ -496,12 +490,6 @@ class ProcessBackend:
             return State(status=status, n_waiting=self.n_waiting)
         state = await self.call("state", State)
         return msgspec.structs.replace(state, n_waiting=state.n_waiting + self.n_waiting)
-
-    async def drain(self, seconds: float) -> None:
-        """Return when all are answered, or the time is over."""
-        end = asyncio.get_running_loop().time() + seconds
-        while (self._sent or self._waiting) and asyncio.get_running_loop().time() < end:
-            await asyncio.sleep(0.05)
 
     def give_up(self) -> None:
         """Nobody waits any longer: everybody is told."""

@@ -11,7 +11,6 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -23,7 +22,6 @@ from parlay.ask import (
     Done,
     End,
     Facts,
-    Figures,
     Refused,
     Reply,
     SoFar,
@@ -35,6 +33,7 @@ from parlay.errors import ParlayError
 from parlay.front import errors
 from parlay.front.errors import Failure
 from parlay.front.remote import request as asking
+from parlay.front.remote.observed import Observed, PoolDecision, figures_of, ms
 from parlay.front.remote.pools import Pools
 from parlay.front.remote.recent import Answered, Recent
 from parlay.front.remote.relay import Attempt, Chunk, ServerFailed
@@ -44,7 +43,6 @@ from parlay.front.remote.spoken import CALLS, THINKING, Speaker
 from parlay.front.remote.tally import Tally, together
 from parlay.front.remote.timing import RouteTiming
 from parlay.reading import answers
-from parlay.reading.answers import AnswerEvent
 
 _SO_FAR_S = 1.0
 _BROKEN = Failure(502, "the server stopped in the midst of its answer", "server_error", "upstream")
@@ -52,50 +50,6 @@ _NOBODY = Failure(
     502, "no server could answer this request; try again", "server_error", "upstream", None, 1
 )
 _CLOSED = errors.unavailable("the server is shutting down", "shutting_down")
-
-
-@dataclass(frozen=True, slots=True)
-class PoolDecision:
-    """Which kind of pool, and why: `fallback` is our word for a plain answer."""
-
-    speculative: bool
-    why: str  # request, policy, only, unavailable, measuring, faster, exploring
-    fallback: str | None = None
-
-
-@dataclass
-class _Observed:
-    """One answer as it comes by."""
-
-    ask: Ask
-    rule: str
-    decision: PoolDecision
-    arrived: float
-    asked: float | None = None  # when the server that answers was asked
-    first: float | None = None  # words
-    last: float | None = None
-    n_chunks: int = 0
-    n_tries: int = 0
-    said: AnswerEvent = AnswerEvent()  # noqa: RUF009 - frozen, so sharing it is safe
-    pool: str = ""
-
-    @property
-    def deadline(self) -> float:
-        return self.arrived + (self.ask.time_limit_s or float("inf"))
-
-    @property
-    def n_generated(self) -> int:
-        """By the server's own count, or chunks where it does not count."""
-        return self.n_chunks if self.said.n_tokens is None else self.said.n_tokens
-
-    def decoding(self) -> tuple[float, int]:
-        """Seconds and the tokens they made: after the first ones, as far as anyone can tell."""
-        n = self.n_generated - (self.said.n_first or 1)
-        if self.said.server_decode_s and n > 0:
-            return self.said.server_decode_s, n
-        if self.first is not None and self.last is not None:
-            return self.last - self.first, n
-        return 0.0, 0
 
 
 class RemoteBackend:
@@ -208,7 +162,7 @@ class RemoteBackend:
         tried: list[Server] = []
         arrived, held = perf_counter(), list[Reply]()
         while True:
-            seen = _Observed(ask, rule.name, decision, arrived)
+            seen = Observed(ask, rule.name, decision, arrived)
             attempt, took = await self._begin(ask, seen, tried), None
             try:
                 async for replies in self._relay(attempt, seen):
@@ -261,7 +215,7 @@ class RemoteBackend:
             self.routes[route] = RouteTiming()
         return self.routes[route]
 
-    async def _begin(self, ask: Ask, seen: _Observed, tried: list[Server]) -> Attempt:
+    async def _begin(self, ask: Ask, seen: Observed, tried: list[Server]) -> Attempt:
         """Ask servers until one begins to answer; none that is in `tried` already."""
         settings, failed = self._deployment.gateway, None
         while True:
@@ -310,7 +264,7 @@ class RemoteBackend:
                 raise failed.answer or _NOBODY from None
             raise
 
-    async def _relay(self, attempt: Attempt, seen: _Observed) -> AsyncGenerator[list[Reply], None]:
+    async def _relay(self, attempt: Attempt, seen: Observed) -> AsyncGenerator[list[Reply], None]:
         ask = seen.ask
         n_choices = ask.n * len(ask.prompts or (0,))
         speakers = [Speaker(i) for i in range(n_choices)]
@@ -336,17 +290,17 @@ class RemoteBackend:
                 replies += self._read(chunk, seen, speakers)
             if perf_counter() - told > _SO_FAR_S:
                 told = perf_counter()
-                replies.append(SoFar(self._figures(seen)))
+                replies.append(SoFar(figures_of(seen, self._timing(seen.rule))))
             if replies:
                 yield replies
-        figures = self._figures(seen)
+        figures = figures_of(seen, self._timing(seen.rule))
         yield [
             *(End(i, s.reason or "length", figures) for i, s in enumerate(speakers)),
             Done(figures),
         ]
 
     async def _until(
-        self, attempt: Attempt, seen: _Observed, speakers: Sequence[Speaker]
+        self, attempt: Attempt, seen: Observed, speakers: Sequence[Speaker]
     ) -> AsyncGenerator[list[Chunk], None]:
         """What comes, up to the end of every choice, or to the time limit: what is there by then is
         still worth having."""
@@ -370,7 +324,7 @@ class RemoteBackend:
                 raise ServerFailed("cut")
             yield chunks
 
-    def _read(self, chunk: Chunk, seen: _Observed, speakers: Sequence[Speaker]) -> list[Reply]:
+    def _read(self, chunk: Chunk, seen: Observed, speakers: Sequence[Speaker]) -> list[Reply]:
         event, now = answers.event_of(chunk), perf_counter()
         if event.text:
             seen.first, seen.last = seen.first or now, now
@@ -385,7 +339,7 @@ class RemoteBackend:
                 found += [] if pieces is None else [pieces]
         return found
 
-    def _learn(self, server: Server, seen: _Observed, n_chars: int) -> None:
+    def _learn(self, server: Server, seen: Observed, n_chars: int) -> None:
         """It came to a good end."""
         server.answered()
         server.told.add_answer(seen.n_generated, seen.said.speculation)
@@ -400,63 +354,6 @@ class RemoteBackend:
         plain_s = None if plain is None else plain * tokens
         told, fallback = seen.said.speculation, seen.decision.fallback
         self._recent.take(seen.rule, Answered(n, told, fallback, seconds, plain_s))
-
-    def _figures(self, seen: _Observed) -> Figures:
-        """What an answer's numbers are; what its server does not tell is null."""
-        now, said = perf_counter(), seen.said
-        told, n = said.speculation, seen.n_generated
-        seconds, tokens = seen.decoding()
-        sides = self._timing(seen.rule).sides
-        plain, own = sides[False].s_per_token, seconds / tokens if tokens > 0 else None
-        accepted, drafted = (None, None) if told is None else (told.accepted, told.drafted)
-        rounds = None if told is None else told.rounds
-        if told is not None and rounds is None:
-            rounds = max(0, n - told.accepted)
-        first = None if seen.first is None else seen.first - seen.arrived
-        queue_s = (seen.asked or now) - seen.arrived
-        pairs = [] if told is None else list(zip(told.accepted_at, told.tried_at, strict=False))
-        speculation = {
-            "policy": seen.rule,
-            "pool": seen.pool,
-            "speculates": seen.decision.speculative,
-            "reason": seen.decision.why,
-            "fallback": seen.decision.fallback,
-            "retries": seen.n_tries,
-            "generated": n,
-            "rounds": rounds,
-            "drafted": drafted,
-            "accepted": accepted,
-            "token_acceptance": _ratio(accepted, drafted),
-            "draft_share": _ratio(accepted, n),
-            "acceptance_length": _ratio(n, rounds),
-            "acceptance_by_position": [round(a / t, 4) for a, t in pairs if t],
-            "queue_ms": _ms(queue_s),
-            "ttft_ms": _ms(first),
-            "e2e_ms": _ms(now - seen.arrived),
-            "ms_per_token": {
-                "speculative": _ms(sides[True].s_per_token),
-                "plain": _ms(plain),
-            },
-            "speedup": round(plain / own, 4) if plain and own else None,
-            "baseline_ms_per_token": _ms(plain),
-        }
-        timings = {
-            "prompt_n": said.n_prompt,
-            "cache_n": said.n_cached,
-            "predicted_n": n,
-            "predicted_ms": _ms(seconds),
-            "predicted_per_second": round(tokens / seconds, 3) if seconds and tokens > 0 else 0.0,
-        }
-        return Figures(
-            n_prompt=said.n_prompt or 0,
-            n_cached=said.n_cached or 0,
-            n_generated=n,
-            queue_s=queue_s,
-            ttft_s=first,
-            e2e_s=now - seen.arrived,
-            speculation=speculation,
-            timings=timings,
-        )
 
     # -- everything else ------------------------------------------------------
 
@@ -536,8 +433,8 @@ class RemoteBackend:
                     "route": name,
                     "speculates": timing.leader if timing.compared else None,
                     "ms_per_token": {
-                        "speculative": _ms(timing.sides[True].s_per_token),
-                        "plain": _ms(timing.sides[False].s_per_token),
+                        "speculative": ms(timing.sides[True].s_per_token),
+                        "plain": ms(timing.sides[False].s_per_token),
                     },
                     "answers": {
                         "speculative": timing.sides[True].n_answers,
@@ -617,17 +514,6 @@ class RemoteBackend:
     async def erase_slot(self, slot: int, owner: str) -> dict[str, Any]:
         raise unsupported("slots")
 
-    async def plan(self) -> dict[str, Any]:
-        raise unsupported("plan")
-
-    async def reload(self) -> None:
-        """Pools are the front's: `apply` takes them over."""
-
-    async def drain(self, seconds: float) -> None:
-        end = perf_counter() + seconds
-        while self.n_open and perf_counter() < end:
-            await asyncio.sleep(0.05)
-
     def give_up(self) -> None:
         """Nobody waits any longer: answers end where they are."""
         self._closed = True
@@ -670,11 +556,3 @@ def _counters(server: Server) -> dict[str, Any] | None:
     if page is None:
         return None
     return {"drafts": page.drafts, "drafted": page.drafted, "accepted": page.accepted}
-
-
-def _ratio(part: int | None, whole: int | None) -> float | None:
-    return round(part / whole, 4) if part is not None and whole else None
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1e3, 3)
