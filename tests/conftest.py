@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, settings
 
 from parlay import models, store
 from parlay.deployment import MonitoringSection
-from parlay.engine.exact import class_calibration
+from parlay.engine.exact import choice
 from parlay.engine.structured import grammar_check
 from tests import distribution, tiny_models
 from tests.hub.loopback import Hub, serving
@@ -91,7 +91,7 @@ def patient_limits() -> Iterator[None]:
     machine is no fault of theirs."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_PROBE_S", "_SCOUT_S"):
-            patch.setattr(class_calibration, name, float("inf"))
+            patch.setattr(choice, name, float("inf"))
         patch.setattr(grammar_check, "LIMIT_S", PATIENCE_S)
         yield
 

@@ -14,7 +14,7 @@ import pytest
 
 from parlay.bench.suite import load_suite
 from parlay.engine.engine import Engine
-from parlay.engine.exact import class_calibration
+from parlay.engine.exact import choice
 from parlay.engine.request import Request
 from parlay.llama.vocabulary import Vocabulary
 from tests.engine.test_earned import Bits, bits, scored
@@ -38,11 +38,8 @@ def made(
     options: dict[str, Any] = {"mode": "exact", "context": {"context_size": 2048, "threads": 0}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PARLAY_CACHE", str(tmp_path_factory.mktemp("bits")))
-        # The more in a pass the better, whatever passes cost here: those who may share one do.
-        patch.setattr(class_calibration, "_rate", lambda *_: float)
-        # No wider than the drafts here are, and prices decide nothing.
-        patch.setattr(class_calibration, "_MIN_WIDTHS", WINDOW + 1)
-        patch.setattr(class_calibration, "_PRICES_S", 0.0)
+        # No wider than the drafts here are.
+        patch.setattr(choice, "_MIN_WIDTHS", WINDOW + 1)
 
         def engine(*draft: str, **more: Any) -> Engine:
             return Engine(settings(target, *draft, slots=4, window=WINDOW, **options, **more))
@@ -74,8 +71,9 @@ def test_bits_depend_on_nothing_but_the_prompt(made: Callable[..., Engine]) -> N
         requests, name = texts(engine.model.vocabulary), engine.exact_name
         four = together(engine, requests)
         warm = [bits(engine, request) for request in requests]
-        n_shared = len({n for n, _ in engine.exact.company})
-        assert n_shared or not engine.exact.concurrent  # where they may share passes, they did
+        assert (
+            engine.exact.shared or not engine.exact.whole
+        )  # where they may share passes, they did
     with made(exact_class=name) as engine:
         cold = [bits(engine, request) for request in requests]
     assert four == cold

@@ -26,10 +26,10 @@ N_PROMPTS = 16
 N_TOKENS = 20  # room for a whole draft of sixteen
 COMBINATIONS = [(draft, window) for window in WINDOWS for draft in (*FREE, MODEL)]
 HALF = N_PROMPTS // 2
-# Four and the number of pairs have no common factor: neighbours differ, and none is left out. What
+# Three and the number of pairs have no common factor: neighbours differ, and none is left out. What
 # is asked alone of one file type is asked as one of four of the next.
 ORDERS = {
-    ftype: [COMBINATIONS[4 * (i + HALF * n) % len(COMBINATIONS)] for i in range(N_PROMPTS)]
+    ftype: [COMBINATIONS[3 * (i + HALF * n) % len(COMBINATIONS)] for i in range(N_PROMPTS)]
     for n, ftype in enumerate(FTYPES)
 }
 TEXTS = prompts(N_PROMPTS, step=1)

@@ -24,8 +24,7 @@ from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.record import keep
 from parlay.bench.suite import load_suite
 from parlay.decoding.span import Span
-from parlay.engine.exact.joints import Joints
-from parlay.engine.exact.turn_marks import marks_of
+from parlay.engine.exact.prompts import Boundaries, marks_of
 from parlay.hub.resolving import resolve_model
 from parlay.llama.context import Context
 from parlay.llama.model import Model
@@ -57,16 +56,16 @@ def message_of(model: Model, text: Sequence[int], n: int) -> list[int]:
     return [*frame.opening, *text[:n_words], *frame.closing]
 
 
-def joints_of(pair: str, context: Context, chunk: int) -> Joints:
+def joints_of(pair: str, context: Context, chunk: int) -> Boundaries:
     """In which passes prompts are read."""
     if pair.endswith(",plain"):
-        return Joints(chunk, context.context_size, kernels=True)
+        return Boundaries(chunk, context.context_size, kernels=True)
     if pair.endswith(",chat"):
-        return Joints(chunk, context.context_size, marks_of(context.model), kernels=True)
-    return Joints(chunk, kernels=True)
+        return Boundaries(chunk, context.context_size, marks_of(context.model), kernels=True)
+    return Boundaries(chunk, kernels=True)
 
 
-def seconds_to_read(context: Context, text: Sequence[int], joints: Joints) -> float:
+def seconds_to_read(context: Context, text: Sequence[int], joints: Boundaries) -> float:
     """From nothing."""
     context.clear(0)
     started, at = perf_counter(), 0

@@ -27,8 +27,7 @@ from parlay.decoding.draft import Draft
 from parlay.decoding.sampling import Sampling
 from parlay.decoding.span import Span
 from parlay.engine.drafts import Drafts
-from parlay.engine.exact.composition import Composition
-from parlay.engine.exact.exactness import SINGLE
+from parlay.engine.exact.shapes import SINGLE, Composition
 from parlay.engine.loop import Loop
 from parlay.engine.plan import Planner
 from parlay.engine.request import Request

@@ -196,7 +196,7 @@ class Texts:
         results.deadline = until
         with opened(self._args, self._args.draft, self._args.slots, **self._options) as parlay:
             found = parlay.engine.chosen.found
-            arms = arms_of([max(found.widths) - 1], self._args)
+            arms = arms_of([found.limit - 1], self._args)
             results.save(arms=list(arms), classes=[found.to_dict()])
             n = len(self._args.texts)
             for chain in chains(n, list(arms), self._args.slots, round_):
@@ -372,11 +372,11 @@ def show_classes(args: argparse.Namespace) -> Options:
     """Every class, with what its plain passes cost over one of one row."""
     with opened(args, args.draft, args.slots, mode="exact") as parlay:
         chosen, prices = parlay.engine.chosen, parlay.engine.prices
-        for found in chosen.classes:
-            steady = None if prices is None else prices.curve(256, 1).steady
-            price = "" if steady is None else f", plain {steady[found.floor] / steady[1]:.2f}"
-            say(f"{found.name}{price}: {json.dumps(found.to_dict())}")
-        return {"chosen": chosen.name, "classes": [c.to_dict() for c in chosen.classes]}
+        found = chosen.found
+        steady = None if prices is None else prices.curve(256, 1).steady
+        price = "" if steady is None else f", plain {steady[found.floor] / steady[1]:.2f}"
+        say(f"{found.name}{price}: {json.dumps(found.to_dict())}")
+        return {"chosen": found.name, "classes": [found.to_dict()]}
 
 
 def parsed() -> argparse.Namespace:

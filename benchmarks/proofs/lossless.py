@@ -56,7 +56,7 @@ def answers(
     **options: Any,
 ) -> list[Answer]:
     """Answers to all prompts, so many at a time."""
-    options = {"max_tokens": N_TOKENS, **options}
+    options = {"max_tokens": N_TOKENS, "temperature": 0, **options}
     found: list[Answer] = []
     for i in range(0, len(texts), together):
         streams = [

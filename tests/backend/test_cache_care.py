@@ -13,7 +13,7 @@ import pytest
 
 from parlay.backend.cache_care import CacheCare, CareTrial, trial
 from parlay.decoding.span import Span
-from parlay.engine.exact.exactness import Inexact
+from parlay.engine.exact.shapes import Inexact
 from parlay.engine.request import Request
 from parlay.engine.sequence import Sequence
 from parlay.errors import DecodeError

@@ -27,14 +27,14 @@ entry.main()
 MEASURES = """
 import sys
 from parlay.cli import entry
-from parlay.engine.exact.class_calibration import ClassCalibration
-choose = ClassCalibration.choose
+from parlay.engine.exact.choice import ExactChoice
+choose = ExactChoice.choose
 def told(*given):
     print("measuring", flush=True)
     while True:
         choose(*given)
         given[-1](0.5, "and on")
-ClassCalibration.choose = told
+ExactChoice.choose = told
 sys.argv = ["parlay", "run", "hi", "--model", sys.argv[1], "--draft", "suffix"]
 entry.main()
 """

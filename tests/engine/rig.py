@@ -15,9 +15,8 @@ from parlay.control.prices.cutting import Cutting
 from parlay.decoding.constraint import Constraint
 from parlay.decoding.span import Span, nothing
 from parlay.engine.drafts import Drafts
-from parlay.engine.exact.composition import Composition
-from parlay.engine.exact.exactness import ExactClass
-from parlay.engine.exact.joints import Joints
+from parlay.engine.exact.prompts import Boundaries
+from parlay.engine.exact.shapes import Composition, ExactClass, Scout
 from parlay.engine.loop import Loop, Ready, nothing_to_do
 from parlay.engine.plan import Planner
 from parlay.engine.request import Mode, Request
@@ -30,25 +29,19 @@ N_VOCAB = 32
 LOGITS = hashed_logits(N_VOCAB)
 
 
-def exact_class(
-    *widths: int, together: Iterable[tuple[int, int]] = (), prompts: bool = False
-) -> ExactClass:
-    """A class that was probed at any length."""
-    shapes, bands = frozenset(together), range(16)
-    return ExactClass(
-        frozenset(widths),
-        shapes,
-        prompts=prompts,
-        bands=frozenset(bands),
-        company=frozenset((n, b) for n, _ in shapes for b in bands),
-        uneven=frozenset(n for n, _ in shapes),
-    )
+def exact_class(floor: int, limit: int = 0, *, prompts: bool = False) -> ExactClass:
+    """A class that was probed at any length: one width, or all from one on."""
+    return ExactClass(floor, limit or floor, prompts=prompts, places=frozenset(range(16)))
 
 
 def whole_class(most: int) -> ExactClass:
-    """Every pass with up to so many rows."""
-    shapes = [(n, rows) for n in range(2, most + 1) for rows in range(1, most // n + 1)]
-    return exact_class(*range(1, most + 1), together=shapes, prompts=True)
+    """Every pass with up to so many rows, and prompts' chunks."""
+    return exact_class(1, most, prompts=True)
+
+
+def agrees(found: ExactClass, placed: Seq[tuple[int, int]]) -> ExactClass:
+    """Whatever is tried in the middle of answers is found to hold."""
+    return found.with_places([length for _, length in placed])
 
 
 ALL_EXACT = whole_class(64)
@@ -86,7 +79,8 @@ class Rig:
         free: frozenset[str] = frozenset(),
         most_rows: int = 0,
         target: ScriptedModel | None = None,
-        joints: Joints | None = None,
+        boundaries: Boundaries | None = None,
+        scout: Scout = agrees,
         n_joined: int = 0,
         cutting: Cutting | None = None,
         prices: CostTable | None = None,
@@ -102,19 +96,19 @@ class Rig:
         for name in free:
             proposers[name].free = True
         self.drafts = Drafts(self.controller, proposers, context_size, 16, most_rows)
-        joints = joints or Joints(chunk, self.target.context_size if exact.prompts else 0)
-        places = Slots(self.target, slots, joints=joints)
+        cut = boundaries or Boundaries(chunk, self.target.context_size if exact.prompts else 0)
+        places = Slots(self.target, slots, boundaries=cut)
         planner = Planner(
             self.target,
             places,
-            Composition(exact, context_size),
+            Composition(exact, context_size, scout),
             cutting or Cutting(unified),
             mode=mode,
             chunk=chunk,
-            n_joined=n_joined,
             n_batch=n_batch,
             n_call=n_call,
             widest_chunk=widest_chunk,
+            n_joined=n_joined,
             prices=lambda: prices,
         )
         self.loop = Loop(

@@ -10,7 +10,7 @@ import pytest
 
 from parlay.decoding.span import Span
 from parlay.engine.cores import Cores, Others
-from parlay.engine.exact.exactness import Inexact
+from parlay.engine.exact.shapes import Inexact
 
 PASS = [Span(0, 9, [1], 1)]
 

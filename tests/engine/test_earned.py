@@ -19,8 +19,9 @@ import pytest
 from parlay import store
 from parlay.backend.slot_files import SlotFiles
 from parlay.engine.engine import Engine
-from parlay.engine.exact.class_probe import probe
-from parlay.engine.exact.exactness import ExactClass, Inexact
+from parlay.engine.exact.choice import ExactChoice
+from parlay.engine.exact.probe import probe_whole
+from parlay.engine.exact.shapes import Inexact
 from parlay.engine.request import Mode, Request
 from parlay.engine.sequence import Sequence as Answering
 from parlay.errors import BadRequest
@@ -31,22 +32,13 @@ from tests.requantise import requantise
 
 pytestmark = pytest.mark.usefixtures("own_cache_folder")
 
-EXACT: dict[str, Any] = {"mode": "exact", "exact_class": "1", "context": {"context_size": 2048}}
+EXACT: dict[str, Any] = {"mode": "exact", "exact_class": "4", "context": {"context_size": 2048}}
 LENGTHS = (40, 300, 1500)
 
 
 @pytest.fixture(scope="module")
 def target(tiny_wide: Path, tiny_folder: Path) -> Path:
     return requantise(tiny_wide, tiny_folder / "earned-q4_k_m.gguf", "q4_k_m")
-
-
-@pytest.fixture(scope="module")
-def classes(target: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[ExactClass, ...]:
-    """Those that this processor has: which there are is its kernels' affair."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PARLAY_CACHE", str(tmp_path_factory.mktemp("classes")))
-        with Engine(settings(target, "suffix")) as engine:
-            return engine.chosen.classes
 
 
 def prompt(length: int, first: int = 3) -> tuple[int, ...]:
@@ -90,11 +82,11 @@ def test_asked_again_with_drafts_an_answer_has_the_bits_of_a_cold_one(
     target: Path, cold: dict[int, Bits]
 ) -> None:
     with Engine(settings(target, "suffix", **EXACT)) as engine:
-        assert engine.exact.floor == 1
+        assert engine.exact.name == "4"
         for length in LENGTHS:
             for _ in ("cold", "warm", "warm again"):
                 assert bits(engine, asked(length)) == cold[length]
-    assert engine.exact.bands >= {0, 1, 3}  # longer texts were tried when they came up
+    assert engine.exact.places >= {0, 1, 3}  # longer texts were tried when they came up
 
 
 def test_what_another_prompt_left_in_the_cache_changes_nothing(
@@ -218,11 +210,13 @@ def test_what_a_slid_answer_left_in_the_cache_is_not_reused(
     assert own == cold[300]
 
 
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("kind", ["q4_k_m", "q8_0"])
 def test_as_one_of_four_an_answer_has_the_bits_it_has_alone(
-    target: Path, classes: tuple[ExactClass, ...], place: int
+    kind: str, tiny_wide: Path, tiny_folder: Path
 ) -> None:
-    pinned = {**EXACT, "exact_class": classes[: place + 1][-1].name}
+    """In one width, where they take turns, and where all shapes agree and they share passes."""
+    target = requantise(tiny_wide, tiny_folder / f"earned-{kind}.gguf", kind)
+    pinned = {**EXACT, "exact_class": "4"}
     requests = [asked(length, i) for i, length in enumerate((40, 41, 300, 600))]
     with Engine(settings(target, **pinned)) as engine:
         alone = [bits(engine, request) for request in requests]
@@ -254,8 +248,8 @@ def test_a_pass_outside_the_class_spoils_an_answer() -> None:
 
 
 def test_a_length_at_which_nobody_tried_the_class_is_passed_in_plain_passes() -> None:
-    found = replace(exact_class(1, 2, 3), bands=frozenset({0}))
-    rig = Rig(exact=found, window=2, context_size=600)
+    found = replace(exact_class(1, 3), places=frozenset({0}))
+    rig = Rig(exact=found, window=2, context_size=600, scout=lambda own, _placed: own)
     (seq,) = rig.run(Request((1, 2, 3), max_tokens=300))
     widths = {start: rows for start, rows in rig.passes if start > 2}
     assert seq.exact
@@ -310,7 +304,7 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def spy(*arguments: Any, **options: Any) -> Any:
         made.append(1)
-        return probe(*arguments, **options)
+        return probe_whole(*arguments, **options)
 
     monkeypatch.setattr(PROBE, spy)
     return made
@@ -324,8 +318,7 @@ def record() -> Path:
 def with_digest(text: str) -> str:
     """As another build would have written it."""
     content = json.loads(text)
-    for found in content["classes"]:
-        found["digest"] = "0" * 24
+    content["class"]["digest"] = "0" * 24
     return json.dumps(content)
 
 
@@ -336,17 +329,17 @@ def with_digest(text: str) -> str:
         lambda text: '{"format": 1}',
         lambda text: "[1]",
         with_digest,
-        lambda text: text.replace('"classes"', '"cases"'),
+        lambda text: text.replace('"class"', '"case"'),
     ],
 )
 def test_a_damaged_or_foreign_record_is_measured_again(
     target: Path, probed: list[int], damage: Callable[[str], str]
 ) -> None:
     with Engine(settings(target, "suffix")) as engine:
-        names = [found.name for found in engine.chosen.classes]
+        name = engine.exact.name
     record().write_text(damage(record().read_text()))
     with Engine(settings(target, "suffix")) as engine:
-        assert [found.name for found in engine.chosen.classes] == names
+        assert engine.exact.name == name
     assert len(probed) == 2
 
 
@@ -360,17 +353,17 @@ def test_two_builds_of_one_version_do_not_share_a_record(
     assert len(probed) == 2
 
 
-def test_the_class_is_chosen_once(target: Path, classes: tuple[ExactClass, ...]) -> None:
-    other = classes[-1].name
-    for name in (other, None, None):
-        with Engine(settings(target, "suffix", exact_class=name)) as engine:
-            assert engine.exact.name == other
-    with Engine(settings(target)) as engine:  # without proposers, in the same class
-        assert engine.exact.name == other
+def test_the_class_is_chosen_once(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine(settings(target, "suffix", mode="exact")) as engine:
+        name = engine.exact.name
+    monkeypatch.setattr(ExactChoice, "_cost", lambda _self, _price, width: abs(width - 3) % 7)
+    for draft in (("suffix",), ()):  # without proposers, in the same class
+        with Engine(settings(target, *draft, mode="exact")) as engine:
+            assert engine.exact.name == name
 
 
 def test_a_class_that_is_not_here_is_refused_with_those_that_are(target: Path) -> None:
-    with pytest.raises(BadRequest, match=r"no exact class '99' here; there are: 1") as refused:
+    with pytest.raises(BadRequest, match=r"no exact class '99' here; there are: ") as refused:
         Engine(settings(target, "suffix", exact_class="99"))
     assert "\n" not in str(refused.value)
 
@@ -393,7 +386,7 @@ def test_chunks_read_in_company_are_not_reused_and_those_read_alone_are() -> Non
 
 def test_of_an_earlier_turn_only_whole_chunks_of_its_prompt_are_reused() -> None:
     """What was decoded was read in other passes than a prompt is."""
-    rig = Rig(exact=exact_class(1, 2, 3), chunk=8)
+    rig = Rig(exact=exact_class(1, 3), chunk=8)
     (first,) = rig.run(Request(TEXT, max_tokens=20))
     (second,) = rig.run(Request((*first.tokens, 1), max_tokens=2))
     assert (second.n_reused, second.exact) == (16, True)
@@ -435,7 +428,7 @@ def test_an_answer_that_is_told_while_the_next_pass_runs_knows_what_its_last_one
 
 def test_what_is_counted_a_pass_later_is_firm_as_far_as_it_is_at_once() -> None:
     for steady in (False, True):
-        rig = Rig(exact=exact_class(1, 2, 3), chunk=8)
+        rig = Rig(exact=exact_class(1, 3), chunk=8)
         rig.target.steady = steady
         (first,) = rig.run(Request(TEXT, max_tokens=20))
         (second,) = rig.run(Request((*first.tokens, 1), max_tokens=2))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parlay.control.prices.cutting import Cutting
-from parlay.engine.exact.composition import Composition
+from parlay.engine.exact.shapes import Composition
 from parlay.engine.plan import PROMPTS_A_ROUND, Planner
 from parlay.engine.slots import Slots
 from tests.engine.rig import ALL_EXACT, LOGITS, N_VOCAB

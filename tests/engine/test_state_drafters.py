@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,7 @@ import pytest
 from parlay import Parlay
 from parlay.bench.peer import LlamaServer, PeerSettings
 from parlay.decoding.round import Fallback
-from parlay.engine.exact.class_calibration import ClassCalibration
-from parlay.engine.exact.class_choice import Valuation
-from parlay.engine.exact.exactness import ExactClass
+from parlay.engine.exact.choice import ExactChoice
 from parlay.errors import LoadError, VocabularyMismatch
 from parlay.proposers.block import DFlashProposer
 from parlay.proposers.stepwise import AssistantProposer, ChainProposer, HeadProposer
@@ -83,12 +81,8 @@ def pair(request: pytest.FixtureRequest, folder: Path) -> Pair:
 @pytest.fixture(scope="module", autouse=True)
 def widest_class() -> Iterator[None]:
     """Whole drafts fit into the passes, whatever those cost on this machine now."""
-
-    def best(_value: Valuation, classes: Iterable[ExactClass], *_: int, asked: bool) -> ExactClass:
-        return max(classes, key=lambda found: found.limit)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Valuation, "best", best)
+        patch.setattr(ExactChoice, "_cost", lambda _self, _price, width: 1.0 / width)
         yield
 
 
@@ -173,7 +167,7 @@ def test_nothing_is_exact_while_a_drafter_reads_states_and_that_changes_sums(
     """What the target gives is compared with the record when the drafter is attached."""
     target = tiny_drafters.few_words(tiny_models.write_llama(folder / "spoiled.gguf"))
     drafter = tiny_drafters.write_dflash(folder / "spoils.gguf")
-    monkeypatch.setattr(ClassCalibration, "unchanged", lambda *_: same)
+    monkeypatch.setattr(ExactChoice, "unchanged", lambda *_: same)
     with Parlay(target, draft="suffix", mode="exact", context_size=512) as parlay:
         reasons = [parlay.generate(PROMPTS[0], temperature=0, max_tokens=4, raw=True).exact_reason]
         parlay.engine.load_drafters([drafter])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from parlay.control.prices.undoing import FOR_NOTHING
 from parlay.decoding.span import Span
-from parlay.engine.exact.class_probe import probe
+from parlay.engine.exact.probe import Walker, probe_whole
 from parlay.errors import BadRequest
 from parlay.timing.measuring import Stopwatch, measure, measure_drafter
 from tests.scripted import ScriptedModel, hashed_logits
@@ -99,7 +99,7 @@ def test_probe_and_table_together_stay_below_four_seconds() -> None:
     clock = Clock()
     target = Stopwatch(SlowModel(clock, linear), clock)
     drafter = SlowModel(clock, linear)
-    assert probe(target, 17, 1).complete
+    probe_whole(Walker(target, 16), 17, 0)
     found = measure(target, drafter, max_window=16, clock=clock)
     assert clock.now < 4.0
     assert found.drafter is not None and found.drafter.step_s() > 0.007
@@ -108,7 +108,7 @@ def test_probe_and_table_together_stay_below_four_seconds() -> None:
 def test_the_passes_of_the_probe_are_not_made_again() -> None:
     clock = Clock()
     target = Stopwatch(SlowModel(clock, linear), clock)
-    probe(target, 17, 1)
+    probe_whole(Walker(target, 16), 17, 0)
     before = {rows: len(target.samples[1, rows, False]) for rows in (1, 5, 8)}
     measure(target, None, max_window=16, clock=clock)
     after = {rows: len(target.samples[1, rows, False]) for rows in before}

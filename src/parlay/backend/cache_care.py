@@ -14,7 +14,7 @@ from typing import Any
 
 from parlay.decoding.span import Span
 from parlay.engine.engine import Engine
-from parlay.engine.exact.exactness import Inexact
+from parlay.engine.exact.shapes import Inexact
 from parlay.engine.sequence import Sequence
 from parlay.errors import DecodeError
 from parlay.llama.context import Context

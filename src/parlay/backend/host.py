@@ -425,9 +425,8 @@ class Host:
             "mode": engine.mode,
             "exact": {
                 "class": engine.exact_name,
-                "classes": [other.name for other in engine.chosen.classes],
-                "rows": sorted(engine.exact.widths),
-                "concurrent": engine.exact.concurrent,
+                "rows": [*engine.exact.rows_for(1)],
+                "concurrent": engine.exact.whole,
                 "cost_percent": engine.chosen.cost_percent,
                 "reason": None if engine.spoiled is None else engine.spoiled.value,
             },

@@ -26,7 +26,7 @@ from parlay.cli.common import Draft, Json, Set, deployment_of, described, keys, 
 from parlay.cli.plan import plan_of
 from parlay.cli.serve import deployment_file
 from parlay.deployment import KEPT_NAMES, Deployment
-from parlay.engine.exact.class_calibration import exactness_told
+from parlay.engine.exact.choice import exactness_told
 from parlay.engine.start import FREE_PROPOSERS
 from parlay.errors import BadRequest, ParlayError
 from parlay.front.browsers import is_loopback

@@ -31,7 +31,7 @@ from parlay.cli.common import (
     settings,
 )
 from parlay.deployment import Deployment
-from parlay.engine.exact.class_calibration import exactness_told
+from parlay.engine.exact.choice import exactness_told
 from parlay.engine.settings import LoadSettings
 from parlay.engine.start import FREE_PROPOSERS
 from parlay.errors import BadRequest

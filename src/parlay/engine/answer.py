@@ -11,7 +11,7 @@ from typing import Any
 
 from parlay.decoding.counts import Counts
 from parlay.decoding.logprobs import TokenLogprob
-from parlay.engine.exact.exactness import Inexact
+from parlay.engine.exact.shapes import Inexact
 from parlay.engine.request import Mode
 from parlay.engine.sequence import Piece, Sequence
 

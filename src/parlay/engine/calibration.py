@@ -18,8 +18,6 @@ from parlay.control.choice import Controller
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.cutting import APART, Cutting
 from parlay.control.prices.drafter_cost import DrafterCost
-from parlay.control.rates import Rates
-from parlay.engine.exact.class_choice import Seen
 from parlay.engine.settings import EngineSettings
 from parlay.engine.start import MODEL, behind
 from parlay.llama import library
@@ -136,19 +134,6 @@ def learned_controller(
         return BudgetController(costs, kept, cutting=cutting, promise=promise)
 
     return store.read(_KIND, key, made) or made({})
-
-
-def learned_acceptance(key: str) -> dict[str, Seen]:
-    """By proposer, how many of its tokens were tried in earlier runs, and how many held."""
-    return store.read(_KIND, key, _seen) or {}
-
-
-def _seen(kept: dict[str, Any]) -> dict[str, Seen]:
-    found = {who: Rates(each) for who, each in kept["rates"].items()}
-    return {
-        who: Seen(sum(r * n for r, n in zip(each.right, each.n, strict=True)), sum(each.n))
-        for who, each in found.items()
-    }
 
 
 def keep_learned(key: str, controller: Controller) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import psutil
 
 from parlay.decoding.span import Span
-from parlay.engine.exact.exactness import Inexact
+from parlay.engine.exact.shapes import Inexact
 from parlay.engine.exact.thread_bits import ThreadBits
 from parlay.llama.threads import Threads
 

@@ -25,7 +25,7 @@ from parlay.control.choice import (
 from parlay.decoding.draft import NO_DRAFT, Draft
 from parlay.decoding.round import Fallback, Round
 from parlay.decoding.span import common_prefix
-from parlay.engine.exact.composition import ANY_SHAPE, Frame
+from parlay.engine.exact.shapes import ANY_SHAPE, Frame
 from parlay.engine.faults import Faults
 from parlay.engine.sequence import Sequence
 from parlay.proposers.joining import behind, joined, obeying

@@ -24,20 +24,23 @@ from parlay.decoding.span import nothing
 from parlay.engine.calibration import (
     Calibration,
     keep_learned,
-    learned_acceptance,
     learned_controller,
     price_drafters,
 )
 from parlay.engine.cores import Cores, Others
 from parlay.engine.drafter_pause import DrafterPause, bits_stay
 from parlay.engine.drafts import Drafts
-from parlay.engine.exact.class_calibration import MAX_EXACT_ROWS, ClassCalibration
-from parlay.engine.exact.composition import Composition
-from parlay.engine.exact.exactness import SINGLE, ExactClass, Inexact
-from parlay.engine.exact.joined_probe import N_JOINED
-from parlay.engine.exact.joints import Joints
+from parlay.engine.exact.choice import ExactChoice
+from parlay.engine.exact.probe import N_JOINED
+from parlay.engine.exact.prompts import Boundaries, marks_of
+from parlay.engine.exact.shapes import (
+    MAX_EXACT_ROWS,
+    SINGLE,
+    Composition,
+    ExactClass,
+    Inexact,
+)
 from parlay.engine.exact.thread_bits import ThreadBits
-from parlay.engine.exact.turn_marks import marks_of
 from parlay.engine.loop import Listener, Loop, ReadListener
 from parlay.engine.plan import PROMPTS_A_ROUND, Planner
 from parlay.engine.request import Mode, Request
@@ -171,10 +174,8 @@ class Engine:
         settings = self.settings
         self._calibration = Calibration(settings, self.model, self.target, self._progress)
         self.watched = Stopwatch(self.target)  # the probe's passes also tell what passes cost
-        self._classes = ClassCalibration(settings, self.target, self.threads, self._chunk)
-        known = self._calibration.known_costs(self._pair_key)
-        learned = learned_acceptance(self._pair_key)
-        self.chosen = self._classes.choose(self.watched, known, learned, self._progress)
+        self._classes = ExactChoice(settings, self.target, self.threads, self._chunk)
+        self.chosen = self._classes.choose(self.watched, self._progress)
         self.mode: Mode = settings.mode or self._default_mode()
         self._attach(drafters)
         if self.model.facts.n_experts:  # but a mixture's depend on the text, and the probe has none
@@ -197,13 +198,13 @@ class Engine:
     def _make_loop(self) -> Loop:
         chunk, context = self._chunk, self.settings.context
         cache = PromptCache(self._cache_bytes())
-        joints = self._joints()
         n, copying = context.n_sequences, Copying(from_device=self.target.steady)
-        self.slots = Slots(self.target, n, cache, worth=chunk, joints=joints, copying=copying)
+        self.slots = Slots(
+            self.target, n, cache, worth=chunk, boundaries=self._boundaries(), copying=copying
+        )
         composition = Composition(
             self.chosen.found,
             self.target.context_size,
-            self.chosen.rate,
             self._scout,
             self.chosen.cost_percent,
         )
@@ -232,19 +233,19 @@ class Engine:
             after_pass=self._after_pass,
         )
 
-    def _joints(self) -> Joints:
+    def _boundaries(self) -> Boundaries:
         """Where prompts agree with other passes they may be gone on with anywhere; but deep in a
         text kernels of their own save more time than a next turn loses by reading a little again,
         and in what others say they cost it nothing. A recurrent target is cut at few places only.
         """
         kernels = self.target.kernels is not None
         if not self.chosen.found.prompts:
-            return Joints(self._chunk, kernels=kernels)
+            return Boundaries(self._chunk, kernels=kernels)
         if not kernels or self._chunk < PROMPT_ROWS:
-            return Joints(self._chunk, self.target.context_size, kernels=kernels)
+            return Boundaries(self._chunk, self.target.context_size, kernels=kernels)
         cuts = self.target.rollback is Rollback.PARTIAL
         deep = -(-_DEEP // self._chunk) * self._chunk
-        return Joints(self._chunk, deep, marks_of(self.model) if cuts else None, kernels)
+        return Boundaries(self._chunk, deep, marks_of(self.model) if cuts else None, kernels)
 
     def _make_cores(self) -> Cores:
         """What follows other work on these cores."""
@@ -543,7 +544,7 @@ class Engine:
     @property
     def firm_key(self) -> str:
         """Of all that what is cached of a prompt depends on, beside its text."""
-        return store.fingerprint(self.pair_key(()), self.slots.joints)
+        return store.fingerprint(self.pair_key(()), self.slots.boundaries)
 
     def pair_key(self, drafters: Iterable[Path]) -> str:
         """Under what prices and what was learned of these drafters are kept."""

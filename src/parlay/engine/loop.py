@@ -47,8 +47,7 @@ from parlay.decoding.span import Span, Target, nothing
 from parlay.decoding.verdict import Verdict
 from parlay.decoding.verification import verify
 from parlay.engine.drafts import Drafts
-from parlay.engine.exact.exactness import Inexact
-from parlay.engine.exact.firming import Firming
+from parlay.engine.exact.shapes import Inexact
 from parlay.engine.faults import Faults, as_parlay
 from parlay.engine.plan import Passed, Plan, Planner, Row
 from parlay.engine.sequence import Sequence
@@ -105,7 +104,6 @@ class Loop:
         self._ends = ends
         self._ready = ready
         self._after_pass = after_pass
-        self._firming = Firming(target, slots, self._is_firm)
         self._waiting: deque[Sequence] = deque()
         self._active: list[Sequence] = []
         self._last: Passed | None = None  # not yet told or learned from
@@ -157,13 +155,8 @@ class Loop:
 
     def tidy(self, called: Callable[[], bool]) -> None:
         """Nothing is asked for: time for what would make the next one wait, until one calls."""
-        if self.planner.mode == "exact" and not self.target.steady:  # a GPU has read it in no time
-            self._firming.run(called)
         if not called():
             self._slots.tidy()
-
-    def _is_firm(self, span: Span) -> bool:
-        return self.spoiled is None and self._ready([span], True) is None
 
     def _let_go(self) -> None:
         """Whoever was taken back."""

@@ -22,8 +22,7 @@ from parlay.decoding.round import Round, Timing
 from parlay.decoding.span import Span, Target, pad
 from parlay.decoding.verdict import Verdict
 from parlay.engine.drafts import Drafted
-from parlay.engine.exact.composition import ANY_SHAPE, Composition, Frame
-from parlay.engine.exact.exactness import ExactClass, Inexact
+from parlay.engine.exact.shapes import ANY_SHAPE, Composition, ExactClass, Frame, Inexact
 from parlay.engine.request import Mode
 from parlay.engine.sequence import Sequence
 from parlay.engine.slots import Slots
@@ -266,17 +265,17 @@ class Planner:
         """Tokens of a prompt for its next pass, and whether it may round otherwise than others:
         exact ones end at fixed places, the others are as many as may keep those waiting who
         decode."""
-        room, joints = self._n_batch if room is None else room, self._slots.joints
+        room, cut = self._n_batch if room is None else room, self._slots.boundaries
         if exact:
             most = 0 if beside else min(self._n_joined, room)
-            if n := joints.joined(seq.tokens, seq.n_cached, most):
+            if n := cut.joined(seq.tokens, seq.n_cached, most):
                 return n, True
-            n, apart = joints.next_pass(seq.tokens, seq.n_cached)
+            n, apart = cut.next_pass(seq.tokens, seq.n_cached)
             return n if n <= room else 0, apart
         n = min(seq.n_pending, room, self._n_beside() if beside else self._n_batch)
         if n == seq.n_pending > self.chunk and self._cutting.recurrent:
             n -= 1 + (seq.n_cached + n - 1) % self.chunk  # stop where it can be gone on from
-        return n, joints.kernels
+        return n, cut.kernels
 
     def _n_beside(self) -> int:
         """Tokens of one prompt in a pass while others decode, where exactness lets it be any."""
@@ -369,13 +368,13 @@ class Planner:
         """What the cache holds of a text is firm if it would hold the same whoever had read it:
         whole parts of prompts; where these agree with the class, all that need not be read apart,
         but for what was read in a pass wider than a chunk, which nobody tried."""
-        seq, span, joints = row.seq, row.span, self._slots.joints
+        seq, span, cut = row.seq, row.span, self._slots.boundaries
         start, n = span.start, len(span.tokens)
         if exact and seq.n_firm == start:
-            if not row.decodes and joints.is_usual(seq.tokens, start, n, apart=span.apart):
+            if not row.decodes and cut.is_usual(seq.tokens, start, n, apart=span.apart):
                 seq.n_firm = start + n
             elif self.composition.found.prompts and n <= self.chunk and not span.apart:
-                seq.n_firm = joints.agrees_until(seq.tokens, start, seq.n_cached)
+                seq.n_firm = cut.agrees_until(seq.tokens, start, seq.n_cached)
         seq.n_firm = min(seq.n_firm, seq.n_cached)
 
     def is_full(self, seq: Sequence) -> bool:

@@ -21,7 +21,7 @@ from parlay.decoding.reasoning import Reasoning
 from parlay.decoding.round import Round
 from parlay.decoding.stop import StopStrings
 from parlay.decoding.verdict import Origin, Verdict
-from parlay.engine.exact.exactness import Inexact
+from parlay.engine.exact.shapes import Inexact
 from parlay.engine.request import Request
 from parlay.errors import ParlayError
 

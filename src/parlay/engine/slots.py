@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from parlay.decoding.span import LoadedPasses, Saved, common_prefix
-from parlay.engine.exact.joints import Joints
+from parlay.engine.exact.prompts import Boundaries
 from parlay.engine.faults import Faults
 from parlay.errors import BadRequest, DecodeError
 
@@ -88,23 +88,23 @@ class Kept:
     saved: Saved
     n_firm: int = 0  # of the tokens, cached as they would be whoever had read them
 
-    def shared(self, prompt: list[int], owner: str, joints: Joints | None = None) -> int:
+    def shared(self, prompt: list[int], owner: str, cut: Boundaries | None = None) -> int:
         """How much of a prompt it can stand for; what others said is of no use."""
         if owner != self.owner:
             return 0
-        n = reusable(common_prefix(self.tokens, prompt), prompt, self.n_firm, joints)
+        n = reusable(common_prefix(self.tokens, prompt), prompt, self.n_firm, cut)
         kept = self.saved.reusable(n)
-        return 0 if joints is not None and joints.last(prompt, kept) != kept else kept
+        return 0 if cut is not None and cut.last(prompt, kept) != kept else kept
 
 
-def reusable(n_shared: int, prompt: Seq[int], n_firm: int, joints: Joints | None) -> int:
-    """Of a prompt's shared tokens those that need not be read again; with joints only what is
+def reusable(n_shared: int, prompt: Seq[int], n_firm: int, cut: Boundaries | None) -> int:
+    """Of a prompt's shared tokens those that need not be read again; with boundaries only what is
     firm, up to one of them."""
     # At least the last token must be read again: its logits begin the answer.
     n = min(n_shared, len(prompt) - 1)
-    if joints is None:
+    if cut is None:
         return n
-    return joints.last(prompt, min(n, n_firm))
+    return cut.last(prompt, min(n, n_firm))
 
 
 class PromptCache:
@@ -139,11 +139,11 @@ class PromptCache:
             del self._kept[0]
 
     def best(
-        self, prompt: Seq[int], owner: str, joints: Joints | None = None
+        self, prompt: Seq[int], owner: str, cut: Boundaries | None = None
     ) -> tuple[Kept | None, int]:
         """The one that shares most with a prompt, and how much that is."""
         wanted = list(prompt)
-        shared = [kept.shared(wanted, owner, joints) for kept in self._kept]
+        shared = [kept.shared(wanted, owner, cut) for kept in self._kept]
         n = max(shared, default=0)
         return (self._kept[shared.index(n)], n) if n else (None, 0)
 
@@ -173,7 +173,6 @@ class Slot:
     last_used: int = 0
     owner: str = ""  # whose tokens they are
     copied: bool = False  # what it holds is in RAM, too
-    goes_on: bool = False  # its last prompt, an exact one, went on from all that it held before
 
 
 class Slots:
@@ -185,14 +184,14 @@ class Slots:
         n: int,
         cache: PromptCache | None = None,
         worth: int = 0,
-        joints: Joints | None = None,
+        boundaries: Boundaries | None = None,
         copying: Copying | None = None,
     ) -> None:
-        """`worth`: tokens from which on a conversation is put away at all; `joints`: where
+        """`worth`: tokens from which on a conversation is put away at all; `boundaries`: where
         a prompt goes on from what is firm; None: anywhere."""
         self._target = target
         self.copying = Copying() if copying is None else copying
-        self.joints = joints or Joints(1, anywhere_until=target.context_size)
+        self.boundaries = boundaries or Boundaries(1, anywhere_until=target.context_size)
         self.cache = PromptCache(0) if cache is None else cache
         self._worth = worth
         self._slots = [Slot(i) for i in range(n)]
@@ -232,17 +231,16 @@ class Slots:
         # idle for longest, so that useful prefixes live on.
         worth = {id_: n - _GAP_TOKENS * self._gaps(id_) for id_, n in shared.items()}
         best = max(free, key=lambda slot: (worth[slot.seq_id], -slot.last_used))
-        best.goes_on = firm and 0 < len(best.tokens) == common_prefix(best.tokens, wanted)
-        joints = self.joints if firm else None
+        boundaries = self.boundaries if firm else None
         try:
-            n = self._exchange(best, prompt, owner, shared[best.seq_id], joints)
+            n = self._exchange(best, prompt, owner, shared[best.seq_id], boundaries)
         except Exception as error:  # what was kept is lost: the prompt is read instead
             self._faults.tell("a kept conversation could not be exchanged", error)
             n = 0
         # Nobody else's, should what follows fail: what the cache holds then is unknown.
         best.tokens, best.owner, best.copied = [], owner, False
         kept = self.keep(best.seq_id, n)
-        if joints is not None and joints.last(wanted, kept) != kept:
+        if boundaries is not None and boundaries.last(wanted, kept) != kept:
             kept = self.keep(best.seq_id, 0)
         best.busy = True
         return best.seq_id, kept, min(best.n_firm, kept)
@@ -250,14 +248,14 @@ class Slots:
     def _shared(self, slot: Slot, prompt: list[int], firm: bool) -> int:
         """How much of a prompt a slot's cache can stand for."""
         n = common_prefix(slot.tokens, prompt)
-        return reusable(n, prompt, slot.n_firm, self.joints if firm else None)
+        return reusable(n, prompt, slot.n_firm, self.boundaries if firm else None)
 
     def _exchange(
-        self, slot: Slot, prompt: Seq[int], owner: str, n: int, joints: Joints | None
+        self, slot: Slot, prompt: Seq[int], owner: str, n: int, boundaries: Boundaries | None
     ) -> int:
         """Put away what would be lost with all but n tokens, fetch what serves the prompt better;
         how many of its tokens the slot holds then."""
-        found, n_found = self.cache.best(prompt, owner, joints)
+        found, n_found = self.cache.best(prompt, owner, boundaries)
         if (
             found is not None
             and n_found >= n + max(1, self._worth)
@@ -289,25 +287,6 @@ class Slots:
             last = min(idle, key=lambda slot: slot.last_used, default=None)
             if last is not None and self._is_to_be_copied(last) and self.copying.worth:
                 self._stay(last, self._copy(last).saved)
-
-    def soft(self) -> list[Slot]:
-        """Idle ones whose conversations go on and could be firm further; the last used first."""
-        every = [slot for slot in self._slots if not slot.busy and slot.goes_on]
-        found = [slot for slot in every if self._joint(slot, len(slot.tokens)) > self.firm(slot)]
-        return sorted(found, key=lambda slot: slot.last_used, reverse=True)
-
-    def firm(self, slot: Slot) -> int:
-        """Where a next turn would go on from."""
-        return self._joint(slot, slot.n_firm)
-
-    def _joint(self, slot: Slot, n: int) -> int:
-        return self.joints.last(slot.tokens, n)
-
-    def shorten(self, slot: Slot, n: int) -> None:
-        """Forget all but the first n tokens, where the cache can be cut."""
-        slot.tokens, slot.copied = slot.tokens[:n], False
-        slot.n_firm = min(slot.n_firm, n)
-        self.keep(slot.seq_id, n)
 
     def _is_to_be_copied(self, slot: Slot) -> bool:
         n = len(slot.tokens)

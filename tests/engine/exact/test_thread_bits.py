@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from parlay.decoding.span import Span
-from parlay.engine.exact.exactness import PAGE
+from parlay.engine.exact.shapes import PAGE
 from parlay.engine.exact.thread_bits import ThreadBits
 from parlay.llama.threads import Threads
 from tests.scripted import ScriptedModel

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from parlay.decoding.span import Passes, Span
-from parlay.engine.exact.exactness import band
-from parlay.engine.exact.walking import Budget, Digest, WalkedRun, Walker, digest
+from parlay.engine.exact.probe import Digest, Run, Walker, digest
+from parlay.engine.exact.shapes import band
 from parlay.errors import ParlayError
 from parlay.llama.kernels import PROMPT_ROWS
 from parlay.llama.threads import Threads
@@ -82,14 +82,14 @@ class ThreadBits:
 
     def _rows(self, n: int, spans: Sequence[Span], width: int) -> list[list[Digest]]:
         size = self._passes.n_vocab
-        runs = [WalkedRun(s.seq_id, s.start, probe_tokens(width, size, s.start)) for s in spans]
-        walker = Walker(self._passes, 1, Budget(float("inf")))
+        runs = [Run(s.seq_id, s.start, probe_tokens(width, size, s.start)) for s in spans]
+        walker = Walker(self._passes)
         try:
             with self._threads.meanwhile(n):
                 return walker.steps(runs, width)
         finally:
             for run in runs:
-                walker.cut(run)
+                self._passes.truncate(run.seq_id, run.start)
 
     # -- what is kept ---------------------------------------------------------
 
