@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import logging
 import os
 import re
@@ -22,6 +21,7 @@ import psutil
 from parlay.errors import DecodeError, EngineError, LoadError
 from parlay.llama import engines
 from parlay.llama.binding import ON_LOG, Binding
+from parlay.store import file_identity, fingerprint
 
 
 class _Library:
@@ -134,17 +134,10 @@ def version() -> str:
 
 @functools.cache
 def build() -> str:
-    """A hash of the library files that are loaded: two builds of one version may round apart."""
+    """Tells this build's libraries from all others: two of one version may round apart. Compilers
+    and linkers leave a hash of all that is in one near its beginning."""
     files = [p for p in engine().folder.iterdir() if p.is_file() and _LIBRARY.search(p.name)]
-    return hashlib.sha256("".join(sorted(set(map(_digest, files)))).encode()).hexdigest()[:24]
-
-
-def _digest(path: Path) -> str:
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            found.update(part)
-    return found.hexdigest()
+    return fingerprint(*sorted(set(map(file_identity, files))))
 
 
 @dataclass(frozen=True, slots=True)
