@@ -58,6 +58,7 @@ class Context:
         self.context_size = min(cells, settings.context_size) if settings.unified else cells
         self._batch = Batch(settings.n_batch)
         self._max_outputs = _max_outputs(settings)
+        self._n_outputs = 0  # rows of logits that the pass under way gives
         self._view: NDArray[np.float32] = np.empty((0, self.n_vocab), np.float32)
         self._view_address = 0
         self._copies = True  # whether what cannot be cut can be copied and put back
@@ -88,51 +89,37 @@ class Context:
         """One pass over all spans. Returns, per span, its last `n_logits` rows as a view."""
         return _apart(self.decode_rows(spans), spans)
 
+    def decode_rows(self, spans: Sequence[Span]) -> NDArray[np.float32]:
+        """The same, with every row of logits in one view, in order of spans."""
+        self.start(spans)
+        return self._logits(self._n_outputs)
+
     def start(self, spans: Sequence[Span]) -> None:
         """One pass. A GPU still works on it when this comes back."""
-        if not self._launch(spans):
-            self._tell(spans)  # nobody fetches what gives no logits
-
-    def fetch(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
-        """The rows of the pass that was started last. Waits for a GPU to finish."""
-        started = time.perf_counter()
-        n_outputs = sum([span.n_logits for span in spans])
-        rows = self._logits(n_outputs)
-        self.busy_s += time.perf_counter() - started
-        if n_outputs:
-            self._tell(spans)
-        return _apart(rows, spans)
-
-    def settle(self) -> None:
-        """Wait for passes that were only started: their time must not be taken for the next's."""
-        started = time.perf_counter()
-        C.llama_synchronize(self._handle)
-        self.busy_s += time.perf_counter() - started
-
-    def decode_rows(self, spans: Sequence[Span]) -> NDArray[np.float32]:
-        """One pass over all spans. Returns every row of logits in one view, in order of spans."""
-        n_outputs = self._launch(spans)
-        started = time.perf_counter()
-        rows = self._logits(n_outputs)
-        self.busy_s += time.perf_counter() - started
-        self._tell(spans)
-        return rows
-
-    def _launch(self, spans: Sequence[Span]) -> int:
-        """Hand a pass over; returns how many rows of logits it will give."""
         if self._undo is not None:
             self._undo.before(spans)
         if self._capture is not None:
             self._capture.before_pass()
-        n_outputs = self._batch.fill(spans)
-        if n_outputs > self._max_outputs:
+        self._n_outputs = self._batch.fill(spans)
+        if self._n_outputs > self._max_outputs:
             raise BadRequest(f"a pass gives {self._max_outputs} rows of logits; ask for fewer")
         if self.kernels is not None:
             self.kernels.choose(plain=not all(span.apart for span in spans))
         if self.recorder is not None:
             self.recorder.before(spans)
         self._hand_over(C.llama_decode, self._batch.struct, "llama_decode")
-        return n_outputs
+        if self._capture is not None:
+            self._capture.tell(spans, self._batch.struct.n_tokens)
+
+    def fetch(self, spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+        """The rows of the pass that was started last. Waits for a GPU to finish."""
+        return _apart(self._logits(self._n_outputs), spans)
+
+    def settle(self) -> None:
+        """Wait for passes that were only started: their time must not be taken for the next's."""
+        started = time.perf_counter()
+        C.llama_synchronize(self._handle)
+        self.busy_s += time.perf_counter() - started
 
     def _hand_over(self, call: Callable[..., int], batch: Any, what: str) -> None:
         """Start a pass, with the threads that were chosen for it."""
@@ -152,10 +139,6 @@ class Context:
         """Compute with the threads of another context, if it has as many."""
         if self._own_threads == other._own_threads:
             self.threads = other.threads
-
-    def _tell(self, spans: Sequence[Span]) -> None:
-        if self._capture is not None:
-            self._capture.tell(spans, self._batch.struct.n_tokens)
 
     def capture(self, layers: Sequence[int], listener: Listener) -> None:
         """After every pass, tell the listener the inputs of these layers; see `Capture`."""
@@ -181,9 +164,11 @@ class Context:
     def _logits(self, n: int) -> NDArray[np.float32]:
         """The logits of the last pass, without a copy. Waits for a GPU to finish."""
         if n == 0:
-            C.llama_synchronize(self._handle)
+            self.settle()
             return self._view[:0]
+        started = time.perf_counter()
         address: int | None = C.llama_get_logits(self._handle)
+        self.busy_s += time.perf_counter() - started
         if not address:
             raise DecodeError("llama.cpp returned no logits for this pass", code=-1)
         if address != self._view_address or n > len(self._view):

@@ -7,7 +7,6 @@ each kind is fed, nothing of drafts.
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -122,10 +121,7 @@ class StateContext(Context):
         """One pass over states; per item logits and own states of its last `n_logits` rows."""
         n_outputs = self._fed.fill_states(fed)
         self._hand_over(C.llama_decode, self._fed.struct, "llama_decode of states")
-        started = time.perf_counter()
-        rows = self._logits(n_outputs)
-        states = self._own_states(n_outputs)
-        self.busy_s += time.perf_counter() - started
+        rows, states = self._logits(n_outputs), self._own_states(n_outputs)
         ends = np.cumsum([item.n_logits for item in fed])[:-1]
         return list(zip(np.split(rows, ends), np.split(states, ends), strict=True))
 
