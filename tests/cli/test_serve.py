@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from parlay.cli.main import app
 from parlay.cli.serve import deployment_file
+from tests.serving import PATIENCE_S
 
 
 def check(*arguments: object) -> Result:
@@ -24,6 +27,22 @@ def test_a_deployment_is_still_a_deployment(tiny_llama: Path, tmp_path: Path) ->
     file = tmp_path / "deploy"
     file.write_text(f"model: {{target: {tiny_llama}, drafter: suffix}}")
     assert json.loads(check(file, "-c", 256).stdout)["ok"]
+
+
+CHOSEN_TWICE = """
+import logging
+from parlay.cli.main import app
+app(["list", "--json"], standalone_mode=False)
+for _ in range(2):
+    logging.getLogger("parlay.chosen").info("draft: this one")
+"""
+
+
+def test_what_was_chosen_is_told_once() -> None:
+    """A command that opens a model several times chooses its drafter as often."""
+    command = [sys.executable, "-c", CHOSEN_TWICE]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert told.stderr.count("parlay: draft: this one") == 1
 
 
 def test_two_models_are_one_too_many(tiny_llama: Path) -> None:

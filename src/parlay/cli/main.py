@@ -31,6 +31,22 @@ for verb in (run, serve, models, ps, tune, bench, plan, doctor, engine, train):
     verb.register(app)
 
 
+class _Once(logging.Filter):
+    """What is chosen each time a model is opened is told the first time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        line = record.getMessage()
+        if record.name != "parlay.chosen":
+            return True
+        is_new = line not in self._told
+        self._told.add(line)
+        return is_new
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"parlay {__version__}")
@@ -50,9 +66,10 @@ def _root(
     if engine:  # processes that are started inherit it
         os.environ[engines.NAMED] = engine
         engines.open_early()
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.WARNING, format="parlay: %(message)s"
-    )
+    handler = logging.StreamHandler()
+    handler.addFilter(_Once())
+    level = logging.DEBUG if verbose else logging.WARNING
+    logging.basicConfig(level=level, format="parlay: %(message)s", handlers=[handler])
     logging.getLogger("parlay.chosen").setLevel(logging.INFO)  # what was left to us to choose
     if not verbose:  # llama.cpp's complaints reach people through our errors
         logging.getLogger("parlay.llama").setLevel(logging.ERROR)
