@@ -17,8 +17,7 @@ from itertools import count
 from parlay.control.choice import Choice, Choices, Controller, Held, View
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.curve import MAX_ROWS
-from parlay.control.prices.cutting import APART, Cutting, PassPart, seconds
-from parlay.control.prices.packing import padded
+from parlay.control.prices.cutting import APART, Cutting, PassPart, padded, seconds
 from parlay.decoding.draft import Draft
 from parlay.decoding.round import Fallback, Round, Timing
 from tools.replay.recording import Recording

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SHARE = 0.02  # of the tokens said: what may always be lost
-FIRST, STAKE = 0.5, 4.0  # passes that the first answer may lose from its start; the most any may
+FIRST, STAKE = 0.5, 3.75  # passes that the first answer may lose from its start; the most any may
 SAVED, WON = 16.0, 0.15  # the most that is saved for later answers, and their part of what was won
 LENT = 5.0  # passes lent at most for drafts that were vetoed and right, or one bet
 EACH = 0.045  # of the tokens that an answer may have: the most that it may stake

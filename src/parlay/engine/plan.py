@@ -16,8 +16,14 @@ from functools import partial
 from parlay.control.choice import Choice
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.curve import MAX_ROWS, Curve
-from parlay.control.prices.cutting import Cutting, PassPart, seconds
-from parlay.control.prices.packing import is_whole, padded, unmeasured
+from parlay.control.prices.cutting import (
+    Cutting,
+    PassPart,
+    is_whole,
+    padded,
+    seconds,
+    unmeasured,
+)
 from parlay.decoding.round import Round, Timing
 from parlay.decoding.span import Span, Target, pad
 from parlay.decoding.verdict import Verdict

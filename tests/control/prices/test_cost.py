@@ -129,14 +129,6 @@ def test_every_shipped_table_names_its_origin_and_has_a_drafter() -> None:
         assert all(curve.changed[b] >= curve.steady[b] for b in range(1, 18))
 
 
-def test_a_drafter_can_be_priced_anew() -> None:
-    costs = table(drafter=0.1).with_drafter(0.3)
-    assert costs.drafter is not None
-    assert costs.drafter.step_s() == pytest.approx(0.3)
-    with pytest.raises(BadRequest):
-        table(drafter=None).with_drafter(0.3)
-
-
 def test_the_price_of_blocks_survives_a_file() -> None:
     block = Curve({2: 0.010, 8: 0.016}, {})
     drafter = DrafterCost(Curve({1: 0.001, 64: 0.004}, {}), single_steps=False, block=block)

@@ -5,7 +5,7 @@ import pytest
 from parlay.control.budget import BudgetController
 from parlay.control.prices.cost import CostTable
 from parlay.control.prices.curve import Curve
-from parlay.control.prices.undoing import FOR_NOTHING, Undoing
+from parlay.control.prices.undoing import Undoing
 from tools.replay.recording import RecordedOffer, Recording
 from tools.replay.world import World
 
@@ -17,14 +17,6 @@ def test_as_much_as_there_are_snapshots_is_taken_back_for_nothing() -> None:
     assert SOME.worst_s(3) == 3.0
     assert not SOME.is_paid(n_drafted=5, n_accepted=3)
     assert SOME.is_paid(n_drafted=5, n_accepted=2)
-
-
-def test_going_back_to_a_copy_is_charged_by_its_chance() -> None:
-    """Of five tokens the first three must hold: half of the time they do."""
-    gained = [0.9, 1.6, 2.1, 2.5, 2.8]
-    assert SOME.expected_s(gained, 5) == pytest.approx(0.5 * 3.0)
-    assert SOME.expected_s(gained, 2) == 0.0
-    assert FOR_NOTHING.expected_s(gained, 5) == 0.0
 
 
 def test_the_price_follows_what_was_seen_and_no_single_one_is_believed_too_much() -> None:

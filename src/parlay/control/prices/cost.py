@@ -99,24 +99,6 @@ class CostTable:
         curve = self.curve(n_context, n_sequences)
         curve.learn_settling(rows, seconds / self.pace, alone=n_sequences == 1)
 
-    def with_drafter(self, share: float) -> CostTable:
-        """The same, but the drafter's every token costs this share of a plain pass."""
-        made = self.copy()
-        if made.drafter is None:
-            raise BadRequest(f"the cost table {self.name} has no drafter")
-        plain = next(iter(made._curves.values())).steady[1]
-        made.drafter.pace *= share * plain / made.drafter.step_s()
-        made.name = f"{self.name} c={share:g}"
-        return made
-
-    def with_changes(self, factor: float) -> CostTable:
-        """The same, but changes of shape and settling cost so many times as much."""
-        made = self.copy()
-        for curve in made._curves.values():
-            curve.scale_changes(factor)
-            curve.settling_s *= factor
-        return made
-
     def copy(self) -> CostTable:
         """Another one that learns on its own."""
         return CostTable.from_dict(self.to_dict())
@@ -275,10 +257,5 @@ def load_costs(path: Path) -> CostTable:
 @cache
 def shipped_tables() -> list[CostTable]:
     """Those that come with the package."""
-    return [load_costs(path) for path in shipped_costs()]
-
-
-def shipped_costs() -> list[Path]:
-    """The files that come with the package."""
     folder = Path(str(resources.files("parlay.control"))) / "data" / "costs"
-    return sorted(folder.glob("*.json"))
+    return [load_costs(path) for path in sorted(folder.glob("*.json"))]

@@ -1,4 +1,4 @@
-"""What it costs to take a rejected draft back, and how likely it is that it must be paid.
+"""What it costs to take a rejected draft back, and when it must be paid.
 
 Knows tokens and seconds, no model. Most caches forget rejected tokens for nothing. A recurrent
 state does so as far as there are snapshots of it; beyond them it is put back from a copy, and what
@@ -7,7 +7,6 @@ held is read again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 # One rejection moves the price by so much, and is not believed to have cost more than so many times
@@ -29,14 +28,6 @@ class Undoing:
     def worst_s(self, window: int) -> float:
         """If all of a draft is wrong."""
         return self.seconds if self.must_hold(window) else 0.0
-
-    def expected_s(self, gained: Sequence[float], window: int) -> float:
-        """On average; `gained`: tokens expected to hold, by how many are drafted."""
-        n = self.must_hold(window)
-        if not n or not self.seconds:
-            return 0.0
-        survives = gained[n - 1] - (gained[n - 2] if n > 1 else 0.0)
-        return (1.0 - survives) * self.seconds
 
     def is_paid(self, n_drafted: int, n_accepted: int) -> bool:
         return n_accepted < self.must_hold(n_drafted)
