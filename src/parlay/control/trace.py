@@ -31,7 +31,6 @@ class Decision:
     drafted: int
     accepted: int
     generated: int
-    ahead: int  # of the drafted, those that were ready when the pass before had ended
     round_ms: float
     expected_gain: float | None
     actual_gain: float | None  # of the whole pass, which its sequences share
@@ -49,7 +48,6 @@ class Decision:
             drafted=r.n_drafted,
             accepted=r.n_accepted,
             generated=r.n_generated,
-            ahead=r.n_ahead,
             round_ms=round(1e3 * r.timing.total_s, 3),
             expected_gain=None if r.expected_gain is None else round(r.expected_gain, 3),
             actual_gain=None if gain is None else round(gain, 3),

@@ -75,10 +75,5 @@ class Round:
     position: int = 0  # tokens generated before it
     n_padding: int = 0  # rows of the pass that only gave it its shape
     outside_s: float = 0.0  # what its proposers took outside rounds since its last one
-    n_drafted_ahead: int = 0  # for it, while the pass before it ran; of use or not
-    drafted_ahead_s: float = 0.0  # what those took
-    n_ahead: int = 0  # of them, tokens of its draft
-    hidden_s: float = 0.0  # what these took: time that nobody waited
-    beside: bool = False  # whether a drafter was at work while its own pass ran
     reads_prompt: bool = False  # the pass read somebody's prompt too: its time is that prompt's
     answer: int = 0  # tells its answer from others that had the slot
