@@ -8,6 +8,7 @@ import io
 import json
 import platform
 import re
+import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,21 @@ def test_one_that_cannot_be_opened_is_listed_with_its_reason(own_cache: Path) ->
     [broken] = [row for row in json.loads(run("--json")) if row["name"] == "broken"]
     assert "is truncated" in broken["error"]
     assert "is truncated" in run()
+
+
+def test_one_that_is_named_and_lies_elsewhere_is_listed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for path in library.engine().folder.iterdir():
+        if ".so" in path.name or ".dylib" in path.name:
+            is_it = path == library.engine().library
+            shutil.copyfile(path, folder / ("libllama.so" if is_it else path.name))
+    monkeypatch.setenv(engines.NAMED, str(folder))
+    monkeypatch.setattr(verb, "ask", lambda engine: verb.Told(release=engine.source))
+    first, *_ = json.loads(run("--json"))
+    assert (first["source"], first["release"]) == ("named", "named")
 
 
 # -- fetching ----------------------------------------------------------------------------------

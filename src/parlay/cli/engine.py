@@ -98,7 +98,7 @@ def listed(context: typer.Context, json_output: Json = False) -> None:
     """List engines; the first one is used unless another is named."""
     if context.invoked_subcommand is not None:
         return
-    found = [(engine, ask(engine)) for engine in engines.found()]
+    found = [(engine, ask(engine)) for engine in _all()]
     if json_output:
         rows = [
             {"name": e.name, "source": e.source, "folder": str(e.folder), **asdict(told)}
@@ -119,6 +119,15 @@ def listed(context: typer.Context, json_output: Json = False) -> None:
             what = (told.release, " ".join(told.kernels), ", ".join(told.devices))
         table.add_row(mark, engine.name, engine.source, *what)
     Console(highlight=False, soft_wrap=True).print(table)
+
+
+def _all() -> list[engines.Engine]:
+    """Those that are found, and before them one that is named and lies elsewhere."""
+    found = list(engines.found())
+    used = _used()
+    if used is not None and used not in [engine.library for engine in found]:
+        return [engines.at(used), *found]
+    return found
 
 
 def _used() -> Path | None:
