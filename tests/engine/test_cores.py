@@ -101,6 +101,15 @@ def test_an_exact_pass_has_other_threads_only_where_their_bits_are_the_same() ->
     assert not_alike.passes(0.1) is Inexact.THREADS  # who is not exact has one thread, and says so
 
 
+def test_where_no_core_is_left_nothing_is_tried_and_all_threads_sleep() -> None:
+    machine = Machine(2, 1)
+    machine.busy = 3.0
+    machine.passes(1.0, exact=True)
+    assert (machine.threads.n, machine.threads.sleeps) == (2, True)
+    machine.passes(0.1)
+    assert (machine.threads.n, machine.threads.sleeps) == (1, False)
+
+
 def test_bits_are_compared_with_all_threads_asleep_where_others_want_cores() -> None:
     machine = Machine(2, 1)
     with machine.cores.comparing():

@@ -54,9 +54,11 @@ class Cores:
     def ready(self, spans: Sequence[Span], exact: bool) -> Inexact | None:
         """Before a pass; why its bits may not be those of the rule, if they may not."""
         self.look()
-        n = max(1, self._rule - self._n_busy)
-        if exact and not self._bits.same(n, spans):
-            # With as many threads as ever, but asleep at barriers: each gets its share then.
+        left = self._rule - self._n_busy
+        n = max(1, left)
+        # As many threads as ever, but asleep at barriers: each gets its share then. Where no core
+        # is left at all, nobody tries whether fewer have their bits: that takes passes.
+        if exact and n < self._rule and (left < 1 or not self._bits.same(n, spans)):
             self._threads.use(self._rule, sleeps=True)
             return None
         self._threads.use(n, sleeps=False)
