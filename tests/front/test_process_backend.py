@@ -130,6 +130,19 @@ def test_what_the_engine_refuses_is_refused() -> None:
     run(work)
 
 
+def test_what_cannot_be_sent_is_refused_and_stands_in_nobodys_way() -> None:
+    async def work(front: Front) -> None:
+        for _ in range(10):
+            message = {"role": "user", "content": "say 2", "index": 1 << 70}
+            ask = Ask(door="chat", messages=(message,))
+            asked = await Asked(front.backend.answer(ask)).end()
+            assert asked.refused is not None and asked.refused.status == 400
+        assert (await front.ask("say 2").end()).text == words(2)
+        assert front.backend.n_open == 0
+
+    run(work)
+
+
 def test_a_request_that_is_left_is_taken_back() -> None:
     async def work(front: Front) -> None:
         asked = await front.ask("say 100000").begun()

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from parlay.ask import Ask, Facts, Refused, Reply
-from parlay.errors import ParlayError
+from parlay.errors import BadRequest, ParlayError
 
 # Said first by both sides: an engine process that is begun after an update may be another's.
 VERSION = 1
@@ -124,9 +124,14 @@ _from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(From
 
 def frame(message: FromFront | FromEngine) -> bytes:
     """A message as it is sent."""
-    body = _encoder.encode(message)
+    try:
+        body = _encoder.encode(message)
+    except (OverflowError, TypeError, ValueError, RecursionError) as error:
+        raise BadRequest(
+            f"it cannot be sent to the engine: {error}; send smaller numbers"
+        ) from None
     if len(body) > MOST_BYTES:
-        raise WireError(f"a message of {len(body) >> 20} MB is too large to be sent to the engine")
+        raise BadRequest(f"a message of {len(body) >> 20} MB is too large to be sent to the engine")
     return _HEAD.pack(len(body)) + body
 
 

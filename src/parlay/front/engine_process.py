@@ -74,8 +74,11 @@ class EngineProcess(asyncio.Protocol):
 
     def send(self, message: wire.FromFront) -> None:
         """Nothing where it is gone: its death will be told."""
+        self.write(wire.frame(message))
+
+    def write(self, frame: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(wire.frame(message))
+            self._transport.write(frame)
 
     def kill(self) -> None:
         """At once, whatever it does."""

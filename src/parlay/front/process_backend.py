@@ -33,7 +33,7 @@ from parlay.ask import (
 )
 from parlay.backend import wire
 from parlay.deployment import DeploymentError
-from parlay.errors import LoadError, ModelFileError, ModelUnavailable, ParlayError
+from parlay.errors import BadRequest, LoadError, ModelFileError, ModelUnavailable, ParlayError
 from parlay.front.engine_process import COMMAND, EngineProcess, Gone, Hear
 from parlay.front.errors import Failure, of_refused
 
@@ -83,7 +83,7 @@ class Stream:
 
     def __init__(self, number: int, ask: Ask, whole: bool) -> None:
         self.number = number
-        self.ask = ask
+        self.frame = wire.frame(wire.Answer(number, ask))
         self.n_answers = ask.n * len(ask.prompts or (0,))
         self.process: EngineProcess | None = None  # that has it
         self.n_deaths = 0
@@ -363,7 +363,11 @@ class ProcessBackend:
         """`whole`: nothing goes to the client before the end, so until then all can begin anew."""
         if ask.seed is None:  # said once, so that it is the same by whichever process
             ask = msgspec.structs.replace(ask, seed=secrets.randbelow(1 << 31))
-        stream = Stream(next(self._numbers), ask, whole)
+        try:
+            stream = Stream(next(self._numbers), ask, whole)
+        except BadRequest as error:  # what cannot be sent never stands in anybody's way
+            yield [Refused(400, error.message)]
+            return
         if self._refusal is not None:
             yield [self._refusal]
             return
@@ -399,7 +403,7 @@ class ProcessBackend:
             n_sent += stream.n_answers
             stream.process = self._process
             self._sent[stream.number] = stream
-            self._process.send(wire.Answer(stream.number, stream.ask))
+            self._process.write(stream.frame)
 
     # -- everything else ------------------------------------------------------
 
@@ -408,9 +412,10 @@ class ProcessBackend:
         if self._process is None:
             raise _NOT_THERE
         number = next(self._numbers)
+        frame = wire.frame(wire.Call(number, what, arguments))
         result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls[number] = self._process, result
-        self._process.send(wire.Call(number, what, arguments))
+        self._process.write(frame)
         try:
             return msgspec.convert(await result, kind)
         finally:
