@@ -93,11 +93,6 @@ class Making:
         mode, n_each = self._prepared.accepted.mode, 1 if choices else self.ask.n
         return answer_figures.figures(seqs, mode, self.policy, self._baseline, n_each)
 
-    @property
-    def reads_prompts(self) -> bool:
-        """Whether any of its prompts still is, or waits to be."""
-        return bool(self._reading)
-
     def reading(self) -> list[Reply]:
         """How far the prompts have been read whose answers have not begun."""
         seqs = [(i, self.sequences[i]) for i in tuple(self._reading)]
