@@ -1,4 +1,4 @@
-"""The other doors through a gateway: passed on to engines that have them, translated for others."""
+"""The other doors before a remote server: translated to its chat completions."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ SCHEMA = {
 }
 
 
-@pytest.fixture(scope="module", params=["translated", "native"])
-def relayed(server: Server, request: pytest.FixtureRequest) -> Iterator[Running]:
-    """A gateway over a real server, which has every format."""
-    formats = ["messages", "responses"] if request.param == "native" else []
-    with gateway({"name": "all", "urls": [server.url], "formats": formats}) as found:
+@pytest.fixture(scope="module")
+def relayed(server: Server) -> Iterator[Running]:
+    """A front over a real server: every door is translated to the one that all servers have."""
+    with gateway({"name": "all", "urls": [server.url]}) as found:
         yield found
 
 
