@@ -20,6 +20,8 @@ from parlay.proposers.stepwise import AssistantProposer, ChainProposer, HeadProp
 from tests import tiny_drafters, tiny_models
 from tests.serving import PATIENCE_S
 
+# Asked once, of an engine that has not read it: of the same prompt again less would be read.
+ONCE = "Where the sea begins, and on"
 PROMPTS = ("Hello there, how are you", "abc def", "The cat sat on the mat and")
 WINDOW = 4
 N_TOKENS = 80
@@ -106,7 +108,6 @@ def parlay(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Par
 
 
 def test_llama_cpps_own_server_drafts_and_accepts_the_same(parlay: Parlay, pair: Pair) -> None:
-    """The first test of a pair: of the same prompt again less would be read."""
     pytest.importorskip("xllamacpp")
     drafter = None if pair.drafter == pair.target else str(pair.drafter)
     peer = PeerSettings(
@@ -114,9 +115,9 @@ def test_llama_cpps_own_server_drafts_and_accepts_the_same(parlay: Parlay, pair:
     )
     # One prompt: between two the server keeps a NextN head's last state of the first.
     with closing(LlamaServer(peer)) as server:
-        body = {"prompt": PROMPTS[0], "n_predict": N_TOKENS, "temperature": 0}
+        body = {"prompt": ONCE, "n_predict": N_TOKENS, "temperature": 0}
         theirs = httpx.post(f"{server.url}/completion", json=body, timeout=PATIENCE_S).json()
-    ours = parlay.generate(PROMPTS[0], temperature=0, max_tokens=N_TOKENS, raw=True)
+    ours = parlay.generate(ONCE, temperature=0, max_tokens=N_TOKENS, raw=True)
     assert ours.text == theirs["content"]
     counts = ours.speculation
     timings = theirs["timings"]
