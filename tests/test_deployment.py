@@ -134,12 +134,12 @@ def test_what_only_a_file_can_say_is_said_to_be_so(key: str) -> None:
         load_deployment(environ={}, overrides={"serve.port": 1})
 
 
-@pytest.mark.parametrize("name", ["1", "3-4", "8,12,16", "1-4,8"])
+@pytest.mark.parametrize("name", ["4", "1-65"])
 def test_exact_classes_are_written_as_they_are_named(name: str) -> None:
     found = load_deployment(environ={}, overrides={"runtime.exact_class": name})
     assert found.runtime.exact_class == name
-    with pytest.raises(DeploymentError, match=r"runtime\.exact_class: must be numbers of rows"):
-        load_deployment(environ={}, overrides={"runtime.exact_class": f"{name}z"})
+    with pytest.raises(DeploymentError, match=r"runtime\.exact_class: must be a number of rows"):
+        load_deployment(environ={}, overrides={"runtime.exact_class": f"{name},8"})
 
 
 @pytest.mark.parametrize("address", ["foo", "hooks.example/hush", "ftp://a.example", "https://"])

@@ -52,10 +52,7 @@ _Tokens = Annotated[int, Field(ge=16)] | Literal["auto"]
 _CHOICE = re.compile(
     r"(constrained-)?int|literal\[.*\]"
 )  # pydantic's name for one of several types
-_RUNS = r"\d+(-\d+)?(,\d+(-\d+)?)*"
-_EXACT_CLASS = re.compile(
-    rf"{_RUNS}(\+{_RUNS})?"
-)  # as classes are named; which there are, is probed
+_EXACT_CLASS = re.compile(r"\d+(-\d+)?")  # a width, or all up to one
 _WEBHOOK = re.compile(r"https?://[^\s/?#]+\S*", re.IGNORECASE)
 # Words of `model.drafter` that are no model's name.
 KEPT_NAMES = frozenset({*SHIPPED_DRAFTERS, "auto", "suffix", "none"})
@@ -215,7 +212,7 @@ class RuntimeSection(Section):
     @classmethod
     def _is_a_class(cls, value: str | None) -> str | None:
         if value is not None and not _EXACT_CLASS.fullmatch(value.replace(" ", "")):
-            raise ValueError("must be numbers of rows such as 1 or 3-4")
+            raise ValueError("must be a number of rows such as 4, or all of them such as 1-65")
         return value
 
     @property
