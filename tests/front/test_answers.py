@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
+from anthropic import Anthropic
+from anthropic import APIError as AnthropicError
 from fastapi import FastAPI, Request
+from openai import APIError as OpenAIError
+from openai import OpenAI
 from starlette.responses import JSONResponse, Response
 
 from parlay.ask import (
@@ -37,6 +43,7 @@ from parlay.front.doors.door import Asked, Visit
 from parlay.front.errors import Failure
 from parlay.front.schema import ChatRequest
 from parlay.front.stored_responses import StoredResponses
+from tests.serving import wait_for
 
 FACTS = Facts(
     names=("m",),
@@ -177,6 +184,43 @@ def test_an_answer_that_breaks_off_ends_with_an_error_in_its_doors_form(path: st
     (outcome,) = front.outcomes
     assert (outcome.status, outcome.error) == (503, "engine_died")
     assert outcome.figures == FIGURES  # what is known of it is logged, however it ends
+
+
+@contextmanager
+def served(app: FastAPI) -> Iterator[str]:
+    """An application on loopback, in a thread."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_for(lambda: server.started)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def test_the_official_clients_hear_that_an_answer_broke_off() -> None:
+    """None of them takes half an answer for a whole one."""
+    app = FastAPI()
+    app.state.service = Bare(Scripted([*WHOLE[:2], [GONE]]))
+    app.include_router(routes.router)
+    known: Any = {"api_key": "none", "max_retries": 0}
+    options: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    with (
+        served(app) as url,
+        Anthropic(base_url=url, **known) as anthropic,
+        OpenAI(base_url=f"{url}/v1", **known) as openai,
+    ):
+        with (
+            pytest.raises(AnthropicError, match="engine died"),
+            anthropic.messages.stream(max_tokens=9, **options) as stream,
+        ):
+            stream.get_final_message()
+        with pytest.raises(OpenAIError, match="engine died"):
+            list(openai.chat.completions.create(stream=True, **options))
+        events = list(openai.responses.create(input="hi", stream=True))
+        assert events[-1].type == "response.failed"
 
 
 @pytest.mark.parametrize("path", BODIES)
