@@ -25,8 +25,8 @@ from parlay import Parlay
 from parlay.llama.context import Context
 from parlay.llama.model import Model
 from parlay.llama.settings import ContextSettings, ModelSettings
+from parlay.timing.measuring import Stopwatch, measure
 from parlay.timing.probe_text import probe_tokens
-from parlay.timing.window_passes import time_passes
 
 ROWS = (1, 2, 3, 4, 5, 8, 9, 16, 17)
 
@@ -54,7 +54,7 @@ class Speed:
     same_text: bool
 
 
-def costs(path: Path, n_cpu_moe: int, n_times: int, budget_s: float) -> Costs:
+def costs(path: Path, n_cpu_moe: int, budget_s: float) -> Costs:
     """T(b) with three kinds of text."""
     with Model(path, ModelSettings(n_cpu_moe=n_cpu_moe)) as model:
         context = Context(model, ContextSettings(512, n_batch=64, n_outputs=64))
@@ -67,7 +67,10 @@ def costs(path: Path, n_cpu_moe: int, n_times: int, budget_s: float) -> Costs:
             found = {}
             for name, text in texts.items():
                 context.sample = text
-                found[name] = time_passes(context, ROWS, n_times, budget_s)
+                table = measure(
+                    Stopwatch(context), None, max_window=max(ROWS) - 1, budget_s=budget_s
+                )
+                found[name] = {b: table.curve(1, 1).steady[b] for b in ROWS}
         finally:
             context.close()
     plain = found["real"][1]
@@ -110,12 +113,12 @@ def main() -> None:
     tables: list[Costs] = []
     speeds: list[Speed] = []
     for n in args.n_cpu_moe:
-        tables.append(costs(args.model, n, args.times, args.budget_s))
+        tables.append(costs(args.model, n, args.budget_s))
         _keep(args, tables, speeds)
         speeds.append(speed(args.model, n, args.tokens, args.prompts))
         _keep(args, tables, speeds)
     if args.dense is not None:
-        tables.append(costs(args.dense, 0, args.times, args.budget_s))
+        tables.append(costs(args.dense, 0, args.budget_s))
         _keep(args, tables, speeds)
     _print(tables, speeds)
 
@@ -151,7 +154,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True, help="a mixture's GGUF")
     parser.add_argument("--dense", type=Path, help="a dense model beside it")
     parser.add_argument("--n-cpu-moe", type=int, nargs="+", default=[0], help="-1: all layers")
-    parser.add_argument("--times", type=int, default=9, help="passes of each shape")
     parser.add_argument("--budget-s", type=float, default=20.0, help="of one table")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--prompts", type=int, default=len(PROMPTS))

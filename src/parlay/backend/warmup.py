@@ -19,7 +19,7 @@ from parlay.backend.plain_speed import PlainSpeed
 from parlay.engine.engine import Engine
 from parlay.engine.pricing import Pricing
 from parlay.errors import ParlayError
-from parlay.timing.window_passes import time_plain
+from parlay.timing.measuring import time_plain
 
 log = logging.getLogger("parlay.server")
 Step = Callable[[], None]

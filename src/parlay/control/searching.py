@@ -16,7 +16,7 @@ from parlay.decoding.round import Round
 
 CHEAP = 0.01  # of a plain pass: searches that take no more are always made
 SEARCH = 0.004  # of all time, for searches in vain
-VAIN, HOPED = 0.2, 0.5  # passes at once: of texts that nothing is known of, and of hopeful ones
+VAIN, HOPED = 0.2, 0.8  # passes at once: of texts that nothing is known of, and of hopeful ones
 HOPEFUL = 0.7  # of late drafts that were right: two in a row from nothing
 RATE = 0.25  # what one search moves of what searches are believed to take
 

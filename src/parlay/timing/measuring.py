@@ -389,3 +389,18 @@ def _is_stable(passes: Stopwatch) -> bool:
         return False
     low, middle, high = quantiles(single, n=4)
     return high - low <= LARGEST_SPREAD * middle
+
+
+def time_plain(target: Passes, n_sequences: int, repeats: int = 3) -> float:
+    """The time of a plain pass, on empty slots; they are empty again afterwards."""
+    times = []
+    try:
+        for i in range(repeats + 1):
+            spans = [Span(s, i, real_tokens(target, 1, place=s + i), 1) for s in range(n_sequences)]
+            started = perf_counter()
+            target.decode(spans)
+            times.append(perf_counter() - started)
+    finally:
+        for s in range(n_sequences):
+            target.clear(s)
+    return median(times[1:])  # the first of a new shape is slower
