@@ -185,19 +185,19 @@ upstreams:
   - name: plain
     urls: [https://10.0.0.3/models]
     max_concurrent: 8
-gateway: {stall_timeout_s: 5}
+gateway: {health_interval_s: 5}
 """
 
 
 def test_upstreams_are_pools_of_addresses(tmp_path: Path) -> None:
-    found = load(tmp_path, POOLS, environ={"PARLAY_GATEWAY_RETRIES": "4"})
+    found = load(tmp_path, POOLS, environ={"PARLAY_GATEWAY_STALL_TIMEOUT_S": "4"})
     betting, plain = found.upstreams
     assert found.engine == "endpoints" and Deployment().engine == "local"
     assert betting.urls == ("http://10.0.0.1:8000", "http://10.0.0.2:8000")
     assert (betting.speculative, plain.speculative) == (True, False)
     assert betting.api_key_file == str(tmp_path / "upstream.key")
     assert plain.max_concurrent == 8
-    assert (found.gateway.stall_timeout_s, found.gateway.retries) == (5, 4)
+    assert (found.gateway.health_interval_s, found.gateway.stall_timeout_s) == (5, 4)
 
 
 def test_an_address_or_a_pool_cannot_stand_there_twice(tmp_path: Path) -> None:

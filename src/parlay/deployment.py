@@ -206,7 +206,7 @@ class RuntimeSection(Section):
     prompt_cache_mb: int = Field(1024, ge=0)
     context_full: Literal["stop", "slide"] = "stop"
     llama: LlamaFlags = LlamaFlags()
-    pass_timeout_s: ClassVar[float] = 300  # a pass that takes longer: the engine is begun anew
+    pass_timeout_s: float = Field(300, gt=0)  # a pass that takes longer: the engine is begun anew
 
     @field_validator("exact_class")
     @classmethod
@@ -311,7 +311,7 @@ class GatewaySection(Section):
 
     health_interval_s: float = Field(2, gt=0)
     health_timeout_s: ClassVar[float] = 2
-    retries: int = Field(2, ge=0, le=16)  # before the first byte only
+    retries: ClassVar[int] = 2  # before the first byte only
     connect_timeout_s: ClassVar[float] = 5
     stall_timeout_s: float = Field(120, gt=0)  # the longest silence in a stream, its start too
     max_answer_mb: ClassVar[float] = 64

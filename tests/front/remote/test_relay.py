@@ -385,7 +385,7 @@ def test_an_answer_that_does_not_begin_in_time_is_refused() -> None:
 def test_a_whole_answer_over_the_limit_is_refused() -> None:
     with engines(Engine("m")) as (one,):
         one.mode = "oversize"
-        with gateway(pool(one), limits={"max_answer_mb": 0.1}, gateway={"retries": 0}) as running:
+        with gateway(pool(one), limits={"max_answer_mb": 0.1, "retries": 0}) as running:
             refused = ask(running)
             assert refused.status_code == 502 and "larger than" in refused.text
 
