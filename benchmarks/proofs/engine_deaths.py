@@ -117,7 +117,6 @@ def prove(model: Path, times: int, streams: int) -> Outcome:
         "model": {"target": str(model), "drafter": "suffix"},
         "runtime": {"slots": max(1, streams // 2), "context_size": 256, "threads": 1},
         "server": {"port": 0, "max_restarts": times + 1, "queue_size": 2 * streams},
-        "monitoring": {"memory_pressure_pct": 100},
     }
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "deaths.yaml"
