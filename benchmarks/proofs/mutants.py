@@ -66,8 +66,8 @@ CONCERNS = (
         (*_SCRIPTED, *_ENGINE),
     ),
     Concern(
-        ("control/purse.py", "control/budget.py", "control/controller.py"),
-        ("tests/control", "tests/replay"),
+        ("control/purse.py", "control/budget.py"),
+        ("tests/control", "tests/tools"),
         numbers=False,
     ),
     Concern(

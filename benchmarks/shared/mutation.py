@@ -20,6 +20,7 @@ _COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitOr: ast.BitAnd, ast.Mod: ast.FloorDiv,
 }  # fmt: skip
 # Calls whose only effect is told to people.
+_MIXING = 1 << 32  # numbers from here on only mix bits: any other would do as well
 _TOLD = frozenset({"debug", "info", "warning", "error", "exception", "tell"})
 
 
@@ -84,6 +85,8 @@ def _changes(tree: ast.AST) -> Iterator[Change]:
                 _set(node, "value", not node.value),
             )
         elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+            if abs(node.value) >= _MIXING:
+                continue
             value = node.value + 1
             yield line, f"number {node.value} becomes {value}", _set(node, "value", value)
         elif isinstance(node, ast.IfExp):
