@@ -237,6 +237,18 @@ def test_an_engine_that_cannot_be_loaded_says_why() -> None:
     asyncio.run(main())
 
 
+def test_whoever_ends_a_front_does_not_wait_for_a_model_to_be_loaded() -> None:
+    async def main() -> None:
+        front = Front({"load_s": 600})
+        starting = asyncio.ensure_future(front.backend.start())
+        await asyncio.sleep(0.1)  # it has been launched
+        await asyncio.wait_for(front.backend.close(), PATIENCE_S / 10)
+        with pytest.raises((Unable, asyncio.CancelledError)):
+            await starting
+
+    asyncio.run(main())
+
+
 def test_other_doings_are_passed_on_and_their_errors_too() -> None:
     async def work(front: Front) -> None:
         assert await front.backend.detokenize([1, 2]) == "1 2"

@@ -509,9 +509,11 @@ class ProcessBackend:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for process in (self._process, self._coming):
-            if process is not None:
-                await process.stop(_STOP_S)
+        if self._coming is not None:  # it has learned nothing yet, and hears nothing while it loads
+            self._coming.kill()
+            await self._coming.ended.wait()
+        if self._process is not None:
+            await self._process.stop(_STOP_S)
 
     def _later(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
