@@ -31,7 +31,7 @@ WINDOWS = (1, 2, 4, 8, 16)
 FREE = ("suffix",)
 PROPOSERS = (*FREE, "twin", *SHIPPED_DRAFTERS)
 WAYS: dict[str, dict[str, Any]] = {
-    "greedy": {},
+    "greedy": {"temperature": 0},
     "drawn": {"temperature": 0.8, "top_p": 0.95, "seed": 11},
 }
 TRIES = (*(("greedy", window) for window in WINDOWS), ("drawn", 4))
