@@ -165,6 +165,7 @@ class BudgetController:
             return 0.0
         spent_s = bet.draft_s[bet.widest or bet.units] if len(last.ids) == 1 else bet.draft_s[-1]
         spent_s += bet.invested_s + undone * self.costs.undoing.seconds
+        rows = min(rows, len(last.full) - 1)  # a window that a request asked for may be wider
         spent_s += last.full[rows] - min(last.excused, last.full[rows] - last.steady[rows])
         return max(0.0, spent_s / last.plain_s - 1.0 - sum(accepted) / len(last.ids))
 
@@ -400,6 +401,8 @@ class BudgetController:
         """Whether any longer draft is expected to be worth more than what there is."""
         assert bet.cost is not None
         alive, step_s = bet.alive[0], bet.cost.step_s()
+        if not alive:  # nobody says how sure it is
+            return True
         blind = text.hard(bet.who[0], True).of(self._rates(bet.who[0] + now.kinds[0]).right[BLIND])
         chances, n = list(alive), len(alive)
         while len(chances) < bet.widest:
