@@ -132,7 +132,7 @@ def _show(found: Outcome, deployment: Path, pair: str | None) -> None:
         f" {found.n_prompts} prompts, {found.n_tokens} tokens, {found.spent_s:.0f} s"
     )
     table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("candidate", overflow="fold")
+    table.add_column("candidate", overflow="fold", min_width=20)  # the shipped ones in one line
     for column in ("speed-up", "bounds", "pairs", "accepted", "MB", "same text"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("")
