@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 SHARE = 0.02  # of the tokens said: what may always be lost
 FIRST, STAKE = 0.5, 3.75  # passes that the first answer may lose from its start; the most any may
 SAVED, WON = 16.0, 0.15  # the most that is saved for later answers, and their part of what was won
 LENT = 5.0  # passes lent at most for drafts that were vetoed and right, or one bet
-EACH = 0.04  # of the tokens that an answer may have: the most that it may stake
+# Of the tokens that an answer may have: the most that it may stake, and be lent.
+EACH, LEND = 0.045, 0.05
 STRETCH = 256  # passes of which several answers together lose no more than SHARE
 LEAK = 0.01  # of a pass: what the pool forgets with each; the rest of SHARE is its size
 GUARD, GUARDED = 0.7, 8.0  # of its tokens, or passes: what one answer may lose to the others
@@ -30,6 +32,7 @@ class Purse:
     """What one answer won or lost over plain decoding, and may lose from now on."""
 
     stake: float
+    most_lent: float = inf
     n: int = 0  # tokens said
     net: float = 0.0
     missed: float = 0.0  # what vetoed drafts would have won, less what they would have lost
@@ -38,7 +41,7 @@ class Purse:
     def left(self, worst: float) -> float:
         """What a bet may lose that loses so much at worst."""
         allowed = max(self.stake, SHARE * self.n)
-        return allowed + self.net + min(self.missed, max(worst, LENT))
+        return allowed + self.net + min(self.missed, max(worst, LENT), self.most_lent)
 
     @property
     def guard(self) -> float:
@@ -60,7 +63,7 @@ class Bank:
         """An answer begins, of so many tokens at most."""
         stake = min(STAKE, self.saved, EACH * n_tokens)
         self.saved -= stake
-        return Purse(stake)
+        return Purse(stake, LEND * n_tokens)
 
     def close(self, purse: Purse) -> None:
         """An answer has ended."""
