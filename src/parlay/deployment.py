@@ -82,12 +82,14 @@ class Section(BaseModel):
 class ModelSection(Section):
     """Which models."""
 
-    target: str = "default"
-    # a model, suffix, default, default-block (shipped), none; several by commas or as a
-    # list; auto: pairs
+    target: str = "default"  # a GGUF file, or a name (docs/how-to/models.md)
+    # a model, `suffix`, `default` or `default-block` (the shipped drafters), `none`, or
+    # several, with commas or as a list; `auto`: `suffix`, and what is known for the target
     drafter: str = "auto"
-    tokenizer: str | None = None  # must match the target's own; absent: that one is used
-    alias: Names = ()  # names under which clients may ask for it; the first is shown
+    # a `tokenizer.json`, `{text: id}` or `[text]` that must match the target's own
+    tokenizer: str | None = None
+    # names under which clients may ask for it; the first is shown; absent: the file's name
+    alias: Names = ()
     lora: tuple[str, ...] = ()  # adapters of the target: FILE, or FILE:SCALE
 
     @field_validator("drafter", mode="before")
@@ -127,21 +129,29 @@ class LlamaFlags(Section):
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=flag_of)
 
-    batch: int = Field(0, ge=0)  # most rows of a pass; 0: 512, more on a GPU that has room
+    # most rows of a pass, and so how many prompts are read at once; 0: 512, or 1,024 on a
+    # GPU that has room
+    batch: int = Field(0, ge=0)
     ubatch: int = Field(0, ge=0)  # rows computed at once; 0: the batch
-    unified_cache: bool = False  # one cache for all slots
-    devices: Names = ()
-    split_mode: SplitMode = "layer"  # how several GPUs share the target
+    # one cache for all slots: drafts of any length share a pass, but a row looks at every
+    # slot's tokens
+    unified_cache: bool = False
+    devices: Names = ()  # which devices; absent: all
+    # how several GPUs share the target: `layer`, `row`, `tensor`, or `none` (all on the main
+    # one)
+    split_mode: SplitMode = "layer"
     tensor_split: tuple[float, ...] = ()  # each GPU's share; empty: by what is free
-    main_gpu: int = Field(0, ge=0)
-    n_cpu_moe: int = Field(0, ge=-1)  # layers whose experts stay in RAM; -1: all
-    tensor_overrides: tuple[str, ...] = ()  # PATTERN=DEVICE
+    main_gpu: int = Field(0, ge=0)  # the one that has what is not shared
+    # the first so many layers of a mixture keep their experts in RAM; -1: all
+    n_cpu_moe: int = Field(0, ge=-1)
+    # PATTERN=DEVICE: tensors whose names match go there; each must match one
+    tensor_overrides: tuple[str, ...] = ()
     flash_attention: Literal["auto", "on", "off"] = "auto"
-    cache_type_k: str = "auto"
-    cache_type_v: str = "auto"
+    cache_type_k: str = "auto"  # `auto` keeps texts exact
+    cache_type_v: str = "auto"  # `auto` keeps texts exact
     mmap: bool = True
     mlock: bool = False
-    rope_scaling: RopeScaling = "auto"
+    rope_scaling: RopeScaling = "auto"  # how positions are stretched: `none`, `linear`, `yarn`
     rope_scale: float | None = Field(None, gt=0)  # so many times the trained context
     rope_freq_base: float | None = Field(None, gt=0)
     yarn_orig_context: int | None = Field(None, gt=0)
@@ -149,7 +159,7 @@ class LlamaFlags(Section):
     yarn_attn_factor: float | None = Field(None, ge=0)
     yarn_beta_fast: float | None = Field(None, ge=0)
     yarn_beta_slow: float | None = Field(None, ge=0)
-    drafter_gpu_layers: int = Field(-1, ge=-1)
+    drafter_gpu_layers: int = Field(-1, ge=-1)  # the drafter's layers on the GPU; -1: all
     drafter_cache_type_k: str = "auto"
     drafter_cache_type_v: str = "auto"
 
@@ -182,28 +192,42 @@ class LlamaFlags(Section):
 class RuntimeSection(Section):
     """How they run and how they bet."""
 
-    gpu_layers: _Layers = -1  # -1: all, if there is a GPU; auto: as many as fit
-    context_size: _Tokens = 4096  # of each slot; auto: the longest that fits
+    # -1: all, if there is a GPU; `auto`: as many as fit, a mixture's experts leaving the GPU
+    # first
+    gpu_layers: _Layers = -1
+    # tokens of each slot; `auto`: the longest that fits, up to the model's own
+    context_size: _Tokens = 4096
+    # a target that does not fit is refused; a drafter that does not is left out (`memory`)
     vram_budget_gb: float | None = Field(None, gt=0)
-    speculative_window: int | None = Field(None, ge=0, le=64)  # the widest; absent: as prices allow
+    # the most tokens drafted in a round; 0: none; absent: as prices allow, up to 64
+    speculative_window: int | None = Field(None, ge=0, le=64)
+    # guard rail: below, decode plainly for a while (`low_acceptance`)
     min_token_acceptance: Share | None = None
-    min_sequence_acceptance: Share | None = None
+    min_sequence_acceptance: Share | None = None  # the same, of whole drafts
+    # above: an alert, and the window is halved; rounds that would not pay do not count
     fallback_threshold_pct: float | None = Field(None, gt=0, le=100)
-    controller: Literal["auto", "fixed", "profit"] = "auto"  # auto and profit: by measured time
+    # `auto`, `profit`: window and proposer by measured time; `fixed`: always the window that
+    # is set
+    controller: Literal["auto", "fixed", "profit"] = "auto"
+    # `exact`, `faithful`; `auto`: exact where that costs little
     mode: Literal["auto", "exact", "faithful"] = "auto"
     # Such as 3-4; absent: the one that costs least.
     exact_class: Annotated[str | None, BeforeValidator(_word)] = None
-    slots: int = Field(4, ge=1, le=256)
+    slots: int = Field(4, ge=1, le=256)  # answers made at once
     threads: int = Field(0, ge=0)  # 0: physical cores
     follow_load: bool = True  # fewer threads, or sleeping ones, where others use the cores
-    # Who is not slower than plain decoding among several answers: their sum, or each of them.
+    # who is not slower than plain decoding among several answers: their `sum`, or `each` of
+    # them
     promise: Literal["sum", "each"] = "sum"
     translate: bool = False  # let a drafter of another vocabulary draft through text
-    # Tokens of earlier answers that suffix drafts from, apart by key; absent: some, without keys.
+    # tokens of earlier requests that suffix drafts from, apart by key; absent: 65,536 where
+    # no key is asked for, else none
     remember_tokens: int | None = Field(None, ge=0, le=10_000_000)
-    remember_file: str | None = None  # keeps them across restarts
-    # RAM for what was read before: states of recurrent targets, conversations without a slot.
+    # a file that keeps them across restarts; guard it like a log of prompts
+    remember_file: str | None = None
+    # RAM for what was read before; the least recently used goes first; 0: none
     prompt_cache_mb: int = Field(1024, ge=0)
+    # `slide`: past the context the oldest half after the prompt goes
     context_full: Literal["stop", "slide"] = "stop"
     llama: LlamaFlags = LlamaFlags()
     pass_timeout_s: float = Field(300, gt=0)  # a pass that takes longer: the engine is begun anew
@@ -244,15 +268,17 @@ class RuntimeSection(Section):
 class MonitoringSection(Section):
     """What is written down, and when someone is told."""
 
-    metrics_endpoint: str = "/metrics/speculative"
+    metrics_endpoint: str = "/metrics/speculative"  # where the JSON metrics are
+    # alert when recent acceptance is 30 % below the usual one
     alert_on_acceptance_drop: bool = True
     acceptance_drop: ClassVar[float] = 0.3  # below the usual one, of which is told
-    cache_compaction_interval: int = Field(8192, ge=0)  # tokens; 0: never
-    request_log: str | None = None
+    # tokens between two looks at a slid cache; 0: never
+    cache_compaction_interval: int = Field(8192, ge=0)
+    request_log: str | None = None  # a file of JSON lines, one a request; five of 64 MB are kept
     request_log_max_mb: ClassVar[float] = 64
     request_log_keep: ClassVar[int] = 5  # files of that size
-    log_prompts: bool = False
-    alert_webhook: str | None = None
+    log_prompts: bool = False  # texts, too
+    alert_webhook: str | None = None  # an address that is told of alerts
     memory_pressure_pct: ClassVar[float] = 95
 
     @field_validator("alert_webhook")
@@ -273,32 +299,41 @@ class MonitoringSection(Section):
 class ServerSection(Section):
     """Who may ask, and how much."""
 
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # a public address needs a key, or `allow_public_without_key`
     port: int = Field(8080, ge=0, le=65535)
-    api_keys: tuple[SecretStr, ...] = ()
+    api_keys: tuple[SecretStr, ...] = ()  # or `PARLAY_API_KEYS=a,b`; compared in constant time
     api_keys_file: str | None = None  # one key a line
-    admin_keys: tuple[SecretStr, ...] = ()  # open everything else, and /live: others' requests
-    allow_public_without_key: bool = False
-    cors_origins: Names = ()  # empty: no other site's page may ask
-    allowed_hosts: Names = ()  # names it answers to besides loopback and its address
+    # open everything else, and `/live`: other people's requests
+    admin_keys: tuple[SecretStr, ...] = ()
+    allow_public_without_key: bool = False  # serve strangers, knowingly
+    # pages of other sites that may ask; every other foreign origin is refused
+    cors_origins: Names = ()
+    allowed_hosts: Names = ()  # names it answers to besides loopback and its address; `*`: any
+    # answers that may wait for a slot; beyond that 429 with `Retry-After`
     queue_size: int = Field(64, ge=0)
-    request_timeout_s: float = Field(600, gt=0)
-    drain_s: float = Field(30, ge=0)
+    request_timeout_s: float = Field(600, gt=0)  # an answer is cut there, and keeps what was made
+    drain_s: float = Field(30, ge=0)  # that answers may take to end after SIGTERM
     max_connections: ClassVar[int] = 512
-    max_restarts: int = Field(5, ge=0)  # of an engine that died, in ten minutes; 0: end with it
+    # deaths of the engine's process in ten minutes after which the server ends
+    max_restarts: int = Field(5, ge=0)
     stall_s: float = Field(60, gt=0)  # a client that reads nothing for so long is let go
-    max_body_mb: float = Field(4, gt=0)
+    max_body_mb: float = Field(4, gt=0)  # of a request's body
     max_prompt_tokens: int | None = Field(None, ge=1)  # absent: what the context holds
+    # of an answer; absent: what the context holds
     max_answer_tokens: int | None = Field(None, ge=1)
     max_n: ClassVar[int] = 8
     # For requests that name none; absent: what the model's file recommends, else 0.8.
     default_temperature: float | None = Field(None, ge=0, le=100)
-    slot_save_path: str | None = None  # a folder; absent: slots are not saved
+    slot_save_path: str | None = None  # a folder for saved slots; absent: slots are not saved
     slot_save_mb: int = Field(16384, ge=1)  # what may lie there
-    share_prompt_cache: bool = False  # among holders of different keys
-    parse_special_in_messages: bool = False  # control words that clients write are marks
-    unknown_fields: Literal["tell", "refuse"] = "tell"  # of request bodies
-    stored_responses: int = Field(0, ge=0, le=1_000_000)  # kept for previous_response_id
+    # among holders of different keys; `cached_tokens` then tells each what others sent
+    share_prompt_cache: bool = False
+    # control words that clients write in messages are marks; else they are text
+    parse_special_in_messages: bool = False
+    # of request bodies: told in `warnings`, or refused
+    unknown_fields: Literal["tell", "refuse"] = "tell"
+    # kept in memory for `previous_response_id`, each for its key; 0: none
+    stored_responses: int = Field(0, ge=0, le=1_000_000)
 
     @field_validator("api_keys", "admin_keys", mode="before")
     @classmethod
@@ -309,7 +344,7 @@ class ServerSection(Section):
 class GatewaySection(Section):
     """How upstreams are watched and asked; only with `engine: endpoints`."""
 
-    health_interval_s: float = Field(2, gt=0)
+    health_interval_s: float = Field(2, gt=0)  # between two health checks of a server
     health_timeout_s: ClassVar[float] = 2
     retries: ClassVar[int] = 2  # before the first byte only
     connect_timeout_s: ClassVar[float] = 5
@@ -320,14 +355,14 @@ class GatewaySection(Section):
 class Deployment(Section):
     """The whole file."""
 
-    engine: Literal["local", "endpoints"] = "local"  # endpoints: ask `upstreams`, load nothing
-    upstreams: tuple[Pool, ...] = ()
+    engine: Literal["local", "endpoints"] = "local"  # `endpoints`: ask `upstreams`, load nothing
+    upstreams: tuple[Pool, ...] = ()  # remote servers (docs/how-to/serve.md#remote-servers)
     gateway: GatewaySection = GatewaySection()
     model: ModelSection = ModelSection()
     runtime: RuntimeSection = RuntimeSection()
     monitoring: MonitoringSection = MonitoringSection()
     server: ServerSection = ServerSection()
-    routes: tuple[Rule, ...] = DEFAULT_RULES
+    routes: tuple[Rule, ...] = DEFAULT_RULES  # who speculates, by rules; first match wins
 
     @model_validator(mode="after")
     def _has_an_engine(self) -> Deployment:
