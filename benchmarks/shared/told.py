@@ -26,9 +26,9 @@ def told(parlay: Parlay, said: Sequence[int] | None, n_prompt: int) -> Iterator[
         yield
         return
     target, end = parlay.engine.target, parlay.engine.model.vocabulary.eos
-    script, own = [*said, end], target.decode
+    script, own = [*said, end], target.fetch
 
-    def decode(spans: Sequence[Span]) -> list[NDArray[np.float32]]:
+    def fetch(spans: Sequence[Span]) -> list[NDArray[np.float32]]:
         rows = own(spans)
         for span, p in zip(spans, rows, strict=True):
             first = span.start + span.read.start + 1 - n_prompt
@@ -37,8 +37,8 @@ def told(parlay: Parlay, said: Sequence[int] | None, n_prompt: int) -> Iterator[
                     p[j, script[first + j]] += _RAISED
         return rows
 
-    setattr(target, "decode", decode)  # noqa: B010 - of this one target, for one answer
+    setattr(target, "fetch", fetch)  # noqa: B010 - of this one target, for one answer
     try:
         yield
     finally:
-        delattr(target, "decode")
+        delattr(target, "fetch")

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.shared.between import Between
 from benchmarks.shared.ratios import ratio, ratio_of_prompts, ratio_of_repeats, recorded, shown
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 INDEX = (FOLDER / "README.md").read_text("utf-8")
 FILES = sorted(FOLDER.rglob("*.py"))
 CALLED = [path for path in FILES if path.parent.name != "shared" and path.stem != "trainings"]
