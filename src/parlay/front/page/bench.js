@@ -90,10 +90,11 @@ function outcome(pairs) {
   const rate = (side) => 1000 / (timed.reduce((sum, pair) => sum + pair[side].ms, 0) / timed.length);
   const same = pairs.filter(({ plain, fast }) => plain.text === fast.text).length;
   const drafted = pairs.some(({ fast }) => fast.drafted);
-  const said = !drafted ? " Nothing was guessed, so both decoded plainly." : told ? ` the speed with speculation: ${verdict(ratio)}.` : " No difference that could be told from noise.";
+  const said = told ? ` the speed with speculation: ${verdict(ratio)}.` : " No difference that could be told from noise.";
   const interval = low === null ? "One pair has no interval." : `95 % interval ${times(low)} to ${times(high)}, ${timed.length} pairs.`;
   return [
-    h("p", { class: "headline" }, h("strong", { class: told ? verdict(ratio) : "unknown" }, times(ratio)), said),
+    drafted ? h("p", { class: "headline" }, h("strong", { class: told ? verdict(ratio) : "unknown" }, times(ratio)), said)
+      : h("p", { class: "headline" }, "Nothing was guessed, so both decoded plainly. What is left of a difference is the machine's noise."),
     low === null ? null : bar(ratio, low, high),
     h("p", { class: "sentence" }, `${interval} ${fixed(rate("plain"))} tokens/s without, ${fixed(rate("fast"))} with. ${same} of ${pairs.length} texts identical.`),
   ];
