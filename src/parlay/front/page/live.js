@@ -162,7 +162,7 @@ export class Live {
     const gains = points.map((p) => p.speedup);
     gain.draw([{ type: "scatter", mode: "lines+markers", marker: { size: 4 }, name: "speed-up", x, y: gains }], `latest ${times(gains.findLast((g) => g !== null))}`, { xaxis, shapes: [line], yaxis: { ticksuffix: "×" } });
     const windows = points.map((p) => p.window);
-    window.draw([{ type: "scatter", mode: "lines", line: { shape: "hv" }, name: "drafted a round", x, y: windows }], `latest ${fixed(windows.findLast((w) => w !== null), 1)}`, { xaxis, yaxis: { rangemode: "tozero" } });
+    window.draw([{ type: "scatter", mode: "lines+markers", marker: { size: 4 }, line: { shape: "hv" }, name: "drafted a round", x, y: windows }], `latest ${fixed(windows.findLast((w) => w !== null), 1)}`, { xaxis, yaxis: { rangemode: "tozero" } });
   }
 
   #bars(recent) {
