@@ -2,7 +2,7 @@
 
 Knows the system's counters and which numbers of threads keep the bits; nothing of models. Threads
 that spin for a core that somebody else has burn the others' time until it comes back: two threads
-make 8.7 tokens a second where others use both of two cores, one makes 20.5 (docs/results.md).
+make 8.7 tokens a second where others use both of two cores, one makes 20.5 (results at ba28c59).
 """
 
 from __future__ import annotations

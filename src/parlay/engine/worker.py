@@ -35,7 +35,7 @@ class Worker:
 
     It also opens the models: OpenMP keeps a pool of threads for every thread that ever computed,
     and with more pools than cores all of them stop spinning and every pass gets slower (by a fifth
-    on two cores, docs/results.md). So nobody but the worker computes.
+    on two cores, results at ba28c59). So nobody but the worker computes.
     """
 
     def __init__(

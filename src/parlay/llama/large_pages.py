@@ -1,5 +1,5 @@
 """Large pages behind the weights: a CPU that reads them from pages of 2 MB instead of 4 KB looks up
-far fewer addresses, and one in a virtual machine is a fifth faster for it (docs/results.md).
+far fewer addresses, and one in a virtual machine is a fifth faster for it (results at ba28c59).
 
 Linux gives them to memory of the program's own that asks for them before it is first written, not
 to mapped files. Knows nothing of models.

@@ -59,7 +59,7 @@ class Model:
     @property
     def threads(self) -> int:
         """CPU threads that suit it. With every layer on a GPU the CPU only looks up embeddings:
-        more threads than one spin for nothing and cost 14 % (docs/results.md)."""
+        more threads than one spin for nothing and cost 14 % (results at ba28c59)."""
         offloaded = self.on_gpu and self.settings.all_on_gpu(self.n_layers)
         return 1 if offloaded else library.default_threads()
 

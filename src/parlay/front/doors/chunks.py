@@ -6,6 +6,7 @@ Knows chunks, log-probabilities and origins; what a choice says is its door's af
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from parlay.front.schema import Options, StreamOptions
 Part = dict[str, Any]
 
 
-class ChunkWriter:
+class ChunkWriter(ABC):
     """An answer in the making; a door says what its choices look like."""
 
     kind = ""  # of a chunk
@@ -40,17 +41,17 @@ class ChunkWriter:
 
     # -- what a door adds -----------------------------------------------------------------------
 
+    @abstractmethod
     def parts(self, choice: int, deltas: Sequence[Delta]) -> list[Part]:
         """The streamed choices that these deltas make, without their index."""
-        raise NotImplementedError
 
+    @abstractmethod
     def last_part(self, choice: int, reason: str) -> Part:
         """The streamed choice with the finish reason."""
-        raise NotImplementedError
 
+    @abstractmethod
     def whole_choice(self, choice: int, reason: str) -> Part:
         """A choice as one object."""
-        raise NotImplementedError
 
     # -- the stream -----------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 ggml takes it by `new`, and so it begins anywhere in a line of the cache. With registers as wide as
 a line (AVX-512) every second access then touches two lines, and prompts are read 5 to 14 % slower
-(docs/results.md), in three processes of four. Here it is put where a line begins. Knows nothing of
-passes.
+(results at ba28c59), in three processes of four. Here it is put where a line begins. Knows
+nothing of passes.
 
 ggml has no call for it: its own record is changed, and only where everything that is known of that
 record is found in it.
